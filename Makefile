@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+BIN := .venv/bin
+DIGITS := examples/digits
+
+.PHONY: demo test lint bench sweep clean setup
+
+demo: setup  ## compile the digits example, run it in the simulator, report
+	$(BIN)/mcugen compile $(DIGITS)/digits_int8.onnx --board rt1060 -o build/demo
+	$(BIN)/mcugen report $(DIGITS)/digits_int8.onnx --board rt1060 --data $(DIGITS)/eval.npz
+
+test: lint  ## everything but the long sweeps
+	$(BIN)/pytest -n 2 -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: setup  ## compare with other compilers
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python tools/bench.py
+
+sweep: setup  ## the long tests
+	$(BIN)/pytest -n 2 -m slow
+
+setup:
+	@sh tools/setup.sh
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

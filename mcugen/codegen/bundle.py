@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generated folder in memory, and the few facts that a program linking it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Port:
+    """A model input or output as C sees it."""
+
+    name: str
+    """Name in the ONNX model: untrusted text."""
+    accessor: str
+    """C function `T *accessor(void *arena)` (outputs: `const T *accessor(const void *arena)`)."""
+    dtype: str
+    """numpy dtype name, e.g. `int8`."""
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What `mcugen compile` writes: C files by name, and how to call them.
+
+    `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
+    NAME_ARENA_ALIGN. With `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer,
+    index counting `layers` from 0.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    arena_size: int
+    arena_align: int
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    layers: tuple[str, ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The C files of the model itself (not the self-test), in a fixed order."""
+        return tuple(f for f in sorted(self.files) if f.endswith(".c") and not f.endswith("_selftest.c"))
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The header files, in a fixed order."""
+        return tuple(f for f in sorted(self.files) if f.endswith(".h"))

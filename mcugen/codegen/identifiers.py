@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names from models (untrusted text) → C identifiers and comments. Nothing reaches C but through here."""
+
+from __future__ import annotations
+
+import re
+
+_RESERVED = frozenset(
+    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr
+    continue decltype default delete do double else enum explicit export extern false float for friend goto if
+    inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
+    register reinterpret_cast restrict return short signed sizeof static static_assert struct switch template
+    this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
+    xor_eq p arena main""".split()
+)
+_LONGEST = 40
+"""Characters of a name that are kept: long exporter names differ in their ends."""
+
+
+def identifier(text: str, taken: set[str] | None = None) -> str:
+    """A lower-case C identifier that recalls `text`; unique in `taken`, to which it is added."""
+    word = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    if len(word) > _LONGEST:
+        word = word[-_LONGEST:]
+        word = word[word.find("_") + 1 :] if "_" in word[: _LONGEST // 2] else word
+    if not word or word[0].isdigit() or word in _RESERVED:
+        word = f"t_{word}".rstrip("_")
+    unique, number = word, 1
+    while taken is not None and unique in taken:
+        number += 1
+        unique = f"{word}_{number}"
+    if taken is not None:
+        taken.add(unique)
+    return unique
+
+
+def comment(text: str, longest: int = 120) -> str:
+    """Text that is harmless inside a C comment: printable ASCII without comment marks, escapes or trigraphs."""
+    plain = "".join(c if " " <= c <= "~" else "?" for c in text)
+    plain = plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
+    while "??" in plain:
+        plain = plain.replace("??", "?")
+    return plain if len(plain) <= longest else plain[: longest - 3] + "..."

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planned program → the folder of C. It decides nothing: the same program gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+
+from mcugen.board import Board
+from mcugen.codegen.bundle import Bundle, Port
+from mcugen.codegen.identifiers import comment, identifier
+from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
+from mcugen.hir.types import Array
+from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Program, Space
+from mcugen.resources import resource_dir
+from mcugen.version import __version__
+
+ABI_VERSION = 1
+"""Of the contract between generated code and runtime_c/include/mcugen.h."""
+
+
+_MATH = re.compile(r"\b(?!mcugen_)\w+f\(|\bNAN\b|\bINFINITY\b")
+"""C text that needs math.h."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What the banner of every file says."""
+
+    model: str
+    """File name of the model, without its folder."""
+    sha256: str
+    board: str
+    options: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs and expected outputs of the self-test, by endpoint name."""
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    tolerance: float
+    """Allowed difference of float outputs, relative to the largest expected magnitude."""
+
+
+@dataclass
+class _Kernel:
+    """One C function: a kernel with its baked constants."""
+
+    instr: Instr
+    function: str
+    text: str = ""
+
+
+class _Params:
+    """What a template writes `p.stride_h` for: a literal if baked, else a member of the parameter struct."""
+
+    def __init__(self, instr: Instr) -> None:
+        self._instr = instr
+
+    def __getattr__(self, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = self._instr.params[name]
+        return c_param(value) if name in self._instr.baked else f"p->{name}"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._instr.params
+
+
+@dataclass
+class _Renderer:
+    program: Program
+    env: jinja2.Environment
+    names: dict[Buffer, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for buffer in self.program.buffers:
+            self.names[buffer] = identifier(buffer.name, self.taken)
+
+    def kernel(self, instr: Instr) -> _Kernel:
+        """The function of an instruction, rendered once per set of baked constants and code."""
+        baked = tuple((k, instr.params[k]) for k in sorted(instr.baked))
+        signature = tuple((o.role, o.access, o.buffer.dtype) for o in instr.operands)
+        types = tuple((k, c_param_type(v)) for k, v in instr.params.items() if k not in instr.baked)
+        key = (instr.kernel, baked, signature, types, json.dumps(dict(instr.code), sort_keys=True, default=str))
+        if key not in self.kernels:
+            suffix = f"_{instr.variant}" if instr.variant else ""
+            kernel = _Kernel(instr, identifier(instr.kernel + suffix, self.functions))
+            kernel.text = self.env.get_template(f"kernels/{instr.kernel}.c.j2").render(
+                fn=kernel.function, p=_Params(instr), signature=_signature(kernel), flags=instr.code, **instr.code
+            )
+            self.kernels[key] = kernel
+        return self.kernels[key]
+
+
+def _runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
+    """(name, C type, literal) of the parameters in the struct."""
+    return [(k, c_param_type(v), c_param(v)) for k, v in instr.params.items() if k not in instr.baked]
+
+
+def _signature(kernel: _Kernel) -> str:
+    instr = kernel.instr
+    parts = [f"const {kernel.function}_params *p"] if _runtime_params(instr) else []
+    for operand in instr.operands:
+        const = "const " if operand.access is Access.IN else ""
+        parts.append(f"{const}{operand.buffer.dtype.c} *{operand.role}")
+    return f"static void {kernel.function}({', '.join(parts)})"
+
+
+def render(
+    program: Program, board: Board, provenance: Provenance, sample: Sample | None, report: dict[str, object]
+) -> Bundle:
+    """All files of the generated folder."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_dir("templates")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    env.filters["block"] = lambda text, width: text.strip().replace("\n", "\n" + " " * width)
+    name = program.name
+    renderer = _Renderer(program, env)
+    calls = [_call(renderer, instr) for instr in program.instrs]
+    inputs, outputs = _ports(program.inputs, "input", name), _ports(program.outputs, "output", name)
+    constants = [_constant(b, renderer.names[b]) for b in program.buffers if b.space is Space.CONST]
+    context: dict[str, object] = {
+        "name": name,
+        "NAME": name.upper(),
+        "version": __version__,
+        "abi_version": ABI_VERSION,
+        "provenance": {k: comment(v) for k, v in vars(provenance).items()},
+        "arena_size": max(program.arena_size, ALIGNMENT),
+        "arena_align": ALIGNMENT,
+        "weights_size": program.weights_size,
+        "inputs": [_tensor(e, p, renderer, name) for e, p in zip(program.inputs, inputs, strict=True)],
+        "outputs": [_tensor(e, p, renderer, name) for e, p in zip(program.outputs, outputs, strict=True)],
+        "constants": constants,
+        "weights_use_math": any(_MATH.search(row) for c in constants for row in c["rows"]),
+        "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
+        "calls": calls,
+        "uses_math": any(_MATH.search(k.text) for k in renderer.kernels.values())
+        or any(_MATH.search(str(c["members"])) for c in calls),
+        "locals": _locals(renderer),
+        "sample": _sample_context(program, inputs, outputs, sample),
+    }
+    files = {
+        f"{name}.h": "model.h.j2",
+        f"{name}.c": "model.c.j2",
+        f"{name}_weights.h": "weights.h.j2",
+        f"{name}_weights.c": "weights.c.j2",
+        "CMakeLists.txt": "CMakeLists.txt.j2",
+    }
+    if sample is not None:
+        files[f"{name}_selftest.c"] = "selftest.c.j2"
+    texts = {file: env.get_template(template).render(context) for file, template in files.items()}
+    texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
+    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
+    layers = tuple(i.name for i in program.instrs)
+    return Bundle(name, texts, max(program.arena_size, ALIGNMENT), ALIGNMENT, inputs, outputs, layers)
+
+
+def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
+    taken: set[str] = set()
+    ports = []
+    for endpoint in endpoints:
+        accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{identifier(endpoint.name, taken)}"
+        nbytes = endpoint.buffer.nbytes
+        ports.append(Port(endpoint.name, accessor, endpoint.dtype.value, endpoint.shape, nbytes))
+    return tuple(ports)
+
+
+def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> dict[str, object]:
+    buffer, quant = endpoint.buffer, endpoint.quant
+    return {
+        "accessor": port.accessor,
+        "macro": f"{name.upper()}_{port.accessor.removeprefix(name + '_').upper()}",
+        "onnx_name": comment(endpoint.name),
+        "ctype": endpoint.dtype.c,
+        "dtype": endpoint.dtype.value,
+        "shape": [str(s) for s in endpoint.shape] or ["1"],
+        "rank": max(len(endpoint.shape), 1),
+        "count": buffer.count,
+        "nbytes": buffer.nbytes,
+        "scale": c_float(quant.scale[0]) if quant and len(quant.scale) == 1 else "",
+        "zero_point": quant.zero_point if quant else 0,
+        "offset": buffer.offset,
+        "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",
+    }
+
+
+def _constant(buffer: Buffer, name: str) -> dict[str, Any]:
+    assert buffer.data is not None
+    return {
+        "name": name,
+        "ctype": buffer.dtype.c,
+        "count": buffer.count,
+        "nbytes": buffer.nbytes,
+        "origin": comment(buffer.name),
+        "rows": list(c_rows(buffer.data)),
+    }
+
+
+def _kernel_context(kernel: _Kernel) -> dict[str, object]:
+    return {"function": kernel.function, "members": _runtime_params(kernel.instr), "text": kernel.text.strip("\n")}
+
+
+def _call(renderer: _Renderer, instr: Instr) -> dict[str, object]:
+    kernel = renderer.kernel(instr)
+    layer = identifier(instr.name, renderer.taken)
+    params = _runtime_params(instr)
+    names = [
+        f"{renderer.program.name}_{renderer.names[o.buffer]}" if not o.buffer.planned else renderer.names[o.buffer]
+        for o in instr.operands
+    ]
+    return {
+        "function": kernel.function,
+        "params": f"{layer}_params" if params else "",
+        "members": params,
+        "arguments": ", ".join(([f"&{layer}_params"] if params else []) + names),
+        "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
+        "note": comment(instr.note, 200),
+    }
+
+
+def _locals(renderer: _Renderer) -> list[dict[str, object]]:
+    """Typed pointers into the arena, for the buffers that instructions use."""
+    written = {o.buffer: False for i in renderer.program.instrs for o in i.operands if o.buffer.planned}
+    for instr in renderer.program.instrs:
+        for operand in instr.operands:
+            if operand.buffer.planned and operand.access is not Access.IN:
+                written[operand.buffer] = True
+    return [
+        {
+            "name": renderer.names[b],
+            "ctype": b.dtype.c if is_written else f"const {b.dtype.c}",
+            "offset": b.offset,
+            "nbytes": b.nbytes,
+        }
+        for b, is_written in written.items()
+    ]
+
+
+def _sample_context(
+    program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], sample: Sample | None
+) -> dict[str, object]:
+    if sample is None:
+        return {}
+
+    def rows(endpoints: list[Endpoint], ports: tuple[Port, ...], arrays: dict[str, Array]) -> list[dict[str, object]]:
+        return [
+            {
+                "accessor": port.accessor,
+                "ctype": e.dtype.c,
+                "count": e.buffer.count,
+                "is_float": e.dtype.is_float,
+                "rows": list(c_rows(arrays[e.name].reshape(-1).astype(e.dtype.numpy))),
+            }
+            for e, port in zip(endpoints, ports, strict=True)
+        ]
+
+    return {
+        "inputs": rows(program.inputs, inputs, sample.inputs),
+        "outputs": rows(program.outputs, outputs, sample.outputs),
+        "tolerance": c_float(sample.tolerance),
+    }

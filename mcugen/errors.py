@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors a user can meet: each names a place, a reason and a remedy, and has an exit code of its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class McugenError(Exception):
+    """Base of all expected failures.
+
+    `rule` says what must hold, `found` what was there instead, `remedy` what the user can do about it;
+    the message reads `rule. found: … try: …`.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
+        self.rule, self.found, self.remedy = rule, found, remedy
+        parts = [f"{rule}."] + [f"{label}: {text}." for label, text in (("found", found), ("try", remedy)) if text]
+        super().__init__(" ".join(part.replace("..", ".") if part.endswith("..") else part for part in parts))
+
+
+class UsageError(McugenError):
+    """The command line, an option or an input file of samples is wrong."""
+
+    exit_code = 2
+
+
+class ModelError(McugenError):
+    """The model is corrupt, inconsistent, or lacks what compilation needs (e.g. a fixed shape)."""
+
+    exit_code = 3
+
+
+class UnsupportedError(McugenError):
+    """The model is valid but uses operators (or forms of them) that mcugen cannot compile."""
+
+    exit_code = 4
+
+
+class DoesNotFitError(McugenError):
+    """The model needs more memory than the board has."""
+
+    exit_code = 5
+
+
+class ConstraintError(McugenError):
+    """An accuracy or another figure that the user demanded was missed."""
+
+    exit_code = 6
+
+
+class VerificationError(McugenError):
+    """A check of the compiler's own work failed: verifier, plan verifier, build or simulated run."""
+
+    exit_code = 7
+
+
+class ToolMissingError(McugenError):
+    """A program that the command needs (compiler, QEMU) is not installed."""
+
+    exit_code = 8

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the passes may ask of an operator: the one interface between them and the operator families in ops/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from mcugen.hir.types import Array, TensorType
+
+if TYPE_CHECKING:
+    from mcugen.hir.graph import Graph, Node, Value
+    from mcugen.lir.builder import Builder
+
+Permutation = tuple[int, ...]
+IntegerForm = tuple["Operator", Sequence["Value | None"]]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The types an operator is applied to. An absent optional input is None."""
+
+    inputs: tuple[TensorType | None, ...]
+    outputs: tuple[TensorType, ...]
+
+    def input(self, index: int) -> TensorType:
+        """The type of an input that is present."""
+        found = self.inputs[index]
+        assert found is not None
+        return found
+
+    @property
+    def output(self) -> TensorType:
+        """The type of the only output."""
+        (found,) = self.outputs
+        return found
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator with its attributes; immutable, compared by value. Subclasses live in ops/.
+
+    A method that a pass calls has a default meaning "nothing to gain here", so that a new operator needs
+    only `infer`, `evaluate` and `lower`.
+    """
+
+    mnemonic: ClassVar[str] = ""
+    """Name in dumps and reports; families of many functions override `name` instead."""
+    moves_data: ClassVar[bool] = False
+    """Copies elements without looking at them: works on every element type, keeps quantization parameters."""
+
+    @property
+    def name(self) -> str:
+        """Name in dumps, reports and kernel names."""
+        return self.mnemonic
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Whether this is the channels-first form of an operator with space."""
+        return False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Types of the outputs; raises ModelError when the inputs cannot be right."""
+        raise NotImplementedError
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The numpy reference: for integer types, the specification to the last bit."""
+        raise NotImplementedError
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Emits the instructions that compute `node`."""
+        raise NotImplementedError
+
+    def macs(self, sig: Signature) -> int:
+        """Multiply-accumulates of one inference, padding included."""
+        return 0
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """A value that already equals the only output of `node` (or is cheaper to compute), else None."""
+        return None
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """How to compute this on quantized tensors directly, or None (then it stays a float island).
+
+        `sig` and `inputs` are what the integer operator would read and write: quantized wherever the model
+        (de)quantizes; the output always is. The form may name other inputs, e.g. constants added to `graph`.
+        """
+        return None
+
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+        """The operator whose output is this one's transposed by `perm`.
+
+        With it come the permutations that its inputs must undergo (None: leave that input as it is).
+        None: transpositions do not pass through this operator.
+        """
+        return None
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """The operator with its real-valued result clamped to [low, high], if it can do that for nothing."""
+        return None
+
+    def attributes(self) -> str:
+        """Attributes for dumps, `key=value` by declaration order."""
+        shown = ((f.name, getattr(self, f.name)) for f in fields(self) if f.repr)
+        return ", ".join(f"{key}={value}" for key, value in shown)

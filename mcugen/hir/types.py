@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor types of the high-level IR: shape, element type, quantization parameters, layout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+
+class DType(Enum):
+    """Element types. The value is the numpy name; `c` the C99 type; `tag` the suffix of kernel names."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"
+    UINT32 = "uint32"
+    INT64 = "int64"
+    UINT64 = "uint64"
+    BOOL = "bool"
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy dtype."""
+        return np.dtype(self.value)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes per element, in numpy and in C alike."""
+        return self.numpy.itemsize
+
+    @property
+    def c(self) -> str:
+        """The C99 type of one element; a bool is one byte, 0 or 1."""
+        named = {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.BOOL: "uint8_t"}
+        return named.get(self, f"{self.value}_t")
+
+    @property
+    def tag(self) -> str:
+        """Suffix in kernel names: f32, s8, u8, …"""
+        if self is DType.BOOL:
+            return "b8"
+        return {"f": "f", "i": "s", "u": "u"}[self.numpy.kind] + str(8 * self.nbytes)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self.numpy.kind == "f"
+
+    @staticmethod
+    def of(array: Array) -> DType:
+        """The element type of a numpy array; ValueError for types that have no C counterpart here."""
+        return DType(array.dtype.name)
+
+
+@dataclass(frozen=True)
+class QuantParams:
+    """Affine quantization: real = scale · (q − zero_point).
+
+    `scale` has one entry (per-tensor, `axis` None) or one per index of dimension `axis` (per-channel).
+    """
+
+    scale: tuple[float, ...]
+    zero_point: int
+    axis: int | None = None
+
+    @property
+    def scales(self) -> Array:
+        """The scales as a float64 vector (float32 values, exactly)."""
+        return np.asarray(self.scale, np.float64)
+
+    def __str__(self) -> str:
+        scale = f"{self.scale[0]:.6g}" if self.axis is None else f"{len(self.scale)} scales on axis {self.axis}"
+        return f"({scale}, {self.zero_point})"
+
+
+class Layout(Enum):
+    """Meaning of the dimensions of a tensor with space: which of them holds the channels."""
+
+    NONE = ""
+    CHANNELS_FIRST = "NCHW"
+    CHANNELS_LAST = "NHWC"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What a tensor is: never where it lies."""
+
+    shape: Shape
+    dtype: DType = DType.FLOAT32
+    quant: QuantParams | None = None
+    layout: Layout = Layout.NONE
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes, dense."""
+        return self.count * self.dtype.nbytes
+
+    @property
+    def q(self) -> QuantParams:
+        """The quantization parameters of a tensor that must have them."""
+        assert self.quant is not None, f"{self} is not quantized"
+        return self.quant
+
+    def with_shape(self, shape: Shape, layout: Layout = Layout.NONE) -> TensorType:
+        """The same elements in another shape."""
+        return replace(self, shape=shape, layout=layout)
+
+    def with_quant(self, quant: QuantParams | None) -> TensorType:
+        """The same tensor with other quantization parameters."""
+        return replace(self, quant=quant)
+
+    def as_float(self) -> TensorType:
+        """The float32 tensor of the same shape."""
+        return TensorType(self.shape, layout=self.layout)
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) if self.shape else "scalar"
+        parts = [shape, self.dtype.value + (str(self.quant) if self.quant else "")]
+        return " ".join(parts + ([self.layout.value] if self.layout.value else []))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates single ONNX nodes whose inputs are known, by onnx's own reference implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnx.shape_inference
+from onnx import helper, numpy_helper
+
+from mcugen.hir.types import Array
+
+MAX_ELEMENTS = 1 << 26
+"""Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
+
+_NOT_FOLDED = {"DequantizeLinear", "If", "Loop", "Scan", "SequenceMap", "RandomNormal", "RandomUniform"}
+_RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+
+
+def can_fold(op_type: str) -> bool:
+    """Whether the node is a function of its inputs that is better computed now (weights stay quantized)."""
+    return op_type not in _NOT_FOLDED | _RANDOM
+
+
+def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> list[Array] | None:
+    """The node's outputs, or None where the reference cannot compute them or they would be too large."""
+    model = _single_node_model(node, inputs, opset)
+    if _predicted_elements(model) > MAX_ELEMENTS:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            results = onnx.reference.ReferenceEvaluator(model).run(None, {})
+    except Exception:  # the reference raises whatever its numpy code meets; the importer then refuses the node
+        return None
+    return [np.asarray(r) for r in results]
+
+
+def _single_node_model(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> onnx.ModelProto:
+    outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
+    initializers = [numpy_helper.from_array(np.asarray(a), name) for name, a in inputs.items()]
+    graph = helper.make_graph([node], "fold", [], outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _predicted_elements(model: onnx.ModelProto) -> int:
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # an invalid node: left to the evaluation, which then fails
+        return 0
+    sizes = [
+        float(np.prod([float(d.dim_value) for d in v.type.tensor_type.shape.dim])) for v in inferred.graph.output
+    ]
+    return int(max(sizes, default=0))

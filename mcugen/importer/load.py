@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checked loading: bytes → a valid ONNX model of a supported opset, whatever the file holds."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import onnx
+import onnx.checker
+import onnx.inliner
+import onnx.version_converter
+from google.protobuf.message import DecodeError
+
+from mcugen.errors import ModelError
+
+OLDEST_OPSET = 7
+CONVERTED_OPSET = 13
+"""Older models are converted to it; from it on, operators differ only in attributes that became inputs."""
+
+
+def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
+    """The model and the SHA-256 of its file. ModelError where it cannot be read or is not valid ONNX."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: the model must be a readable file", str(error.strerror), "check the path") from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError(
+            f"{path}: the file must be an ONNX model", "bytes that are no ONNX protobuf", "export the model again"
+        ) from error
+    if not model.HasField("graph"):
+        raise ModelError(f"{path}: the file must be an ONNX model", "no graph in it", "export the model again")
+    _load_external_data(model, path)
+    return prepare_model(model, str(path)), hashlib.sha256(data).hexdigest()
+
+
+def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
+    """Checks a model, inlines its local functions, and converts old opsets."""
+    opset = _opset(model, place)
+    try:
+        onnx.checker.check_model(model)
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+        if opset < CONVERTED_OPSET:
+            model = onnx.version_converter.convert_version(model, CONVERTED_OPSET)
+    except (onnx.checker.ValidationError, RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).strip().split("\n")[0][:300]
+        raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
+    return model
+
+
+def _opset(model: onnx.ModelProto, place: str) -> int:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    newest = onnx.defs.onnx_opset_version()
+    if not versions or not OLDEST_OPSET <= versions[0] <= newest:
+        found = f"opset {versions[0]}" if versions else "none"
+        raise ModelError(f"{place}: the opset must be {OLDEST_OPSET} to {newest}", found, "export with another opset")
+    return int(versions[0])
+
+
+def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
+    if not any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
+        return
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        reason = str(error).strip().split("\n")[0][:300]
+        raise ModelError(
+            f"{path}: external weights must lie beside the model", reason, "keep the .data file in the same folder"
+        ) from error

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator's lowering writes with: buffers, constants and instructions of one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import Array, DType
+from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Param, Program, Space
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
+
+    `needs` are CPU features; `when` says for which signatures it works and its docstring's first line why
+    it was taken.
+    """
+
+    name: str
+    needs: frozenset[str] = frozenset()
+    when: Callable[[object, Signature], bool] | None = None
+
+    def fits(self, op: object, sig: Signature, features: frozenset[str]) -> bool:
+        """Whether the CPU and the shapes allow it."""
+        return self.needs <= features and (self.when is None or self.when(op, sig))
+
+    @property
+    def reason(self) -> str:
+        """Why this kernel and not another, for the report."""
+        conditions = sorted(self.needs)
+        if self.when is not None:
+            conditions.append((self.when.__doc__ or self.when.__name__).strip().split("\n")[0].rstrip("."))
+        return "; ".join(conditions) or "portable C"
+
+
+class Builder:
+    """Collects a Program. Values are mapped to buffers on first use."""
+
+    def __init__(self, program: Program, features: frozenset[str]) -> None:
+        self.program = program
+        self.features = features
+        self._buffers: dict[Value, Buffer] = {}
+        self._names: set[str] = set()
+        self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
+
+    def select(self, kernels: Sequence[Kernel], node: Node) -> Kernel:
+        """The first kernel that fits the node on this CPU."""
+        return next(k for k in kernels if k.fits(node.op, node.sig, self.features))
+
+    def buffer(self, value: Value) -> Buffer:
+        """The buffer of a value."""
+        if value not in self._buffers:
+            if value.data is not None:
+                self._buffers[value] = self.const(value.name, value.data)
+            else:
+                self._buffers[value] = self._new(value.name, value.type.dtype, value.type.count, Space.ARENA)
+        return self._buffers[value]
+
+    def alias(self, value: Value, of: Value) -> None:
+        """Lets `value` be the same memory as `of`: same bytes, other shape."""
+        self._buffers[value] = self.buffer(of)
+
+    def endpoint(self, name: str, value: Value, space: Space) -> Endpoint:
+        """Declares a model input or output."""
+        buffer = self.buffer(value)
+        if buffer.space is Space.ARENA:
+            buffer.space = space
+        return Endpoint(name, value.type.shape, value.type.dtype, value.type.quant, buffer)
+
+    def const(self, name: str, data: Array) -> Buffer:
+        """A constant in flash; identical ones are stored once."""
+        data = np.ascontiguousarray(data)
+        key = (data.dtype.name, data.shape, data.tobytes())
+        if key not in self._shared:
+            self._shared[key] = self._new(name, DType.of(data), data.size, Space.CONST, data)
+        return self._shared[key]
+
+    def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
+        """Working memory that lives during one instruction."""
+        return self._new(name, dtype, count, Space.ARENA)
+
+    def emit(
+        self,
+        node: Node,
+        kernel: str | Kernel,
+        operands: Sequence[tuple[str, Access, Buffer]],
+        params: Mapping[str, Param] | None = None,
+        *,
+        baked: Sequence[str] = (),
+        code: Mapping[str, object] | None = None,
+        inplace: Sequence[tuple[str, str]] = (),
+        variant: str = "",
+        note: str = "",
+    ) -> Instr:
+        """Appends an instruction that computes (part of) `node`."""
+        instr = Instr(
+            kernel=kernel if isinstance(kernel, str) else kernel.name,
+            name=node.outputs[0].name,
+            operands=tuple(Operand(*o) for o in operands),
+            params=dict(params or {}),
+            baked=frozenset(baked),
+            code=dict(code or {}),
+            inplace=tuple(inplace),
+            variant=variant,
+            reason="" if isinstance(kernel, str) else kernel.reason,
+            op=node.op.name,
+            macs=node.op.macs(node.sig),
+            origin=node.origin,
+            note=note or _types_note(node),
+        )
+        self.program.instrs.append(instr)
+        return instr
+
+    def _new(self, name: str, dtype: DType, count: int, space: Space, data: Array | None = None) -> Buffer:
+        unique, number = name, 1
+        while unique in self._names:
+            number += 1
+            unique = f"{name}.{number}"
+        self._names.add(unique)
+        buffer = Buffer(unique, dtype, count, space, data)
+        self.program.buffers.append(buffer)
+        return buffer
+
+
+def _types_note(node: Node) -> str:
+    read = [str(v.type) for v in node.inputs if v is not None and not v.is_constant]
+    return f"{', '.join(read)} -> {', '.join(str(v.type) for v in node.outputs)}"

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""High-level graph → low-level program: every node writes its own instructions through the builder."""
+
+from __future__ import annotations
+
+from mcugen.hir.graph import Graph
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Program, Space
+
+
+def lower(graph: Graph, features: frozenset[str]) -> Program:
+    """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet."""
+    program = Program(graph.name)
+    builder = Builder(program, features)
+    program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs]
+    for node in graph.nodes:
+        node.op.lower(node, builder)
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
+        program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))
+    used = {o.buffer for i in program.instrs for o in i.operands}
+    used |= {e.buffer for e in (*program.inputs, *program.outputs)}
+    program.buffers = [b for b in program.buffers if b in used]
+    return program

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text form of the low-level IR: buffers with addresses and life spans, instructions with access marks."""
+
+from __future__ import annotations
+
+from mcugen.lir.program import Buffer, Instr, Program
+
+
+def print_program(program: Program) -> str:
+    """The whole program; stable, made to be read and compared."""
+    ranges = program.live_ranges()
+    lines = [f"program {program.name} {{", f"  arena {program.arena_size} bytes, weights {program.weights_size} bytes"]
+    lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
+    lines += [f"  {index:3}: {_print_instr(instr)}" for index, instr in enumerate(program.instrs)]
+    return "\n".join([*lines, "}", ""])
+
+
+def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
+    place = "" if buffer.offset is None else f" at {buffer.offset}"
+    span = "" if life is None else f" live {life[0]}..{life[1]}"
+    return f"  {buffer.space.value} %{buffer.name} : {buffer.dtype.value}[{buffer.count}]{place}{span}"
+
+
+def _print_instr(instr: Instr) -> str:
+    operands = ", ".join(f"@{o.access.value} {o.role}=%{o.buffer.name}" for o in instr.operands)
+    params = ", ".join(f"{key}={value}" for key, value in instr.params.items())
+    code = ", ".join(f"{key}={value}" for key, value in instr.code.items())
+    return f"{instr.kernel} {operands} {{{', '.join(filter(None, (params, code)))}}}"

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The low-level IR: instructions over explicitly allocated buffers. It says where, never what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mcugen.hir.types import Array, DType, QuantParams, Shape
+
+ALIGNMENT = 16
+"""Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
+
+
+class Space(Enum):
+    """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    CONST = "const"
+    ARENA = "arena"
+
+
+class Access(Enum):
+    """How an instruction uses an operand."""
+
+    IN = "in"
+    OUT = "out"
+    INOUT = "inout"
+    SCRATCH = "scratch"
+
+    @property
+    def reads(self) -> bool:
+        """Whether earlier contents matter."""
+        return self in (Access.IN, Access.INOUT)
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes)."""
+
+    name: str
+    dtype: DType
+    count: int
+    space: Space
+    data: Array | None = None
+    offset: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.count * self.dtype.nbytes
+
+    @property
+    def planned(self) -> bool:
+        """Whether it takes part in memory planning."""
+        return self.space is not Space.CONST
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of an instruction: its role is the C parameter's name."""
+
+    role: str
+    access: Access
+    buffer: Buffer
+
+
+Param = int | float
+"""A per-layer scalar: int (int32_t, or int64_t where it needs to be) or float."""
+
+
+@dataclass
+class Instr:
+    """A call of a kernel.
+
+    `params` are scalars, passed in a constant struct unless named in `baked`: those become literals in a
+    copy of the kernel. `code` holds what only the template sees (text of expressions, flags); instructions
+    with the same kernel, baked values and code share one C function. `inplace` lists (out role, in role)
+    pairs that may share memory if the input is not read later. `macs` and `origin` are for reports.
+    """
+
+    kernel: str
+    name: str
+    operands: tuple[Operand, ...]
+    params: Mapping[str, Param] = field(default_factory=dict)
+    baked: frozenset[str] = frozenset()
+    code: Mapping[str, object] = field(default_factory=dict)
+    inplace: tuple[tuple[str, str], ...] = ()
+    variant: str = ""
+    reason: str = ""
+    op: str = ""
+    macs: int = 0
+    origin: tuple[str, ...] = ()
+    note: str = ""
+
+    def operand(self, role: str) -> Operand:
+        """The operand with that role."""
+        return next(o for o in self.operands if o.role == role)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model input or output: its outward name and type, and its buffer."""
+
+    name: str
+    shape: Shape
+    dtype: DType
+    quant: QuantParams | None
+    buffer: Buffer
+
+
+@dataclass
+class Program:
+    """The instructions in order, with all buffers. `arena_size` (bytes) is set by the planner."""
+
+    name: str
+    inputs: list[Endpoint] = field(default_factory=list)
+    outputs: list[Endpoint] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    instrs: list[Instr] = field(default_factory=list)
+    arena_size: int = 0
+
+    @property
+    def weights_size(self) -> int:
+        """Bytes of all constants that instructions read."""
+        return sum(b.nbytes for b in self.buffers if b.space is Space.CONST)
+
+    def live_ranges(self) -> dict[Buffer, tuple[int, int]]:
+        """First and last instruction (inclusive) at which each planned buffer's contents matter.
+
+        Inputs live from −1 (before the first instruction), outputs to len(instrs). Computed, never stored.
+        """
+        ranges: dict[Buffer, tuple[int, int]] = {}
+        for endpoint in self.inputs:
+            ranges[endpoint.buffer] = (-1, -1)
+        for index, instr in enumerate(self.instrs):
+            for operand in instr.operands:
+                if operand.buffer.planned:
+                    first, _ = ranges.get(operand.buffer, (index, index))
+                    ranges[operand.buffer] = (first, index)
+        for endpoint in self.outputs:
+            if endpoint.buffer.planned:
+                first, _ = ranges.get(endpoint.buffer, (-1, -1))
+                ranges[endpoint.buffer] = (first, len(self.instrs))
+        return ranges
+
+    def live_at(self, index: int) -> Iterator[Buffer]:
+        """The planned buffers whose contents matter during instruction `index`."""
+        return (b for b, (first, last) in self.live_ranges().items() if first <= index <= last)
+
+    def __str__(self) -> str:
+        from mcugen.lir.printer import print_program  # the printer reads programs: imported where it is used
+
+        return print_program(self)

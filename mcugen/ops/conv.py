@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution of one, two or three spatial dimensions, grouped and depthwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Param
+from mcugen.ops.elementwise import Range
+from mcugen.ops.matmul import emit_weighted, exact_product, finish, integer_weights, interleave
+from mcugen.ops.movement import to_channels_last
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+
+def _is_depthwise(op: object, sig: Signature) -> bool:
+    """one filter a channel"""
+    assert isinstance(op, Conv)
+    return op.groups > 1 and op.groups == sig.input(0).shape[-1] == sig.output.shape[-1]
+
+
+def _is_float(op: object, sig: Signature) -> bool:
+    """float32 tensors"""
+    return sig.input(0).dtype is DType.FLOAT32
+
+
+def _is_single_row(op: object, sig: Signature) -> bool:
+    """one output pixel that reads one input pixel"""
+    assert isinstance(op, Conv)
+    return op.groups == 1 and op.reads_pixels(sig) and sig.output.count == sig.output.shape[-1]
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a kernel slides over the spatial axes: shared by convolution and pooling. One entry an axis."""
+
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    def output(self, space: Shape, kernel: Shape) -> Shape:
+        """Output sizes (rounded down)."""
+        rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
+        return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
+
+    def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
+        """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
+        widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
+        padded = np.pad(x, widths, constant_values=pad_value)
+        rank = len(kernel)
+        extent = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
+        views = np.lib.stride_tricks.sliding_window_view(padded, extent, tuple(range(1, rank + 1)))
+        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
+        return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
+
+    @staticmethod
+    def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
+        """From the attributes strides, pads, auto_pad and dilations."""
+        rank = len(kernel)
+        strides = tuple(node.attr("strides", None) or (1,) * rank)
+        dilations = tuple(node.attr("dilations", None) or (1,) * rank)
+        pads = tuple(node.attr("pads", None) or (0,) * 2 * rank)
+        auto = node.attr("auto_pad", "NOTSET")
+        if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or min(strides + dilations) < 1:
+            raise ModelError(f"{node.op_type}: attributes must have one entry an axis", node.name, "repair the model")
+        if auto not in ("SAME_UPPER", "SAME_LOWER"):
+            pads = (0,) * 2 * rank if auto == "VALID" else pads
+            return Window(strides, pads[:rank], pads[rank:], dilations)
+        total = [
+            max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+            for n, k, s, d in zip(space, kernel, strides, dilations, strict=True)
+        ]
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        return Window(strides, *((small, large) if auto == "SAME_UPPER" else (large, small)), dilations)
+
+
+@dataclass(frozen=True)
+class Conv(Operator):
+    """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
+
+    Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],
+    w [O, *kernel, C/groups].
+    """
+
+    mnemonic: ClassVar[str] = "conv"
+    kernels: ClassVar[tuple[Kernel, ...]] = (
+        Kernel("depthwise_f32", when=lambda op, sig: _is_float(op, sig) and _is_depthwise(op, sig)),
+        Kernel("depthwise_s8", when=_is_depthwise),
+        Kernel("dense_f32", when=lambda op, sig: _is_float(op, sig) and _is_single_row(op, sig)),
+        Kernel("dense_s8", when=_is_single_row),
+        Kernel("conv2d_f32", when=_is_float),
+        Kernel("conv2d_s8"),
+    )
+    window: Window
+    groups: int = 1
+    clamp: Range | None = None
+    is_channels_last: bool = False
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Kernels exist for channels-last tensors."""
+        return not self.is_channels_last
+
+    def _last(self, t: TensorType) -> Shape:
+        """A shape in channels-last order."""
+        return t.shape if self.is_channels_last else tuple(t.shape[a] for a in to_channels_last(t.rank))
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Output size by the window."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        xs, ws = self._last(x), self._last(w)
+        if x.rank != w.rank or xs[-1] != ws[-1] * self.groups or ws[0] % self.groups:
+            raise ModelError("conv: channels must match the weights", f"{x.shape} by {w.shape}", "repair the model")
+        space = self.window.output(xs[1:-1], ws[1:-1])
+        if min(space, default=1) < 1:
+            raise ModelError("conv: the kernel must fit the input", f"{ws[1:-1]} on {xs[1:-1]}", "use a larger input")
+        shape = (xs[0], *space, ws[0]) if self.is_channels_last else (xs[0], ws[0], *space)
+        layout = Layout.CHANNELS_LAST if self.is_channels_last else Layout.CHANNELS_FIRST
+        return (TensorType(shape, DType.INT32 if x.quant else DType.FLOAT32, layout=layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """im2col and a product: float32, or exact integers."""
+        perm = to_channels_last(arrays[0].ndim)
+        x, w = (a if self.is_channels_last else a.transpose(perm) for a in arrays[:2])
+        bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
+        quant = sig.input(0).quant
+        y = self._correlate(x if quant is None else x.astype(np.int64) - quant.zero_point, w) + bias
+        if quant is not None:
+            y = finish(y, sig, self.clamp)
+        elif self.clamp is not None:
+            y = np.clip(y, *self.clamp).astype(np.float32)
+        return (y if self.is_channels_last else y.transpose(np.argsort(perm)),)
+
+    def _correlate(self, x: Array, w: Array) -> Array:
+        kernel, depth = w.shape[1:-1], w.shape[-1]
+        patches = self.window.patches(x, kernel, 0)
+        space = patches.shape[: x.ndim - 1]
+        rows = patches.reshape(math.prod(space), self.groups, -1).transpose(1, 0, 2)
+        # patches end in [C, *kernel]: bring the weights to that order
+        columns = np.moveaxis(w, -1, 1).reshape(self.groups, len(w) // self.groups, depth * math.prod(kernel))
+        product = rows @ columns.transpose(0, 2, 1) if x.dtype.kind == "f" else exact_product(rows, columns.transpose(0, 2, 1))
+        return product.transpose(1, 0, 2).reshape(*space, len(w))
+
+    def macs(self, sig: Signature) -> int:
+        """outputs · kernel · channels of a group."""
+        return sig.output.count * math.prod(sig.input(1).shape[1:])
+
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+        """To channels last, once."""
+        if self.is_channels_last or perm != to_channels_last(len(perm)):
+            return None
+        return replace(self, is_channels_last=True), (perm, perm, None)[: len(sig.inputs)]
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """int8 with symmetric weights."""
+        form = integer_weights(graph, sig, inputs)
+        return None if form is None else (self, form)
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """In the epilogue."""
+        return None if self.clamp else replace(self, clamp=(low, high))
+
+    def reads_pixels(self, sig: Signature) -> bool:
+        """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""
+        window, kernel = self.window, self._last(sig.input(1))[1:-1]
+        return math.prod(kernel) == 1 and not any(window.before + window.after)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Two spatial axes always; a one-dimensional convolution has height 1."""
+        weights = node.input(1).data
+        assert weights is not None
+        kernel = builder.select(self.kernels, node)
+        params, k_h, k_w = self._params(node.sig)
+        channels, depth = len(weights), math.prod(weights.shape[1:])
+        rows = weights.reshape(channels, depth)
+        if kernel.name.startswith("depthwise"):
+            unrolled = k_h * k_w <= 25
+            code: dict[str, object] = {"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0}
+            variant = f"{k_h}x{k_w}" if unrolled else ""
+            emit_weighted(node, builder, kernel, weights, rows.T, self.clamp, params, code=code, variant=variant)
+            return
+        if kernel.name.startswith("dense"):
+            params = {"rows": 1, "depth": depth, "channels": channels}
+            emit_weighted(node, builder, kernel, weights, interleave(rows), self.clamp, params)
+            return
+        per_group = rows.reshape(self.groups, channels // self.groups, depth)
+        packed = np.concatenate([interleave(g) for g in per_group])
+        direct = self.groups == 1 and self.reads_pixels(node.sig)
+        params |= {"depth": depth, "groups": self.groups}
+        scratch = None if direct else ("patches", 2 * depth)
+        variant = "pointwise" if direct else "grouped" if self.groups > 1 else ""
+        emit_weighted(
+            node,
+            builder,
+            kernel,
+            weights,
+            packed,
+            self.clamp,
+            params,
+            scratch=scratch,
+            code={"direct": direct},
+            baked=("groups",) if self.groups == 1 else (),
+            variant=variant,
+        )
+
+    def _params(self, sig: Signature) -> tuple[dict[str, Param], int, int]:
+        x, y = sig.input(0).shape, sig.output.shape
+        flat = len(x) == 3
+
+        def both(values: Sequence[int], missing: int) -> tuple[int, int]:
+            return (missing, values[0]) if flat else (values[0], values[1])
+
+        w, kernel = self.window, both(sig.input(1).shape[1:-1], 1)
+        names = ("in", "out", "k", "stride", "dilation", "pad")
+        pairs = (both(x[1:-1], 1), both(y[1:-1], 1), kernel, both(w.strides, 1), both(w.dilations, 1), both(w.before, 0))
+        params: dict[str, Param] = {"batch": x[0], "in_c": x[-1], "out_c": y[-1]}
+        for name, (vertical, horizontal) in zip(names, pairs, strict=True):
+            params |= {f"{name}_h": vertical, f"{name}_w": horizontal}
+        return params, *kernel
+
+
+@onnx_operator("Conv")
+def _import_conv(node: OnnxNode) -> list[Value]:
+    x, w = node.input(0), node.input(1)
+    if x.type.dtype is not DType.FLOAT32:
+        raise Refusal("Conv: tensors must be float32", x.type.dtype.value, "cast to float32")
+    if x.type.rank not in (3, 4):
+        raise Refusal("Conv: one or two spatial axes are supported", f"{x.type.rank - 2}", "split the convolution")
+    kernel = w.type.shape[2:]
+    window = Window.of(node, x.type.shape[2:], kernel)
+    inputs = [x, w] + ([node.input(2)] if node.has(2) else [])
+    return [node.emit(Conv(window, groups=int(node.attr("group", 1))), *inputs)]

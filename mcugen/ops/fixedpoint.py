@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixed-point arithmetic of the integer operators: the specification that every kernel meets to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mcugen.hir.types import Array, DType, QuantParams
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Requantizer:
+    """q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), one rounding, half up.
+
+    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31, less
+    where a scale is 1 or above (which equals shifting the accumulator first).
+    """
+
+    multiplier: Int64Array
+    shift: int
+    zero_point: int
+
+    @staticmethod
+    def of(scale: Array | float, zero_point: int) -> Requantizer:
+        """The requantizer by real factors `scale` (accumulator unit ÷ output unit), each in (0, 2^30)."""
+        scales = np.atleast_1d(np.asarray(scale, np.float64))
+        shift = 31
+        while np.rint(scales.max() * 2.0**shift) >= 2**31:
+            shift -= 1
+        return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point)
+
+    @property
+    def offset(self) -> int:
+        """Zero point and rounding, in accumulator · multiplier units (int64)."""
+        return (self.zero_point << self.shift) + (1 << (self.shift - 1))
+
+    def __call__(self, acc: Array, low: int = -128, high: int = 127) -> Array:
+        """Integers in [low, high], as int64; `acc` is any integer array, channels last."""
+        wide = acc.astype(np.int64) * self.multiplier + self.offset
+        return np.clip(wide >> self.shift, low, high)
+
+    def for_high_word(self) -> Requantizer:
+        """The same function with shift 32 where it can be, so that a 32-bit CPU just takes the upper word."""
+        if self.shift == 31 and int(self.multiplier.max()) < 2**30:
+            return Requantizer(self.multiplier * 2, 32, self.zero_point)
+        return self
+
+
+def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
+    """ONNX QuantizeLinear: round half to even of real ÷ scale in float32, saturating."""
+    limits = np.iinfo(dtype.numpy)
+    scale = broadcast_scale(quant, real.ndim).astype(np.float32)
+    rounded = np.rint(real.astype(np.float32) / scale).astype(np.float64) + quant.zero_point
+    return np.clip(np.nan_to_num(rounded, nan=float(limits.min)), limits.min, limits.max).astype(dtype.numpy)
+
+
+def dequantize(q: Array, quant: QuantParams) -> Array:
+    """ONNX DequantizeLinear: (q − zero_point) · scale in float32."""
+    scale = broadcast_scale(quant, q.ndim).astype(np.float32)
+    return (q.astype(np.int64) - quant.zero_point).astype(np.float32) * scale
+
+
+def broadcast_scale(quant: QuantParams, rank: int) -> Array:
+    """The scales shaped to broadcast against a tensor of that rank."""
+    if quant.axis is None:
+        return quant.scales.reshape(())
+    shape = [1] * rank
+    shape[quant.axis] = -1
+    return quant.scales.reshape(shape)
+
+
+def clamp_range(clamp: tuple[float, float] | None, quant: QuantParams, dtype: DType) -> tuple[int, int]:
+    """The integer range of a tensor whose real values are clamped to `clamp`."""
+    limits = np.iinfo(dtype.numpy)
+    if clamp is None:
+        return int(limits.min), int(limits.max)
+    bounds = quantize(np.asarray(clamp, np.float64), QuantParams(quant.scale, quant.zero_point), dtype)
+    return int(bounds[0]), int(bounds[1])

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products: fully connected layers with constant weights, and products of two activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, Signature
+from mcugen.hir.types import Array, DType, QuantParams, Shape, TensorType
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.elementwise import Binary, Range, emit_elementwise
+from mcugen.ops.fixedpoint import Requantizer, clamp_range, dequantize
+from mcugen.ops.movement import Expand, Reshape, Transpose, reshaped
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+BLOCK = 4
+"""Output channels that the portable inner loops compute together; weights are interleaved by it."""
+
+
+# ------------------------------------------------------------------------- what every weighted layer shares
+
+
+def exact_product(a: Array, b: Array) -> Array:
+    """Integer matrix product. float64 carries it exactly (|sums| < 2^53) and runs on BLAS."""
+    return np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+
+
+def interleave(weights: Array) -> Array:
+    """[N, K] → flat: blocks of BLOCK rows as [K][BLOCK], then the remaining rows as they are."""
+    whole = len(weights) // BLOCK * BLOCK
+    blocks = weights[:whole].reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
+    return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
+
+
+def finish(acc: Array, sig: Signature, clamp: Range | None) -> Array:
+    """Accumulators (channels last) → the output's type: requantized, clamped, or left as int32."""
+    out = sig.output
+    if out.dtype is DType.INT32:
+        return acc.astype(np.int32)
+    low, high = clamp_range(clamp, out.q, out.dtype)
+    return requantizer(sig)(acc, low, high).astype(out.dtype.numpy)
+
+
+def requantizer(sig: Signature) -> Requantizer:
+    """From units of input scale · weight scale to the output's."""
+    scale = sig.input(0).q.scales * sig.input(1).q.scales / sig.output.q.scales
+    return Requantizer.of(scale, sig.output.q.zero_point)
+
+
+def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
+    """Input, symmetric integer weights (output channels on axis 0) and int32 bias of a weighted layer.
+
+    None where the layer has no integer form: weights not quantized, wrong axis, accumulator too narrow.
+    """
+    x, w, bias = (*inputs, None)[:3]
+    assert x is not None and w is not None
+    xq, wq = x.type.quant, w.type.quant
+    if xq is None or xq.axis is not None or x.type.dtype is not DType.INT8 or wq is None or w.data is None:
+        return None
+    if wq.axis not in (None, 0) or w.type.dtype not in (DType.INT8, DType.INT16):
+        return None
+    data = w.data.astype(np.int64) - wq.zero_point
+    unit = xq.scales * wq.scales
+    b = _integer_bias(bias, unit, len(data))
+    if b is None or (np.abs(data).reshape(len(data), -1).sum(1) * 255 + np.abs(b)).max() >= 2**31:
+        return None
+    narrow = np.int8 if np.abs(data).max(initial=0) < 128 else np.int16
+    weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), QuantParams(wq.scale, 0, wq.axis))
+    name = bias.name if bias is not None else f"{w.name}.bias"
+    return [x, weights, graph.constant(f"{name}.int", b.astype(np.int32))]
+
+
+def _integer_bias(bias: Value | None, unit: Array, channels: int) -> Array | None:
+    if bias is None:
+        return np.zeros(channels, np.int64)
+    if bias.data is None:
+        return None
+    quant = bias.type.quant
+    if quant is not None and np.allclose(quant.scales, unit, rtol=1e-5, atol=0):
+        return bias.data.astype(np.int64).reshape(-1) - quant.zero_point
+    real = bias.data if quant is None else dequantize(bias.data, quant)
+    return np.rint(real.reshape(-1).astype(np.float64) / unit).astype(np.int64)
+
+
+def folded_bias(sig: Signature, weights: Array, bias: Array) -> Array:
+    """int32 bias with the input's zero point folded in: bias − zero_point · Σ weights."""
+    sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1)
+    return (bias.astype(np.int64) - sig.input(0).q.zero_point * sums).astype(np.int32)
+
+
+def emit_weighted(
+    node: Node,
+    builder: Builder,
+    kernel: Kernel,
+    weights: Array,
+    packed: Array,
+    clamp: Range | None,
+    params: dict[str, Param],
+    *,
+    scratch: tuple[str, int] | None = None,
+    code: dict[str, object] | None = None,
+    baked: tuple[str, ...] = (),
+    variant: str = "",
+) -> None:
+    """Emits a layer with weights, bias and (for int8) requantization; `weights` has channels on axis 0.
+
+    `scratch` is a role and a number of elements of the input's type.
+    """
+    sig, name = node.sig, node.output.name
+    x, out = sig.input(0), sig.output
+    flags: dict[str, object] = {"x_t": x.dtype.c, "w_t": DType.of(packed).c, "y_t": out.dtype.c, **(code or {})}
+    operands: list[tuple[str, Access, Buffer]] = [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        ("w", Access.IN, builder.const(f"{name}.weights", packed)),
+    ]
+    bias = node.inputs[2].data if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    if x.quant is not None:
+        assert bias is not None
+        operands.append(("bias", Access.IN, builder.const(f"{name}.bias", folded_bias(sig, weights, bias))))
+        params = params | {"x_zero": x.q.zero_point}
+        if out.quant is not None and out.dtype is not DType.INT32:
+            requantize = requantizer(sig).for_high_word()
+            multiplier = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
+            operands.append(("multiplier", Access.IN, builder.const(f"{name}.multiplier", multiplier)))
+            low, high = clamp_range(clamp, out.q, out.dtype)
+            params = params | {"low": low, "high": high, "offset": requantize.offset}
+            flags |= {"store": "requantize", "shift": requantize.shift}
+        else:
+            flags |= {"store": "plain"}
+    else:
+        real = np.zeros(len(weights), np.float32) if bias is None else bias.astype(np.float32).reshape(-1)
+        operands.append(("bias", Access.IN, builder.const(f"{name}.bias", real)))
+        low_high = _finite(clamp)
+        params = params | {k: v for k, v in zip(("low", "high"), low_high, strict=True) if v is not None}
+        flags |= {"store": "clamp", "low": low_high[0] is not None, "high": low_high[1] is not None}
+    operands.append(("y", Access.OUT, builder.buffer(node.output)))
+    if scratch:
+        operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", x.dtype, scratch[1])))
+    builder.emit(node, kernel, operands, params, baked=baked, code=flags, variant=variant)
+
+
+def _finite(clamp: Range | None) -> tuple[float | None, float | None]:
+    low, high = clamp or (-math.inf, math.inf)
+    return (None if math.isinf(low) else low, None if math.isinf(high) else high)
+
+
+# ---------------------------------------------------------------------------------------------------- dense
+
+
+def _float_tensors(op: object, sig: Signature) -> bool:
+    """float32 tensors"""
+    return sig.input(0).dtype is DType.FLOAT32
+
+
+def _int8_tensors(op: object, sig: Signature) -> bool:
+    """int8 tensors"""
+    return sig.input(0).dtype is DType.INT8
+
+
+@dataclass(frozen=True)
+class Dense(Operator):
+    """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
+
+    mnemonic: ClassVar[str] = "dense"
+    kernels: ClassVar[tuple[Kernel, ...]] = (
+        Kernel("dense_f32", when=_float_tensors),
+        Kernel("dense_s8", when=_int8_tensors),
+    )
+    clamp: Range | None = None
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The last axis becomes N."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        if x.shape[-1] != w.shape[1]:
+            raise ModelError("dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
+        return (TensorType((*x.shape[:-1], w.shape[0]), DType.INT32 if x.quant else DType.FLOAT32),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """float32 product, or exact integers."""
+        x, w = arrays[:2]
+        bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
+        if sig.input(0).quant is None:
+            y = x @ w.T + bias
+            return (y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32),)
+        acc = exact_product(x.astype(np.int64) - sig.input(0).q.zero_point, w.T) + bias
+        return (finish(acc, sig, self.clamp),)
+
+    def macs(self, sig: Signature) -> int:
+        """rows · N · K."""
+        return sig.output.count * sig.input(1).shape[1]
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """int8 with symmetric weights."""
+        form = integer_weights(graph, sig, inputs)
+        return None if form is None else (self, form)
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """In the epilogue."""
+        return None if self.clamp else type(self)((low, high))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Weights interleaved by four channels."""
+        weights = node.input(1).data
+        assert weights is not None
+        params: dict[str, Param] = {
+            "rows": node.output.type.count // len(weights),
+            "depth": weights.shape[1],
+            "channels": len(weights),
+        }
+        kernel = builder.select(self.kernels, node)
+        emit_weighted(node, builder, kernel, weights, interleave(weights), self.clamp, params)
+
+
+# --------------------------------------------------------------------------------------------------- matmul
+
+
+@dataclass(frozen=True)
+class MatMul(Operator):
+    """y[b, m, n] = Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes."""
+
+    mnemonic: ClassVar[str] = "matmul"
+    kernels: ClassVar[tuple[Kernel, ...]] = (
+        Kernel("matmul_f32", when=_float_tensors),
+        Kernel("matmul_s8", when=_int8_tensors),
+    )
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Product of the last two axes."""
+        a, b = inputs
+        assert a is not None and b is not None
+        if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+            raise ModelError("matmul: shapes must agree", f"{a.shape} by {b.shape}", "repair the model")
+        return (TensorType((*a.shape[:-1], b.shape[-1]), DType.INT32 if a.quant else a.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """float32 product, or exact integers."""
+        a, b = arrays
+        if sig.input(0).quant is None:
+            return (a @ b,)
+        zero = [sig.input(i).q.zero_point for i in (0, 1)]
+        return (finish(exact_product(a.astype(np.int64) - zero[0], b.astype(np.int64) - zero[1]), sig, None),)
+
+    def macs(self, sig: Signature) -> int:
+        """batch · M · N · K."""
+        return sig.output.count * sig.input(0).shape[-1]
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """int8 by int8, per-tensor."""
+        fits = all(t is not None and t.dtype is DType.INT8 and t.quant and t.quant.axis is None for t in sig.inputs)
+        return (self, inputs) if fits and sig.input(0).shape[-1] < 2**15 else None
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Three loops and a batch."""
+        a, b, out = node.input(0).type, node.input(1).type, node.output.type
+        params: dict[str, Param] = {
+            "batch": math.prod(a.shape[:-2]),
+            "rows": a.shape[-2],
+            "depth": a.shape[-1],
+            "columns": b.shape[-1],
+        }
+        code: dict[str, object] = {"y_t": out.dtype.c}
+        if a.quant is not None:
+            params |= {"a_zero": a.q.zero_point, "b_zero": b.q.zero_point}
+            if out.dtype is not DType.INT32:
+                requantize = requantizer(node.sig)
+                params |= {"multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
+                code |= {"shift": requantize.shift}
+        operands = [
+            ("a", Access.IN, builder.buffer(node.input(0))),
+            ("b", Access.IN, builder.buffer(node.input(1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        builder.emit(node, builder.select(self.kernels, node), operands, params, code=code)
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
+    """MatMul with numpy's rules for vectors and batch broadcasting."""
+    squeeze = tuple(v.type.rank == 1 for v in (a, b))
+    if squeeze[0]:
+        a = node.emit(Reshape((1, *a.type.shape)), a, suffix="row")
+    if squeeze[1]:
+        b = node.emit(Reshape((*b.type.shape, 1)), b, suffix="column")
+    if b.type.rank > 2 or a.type.rank < b.type.rank:
+        a, b = _same_batch(node, a, b)
+    elif a.type.rank > 2:  # rows of all batches by one matrix
+        flat = node.emit(Reshape((math.prod(a.type.shape[:-1]), a.type.shape[-1])), a, suffix="rows")
+        product = node.emit(MatMul(), flat, b, suffix="product")
+        return node.emit(Reshape((*a.type.shape[:-1], b.type.shape[-1])), product, suffix=suffix)
+    result = node.emit(MatMul(), a, b, suffix="full" if any(squeeze) else suffix)
+    if not any(squeeze):
+        return result
+    shape = list(result.type.shape)
+    if squeeze[1]:
+        del shape[-1]
+    if squeeze[0]:
+        del shape[-1 if squeeze[1] else -2]
+    return node.emit(Reshape(tuple(shape)), result, suffix=suffix)
+
+
+def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:
+    batch = np.broadcast_shapes(a.type.shape[:-2], b.type.shape[:-2])
+
+    def spread(value: Value, name: str) -> Value:
+        shape: Shape = (*batch, *value.type.shape[-2:])
+        if value.type.shape == shape:
+            return value
+        aligned = reshaped(node, value, (1,) * (len(shape) - value.type.rank) + value.type.shape, f"{name}.aligned")
+        return node.emit(Expand(shape), aligned, suffix=f"{name}.spread")
+
+    return spread(a, "a"), spread(b, "b")
+
+
+def _require_float(node: OnnxNode, *values: Value) -> None:
+    for value in values:
+        if value.type.dtype is not DType.FLOAT32:
+            raise Refusal(f"{node.op_type}: tensors must be float32", value.type.dtype.value, "cast to float32")
+
+
+@onnx_operator("MatMul")
+def _import_matmul(node: OnnxNode) -> list[Value]:
+    _require_float(node, node.input(0), node.input(1))
+    return [emit_matmul(node, node.input(0), node.input(1))]
+
+
+@onnx_operator("Gemm")
+def _import_gemm(node: OnnxNode) -> list[Value]:
+    a, b = node.input(0), node.input(1)
+    _require_float(node, a, b)
+    if node.attr("transA", 0):
+        a = node.emit(Transpose((1, 0)), a, suffix="at")
+    if node.attr("transB", 0):
+        b = node.emit(Transpose((1, 0)), b, suffix="bt")
+    bias = node.input(2) if node.has(2) else None
+    result = emit_matmul(node, a, b, "product" if bias else "")
+    result = _scaled(node, result, float(node.attr("alpha", 1.0)), "alpha")
+    if bias is None:
+        return [result]
+    return [emit_elementwise(node, Binary("Add"), result, _scaled(node, bias, float(node.attr("beta", 1.0)), "beta"))]
+
+
+def _scaled(node: OnnxNode, value: Value, factor: float, suffix: str) -> Value:
+    if factor == 1.0:
+        return value
+    if value.data is not None:
+        return node.constant(suffix, value.data * np.float32(factor))
+    return node.emit(Binary("Mul"), value, node.constant(f"{suffix}k", np.asarray(factor, np.float32)), suffix=suffix)

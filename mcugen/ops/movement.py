@@ -1,0 +1,518 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that move elements without looking at them: reshape, transpose, slice, concat, pad, expand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.fixedpoint import quantize
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+Permuted = tuple[Operator, tuple[Permutation | None, ...]]
+
+
+def compose(first: Permutation, then: Permutation) -> Permutation:
+    """The permutation that equals transposing by `first`, then by `then`."""
+    return tuple(first[axis] for axis in then)
+
+
+def inverse(perm: Permutation) -> Permutation:
+    """The permutation that undoes `perm`."""
+    return tuple(int(i) for i in np.argsort(perm))
+
+
+@dataclass(frozen=True)
+class Movement(Operator):
+    """Base: one output with the element type and quantization of the first input."""
+
+    moves_data: ClassVar[bool] = True
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """The same on int8, where nothing changes the scale."""
+        same = all(t is None or t.quant == sig.output.quant for t in sig.inputs)
+        return (self, inputs) if same else None
+
+
+# -------------------------------------------------------------------------------------------------- reshape
+
+
+@dataclass(frozen=True)
+class Reshape(Movement):
+    """The same elements in row-major order under another shape: free."""
+
+    mnemonic: ClassVar[str] = "reshape"
+    shape: Shape = ()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Equal element counts."""
+        (x,) = inputs
+        assert x is not None
+        if x.count != math.prod(self.shape):
+            raise ModelError("reshape: element counts must be equal", f"{x.shape} to {self.shape}", "repair the model")
+        return (x.with_shape(self.shape),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.reshape."""
+        return (arrays[0].reshape(self.shape),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Drops a reshape to the same shape; merges two in a row."""
+        source = node.input(0)
+        if source.type.shape == self.shape:
+            return source
+        if source.producer is not None and isinstance(source.producer.op, Reshape):
+            return graph.add(self, [source.producer.input(0)], node.origin, before=node).output
+        return None
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """No instruction: the same buffer."""
+        builder.alias(node.output, node.input(0))
+
+
+def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
+    """`value` in another shape; constants are reshaped at once."""
+    if value.data is not None and value.type.quant is None:
+        return node.constant(f"{value.name}.reshaped", value.data.reshape(shape))
+    return node.emit(Reshape(shape), value, suffix=suffix or "reshaped")
+
+
+# ------------------------------------------------------------------------------------------------ transpose
+
+
+@dataclass(frozen=True)
+class Transpose(Movement):
+    """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose)."""
+
+    mnemonic: ClassVar[str] = "transpose"
+    perm: Permutation = ()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Permuted shape; per-channel axes follow."""
+        (x,) = inputs
+        assert x is not None
+        if sorted(self.perm) != list(range(x.rank)):
+            raise ModelError("transpose: perm must name every axis once", f"{self.perm} of rank {x.rank}", "repair it")
+        quant = x.quant
+        if quant is not None and quant.axis is not None:
+            quant = replace(quant, axis=self.perm.index(quant.axis))
+        shape = tuple(x.shape[axis] for axis in self.perm)
+        return (replace(x, shape=shape, quant=quant, layout=_turned(x.layout, self.perm)),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.transpose."""
+        return (arrays[0].transpose(self.perm),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Drops identities, merges two in a row, and becomes a reshape when only axes of length 1 move."""
+        source = node.input(0)
+        if self.perm == tuple(range(len(self.perm))):
+            return source
+        real = [axis for axis in self.perm if source.type.shape[axis] != 1]
+        if real == sorted(real):
+            return graph.add(Reshape(node.output.type.shape), [source], node.origin, before=node).output
+        if source.producer is not None and isinstance(source.producer.op, Transpose):
+            merged = Transpose(compose(source.producer.op.perm, self.perm))
+            return graph.add(merged, [source.producer.input(0)], node.origin, before=node).output
+        return None
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A strided copy."""
+        x = node.input(0).type
+        source = dense_strides(x.shape)
+        emit_copy(node, builder, 0, node.output.type.shape, [source[axis] for axis in self.perm], 0)
+
+
+def _turned(layout: Layout, perm: Permutation) -> Layout:
+    rank = len(perm)
+    if layout is Layout.CHANNELS_FIRST and perm == to_channels_last(rank):
+        return Layout.CHANNELS_LAST
+    if layout is Layout.CHANNELS_LAST and perm == inverse(to_channels_last(rank)):
+        return Layout.CHANNELS_FIRST
+    return Layout.NONE
+
+
+def to_channels_last(rank: int) -> Permutation:
+    """NCHW → NHWC for any number of spatial axes."""
+    return (0, *range(2, rank), 1)
+
+
+def dense_strides(shape: Shape) -> list[int]:
+    """Row-major strides in elements."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+# -------------------------------------------------------------------------------------------- strided copies
+
+
+def emit_copy(
+    node: Node,
+    builder: Builder,
+    index: int,
+    shape: Shape,
+    source: Sequence[int],
+    source_offset: int,
+    target: Sequence[int] | None = None,
+    target_offset: int = 0,
+    access: Access = Access.OUT,
+) -> None:
+    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements."""
+    target = dense_strides(shape) if target is None else target
+    dims = _merge_walks(shape, source, target)
+    x, y = node.input(index).type, node.output.type
+    contiguous = dims[-1][1] == dims[-1][2] == 1
+    outer = dims[:-1] if contiguous else dims
+    params: dict[str, Param] = {"x_offset": source_offset, "y_offset": target_offset}
+    for axis, (size, xs, ys) in enumerate(outer):
+        params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
+    if contiguous:
+        params["run"] = dims[-1][0] * y.dtype.nbytes
+    builder.emit(
+        node,
+        "copy",
+        [("x", Access.IN, builder.buffer(node.input(index))), ("y", access, builder.buffer(node.output))],
+        params,
+        code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c},
+        variant=f"{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
+    )
+
+
+def _merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(size, source stride, target stride) per dimension, neighbours merged where one walk covers both."""
+    dims: list[tuple[int, int, int]] = []
+    for size, xs, ys in zip(shape, source, target, strict=True):
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == size * xs and dims[-1][2] == size * ys:
+            dims[-1] = (dims[-1][0] * size, xs, ys)
+        else:
+            dims.append((size, xs, ys))
+    return dims or [(1, 1, 1)]
+
+
+@dataclass(frozen=True)
+class Slice(Movement):
+    """y[i] = x[start + i·step] per axis; steps may be negative."""
+
+    mnemonic: ClassVar[str] = "slice"
+    starts: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The sizes; per-channel axes must be whole."""
+        (x,) = inputs
+        assert x is not None
+        return (x.with_shape(self.sizes, x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Indexing by ranges."""
+        index = [s + np.arange(n) * k for s, n, k in zip(self.starts, self.sizes, self.steps, strict=True)]
+        return (arrays[0][np.ix_(*index)],)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """The whole tensor."""
+        whole = self.sizes == node.input(0).type.shape and all(s >= 0 for s in self.steps)
+        return node.input(0) if whole else None
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
+        return Slice(*turned), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A strided copy."""
+        strides = dense_strides(node.input(0).type.shape)
+        offset = sum(s * stride for s, stride in zip(self.starts, strides, strict=True))
+        walk = [k * stride for k, stride in zip(self.steps, strides, strict=True)]
+        emit_copy(node, builder, 0, self.sizes, walk, offset)
+
+
+@dataclass(frozen=True)
+class Expand(Movement):
+    """Broadcasting to `shape` (of the input's rank)."""
+
+    mnemonic: ClassVar[str] = "expand"
+    shape: Shape = ()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The shape."""
+        (x,) = inputs
+        assert x is not None
+        return (x.with_shape(self.shape, x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.broadcast_to."""
+        return (np.broadcast_to(arrays[0], self.shape),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """To the same shape."""
+        return node.input(0) if node.input(0).type.shape == self.shape else None
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        return Expand(tuple(self.shape[a] for a in perm)), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A copy with stride 0 where broadcast."""
+        x = node.input(0).type.shape
+        walk = [0 if size == 1 else stride for size, stride in zip(x, dense_strides(x), strict=True)]
+        emit_copy(node, builder, 0, self.shape, walk, 0)
+
+
+@dataclass(frozen=True)
+class Concat(Movement):
+    """Joins tensors along one axis."""
+
+    mnemonic: ClassVar[str] = "concat"
+    axis: int = 0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Equal shapes but for the axis."""
+        types = [t for t in inputs if t is not None]
+        rests = {(t.dtype, t.shape[: self.axis], t.shape[self.axis + 1 :]) for t in types}
+        if len(rests) != 1:
+            found = ", ".join(str(t.shape) for t in types)
+            raise ModelError(f"concat: shapes must agree but on axis {self.axis}", found, "repair the model")
+        shape = list(types[0].shape)
+        shape[self.axis] = sum(t.shape[self.axis] for t in types)
+        return (types[0].with_shape(tuple(shape), types[0].layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.concatenate."""
+        return (np.concatenate(arrays, self.axis),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """A single part."""
+        return node.input(0) if len(node.inputs) == 1 else None
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """The axis follows."""
+        return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One strided copy a part."""
+        target = dense_strides(node.output.type.shape)
+        offset = 0
+        for index, value in enumerate(node.inputs):
+            assert value is not None
+            shape = value.type.shape
+            access = Access.INOUT if index else Access.OUT
+            emit_copy(node, builder, index, shape, dense_strides(shape), 0, target, offset, access)
+            offset += shape[self.axis] * target[self.axis]
+
+
+@dataclass(frozen=True)
+class Pad(Movement):
+    """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
+
+    mnemonic: ClassVar[str] = "pad"
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    value: float = 0.0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Every axis grows."""
+        (x,) = inputs
+        assert x is not None
+        shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
+        return (x.with_shape(shape, x.layout),)
+
+    def _stored(self, x: TensorType) -> Array:
+        if x.quant is not None:
+            return quantize(np.asarray([self.value]), x.quant, x.dtype)
+        return np.asarray([self.value]).astype(x.dtype.numpy)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.pad with a constant."""
+        widths = list(zip(self.before, self.after, strict=True))
+        return (np.pad(arrays[0], widths, constant_values=self._stored(sig.input(0))[0]),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Nothing to add."""
+        return None if any(self.before + self.after) else node.input(0)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
+        return Pad(rows[0], rows[1], self.value), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Fill, then a strided copy into the middle."""
+        x, y = node.input(0).type, node.output.type
+        emit_fill(node, builder, builder.buffer(node.output), self._stored(x))
+        target = dense_strides(y.shape)
+        offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
+        emit_copy(node, builder, 0, x.shape, dense_strides(x.shape), 0, target, offset, Access.INOUT)
+
+
+def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
+    """Sets every element of `buffer` to `value` (one element of its type)."""
+    dtype = DType.of(value)
+    number: Param = float(value[0]) if dtype.is_float else int(value[0])
+    builder.emit(
+        node,
+        "fill",
+        [("y", Access.OUT, buffer)],
+        {"count": buffer.count, "value": number},
+        code={"ctype": dtype.c},
+        variant=dtype.tag,
+    )
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+@onnx_operator("Reshape")
+def _import_reshape(node: OnnxNode) -> list[Value]:
+    wanted = node.ints("shape", 1) or []
+    x = node.input(0).type
+    if not node.attr("allowzero", 0):
+        wanted = [x.shape[i] if size == 0 and i < x.rank else size for i, size in enumerate(wanted)]
+    if -1 in wanted:
+        rest = math.prod(s for s in wanted if s != -1)
+        wanted[wanted.index(-1)] = x.count // rest if rest else 0
+    return [node.emit(Reshape(tuple(wanted)), node.input(0))]
+
+
+@onnx_operator("Flatten")
+def _import_flatten(node: OnnxNode) -> list[Value]:
+    x = node.input(0).type
+    axis = node.attr("axis", 1)
+    axis += x.rank if axis < 0 else 0
+    return [node.emit(Reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), node.input(0))]
+
+
+@onnx_operator("Squeeze")
+def _import_squeeze(node: OnnxNode) -> list[Value]:
+    shape = node.input(0).type.shape
+    axes = node.ints("axes", 1)
+    drop = {a % len(shape) for a in axes} if axes is not None else {i for i, s in enumerate(shape) if s == 1}
+    return [node.emit(Reshape(tuple(s for i, s in enumerate(shape) if i not in drop)), node.input(0))]
+
+
+@onnx_operator("Unsqueeze")
+def _import_unsqueeze(node: OnnxNode) -> list[Value]:
+    shape = list(node.input(0).type.shape)
+    axes = node.ints("axes", 1) or []
+    rank = len(shape) + len(axes)
+    for axis in sorted(a % rank for a in axes):
+        shape.insert(axis, 1)
+    return [node.emit(Reshape(tuple(shape)), node.input(0))]
+
+
+@onnx_operator("Transpose")
+def _import_transpose(node: OnnxNode) -> list[Value]:
+    rank = node.input(0).type.rank
+    return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]
+
+
+def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
+    """A non-negative axis; Refusal outside the rank."""
+    if not -rank <= axis < rank:
+        raise Refusal(f"{node.op_type}: the axis must be one of the tensor's", f"{axis} of rank {rank}", "repair the model")
+    return axis % rank
+
+
+@onnx_operator("Concat")
+def _import_concat(node: OnnxNode) -> list[Value]:
+    parts = [node.input(i) for i in range(len(node.inputs))]
+    parts = [p for p in parts if p.type.count] or parts[:1]
+    return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
+
+
+@onnx_operator("Slice")
+def _import_slice(node: OnnxNode) -> list[Value]:
+    shape = node.input(0).type.shape
+    starts, ends = node.ints("starts", 1) or [], node.ints("ends", 2) or []
+    axes = node.ints("axes", 3) or list(range(len(starts)))
+    steps = node.ints("steps", 4) or [1] * len(starts)
+    first, sizes, walk = [0] * len(shape), list(shape), [1] * len(shape)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        axis = normalize_axis(node, axis, len(shape))
+        indices = range(shape[axis])[slice(start, end if end >= -(2**62) else None, step)]
+        first[axis], sizes[axis], walk[axis] = indices.start, len(indices), step
+    return [node.emit(Slice(tuple(first), tuple(sizes), tuple(walk)), node.input(0))]
+
+
+@onnx_operator("Split")
+def _import_split(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
+    count, size = len(node.outputs), x.type.shape[axis]
+    each = -(-size // count)
+    sizes = node.ints("split", 1) or [min(each, size - each * i) for i in range(count)]
+    results, start = [], 0
+    for index, part in enumerate(sizes):
+        starts, shape = [0] * x.type.rank, list(x.type.shape)
+        starts[axis], shape[axis] = start, part
+        op = Slice(tuple(starts), tuple(shape), (1,) * x.type.rank)
+        results.append(node.emit(op, x, suffix=f"part{index}"))
+        start += part
+    return results
+
+
+@onnx_operator("Expand")
+def _import_expand(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    shape = np.broadcast_shapes(x.type.shape, tuple(node.ints("shape", 1) or ()))
+    aligned = reshaped(node, x, (1,) * (len(shape) - x.type.rank) + x.type.shape)
+    return [node.emit(Expand(tuple(shape)), aligned)]
+
+
+@onnx_operator("Tile")
+def _import_tile(node: OnnxNode) -> list[Value]:
+    """Every axis becomes (repeat, size): reshape, expand, reshape."""
+    shape, repeats = node.input(0).type.shape, node.ints("repeats", 1) or []
+    apart = tuple(v for s in shape for v in (1, s))
+    spread = tuple(v for s, r in zip(shape, repeats, strict=True) for v in (r, s))
+    joined = tuple(s * r for s, r in zip(shape, repeats, strict=True))
+    wide = node.emit(Expand(spread), reshaped(node, node.input(0), apart), suffix="spread")
+    return [node.emit(Reshape(joined), wide)]
+
+
+@onnx_operator("Pad")
+def _import_pad(node: OnnxNode) -> list[Value]:
+    rank = node.input(0).type.rank
+    mode = node.attr("mode", "constant")
+    if mode != "constant":
+        raise Refusal("Pad: the mode must be 'constant'", f"'{mode}'", "use zero padding")
+    pads = node.ints("pads", 1) or []
+    axes = [normalize_axis(node, a, rank) for a in node.ints("axes", 3) or range(rank)]
+    before, after = [0] * rank, [0] * rank
+    for index, axis in enumerate(axes):
+        before[axis], after[axis] = pads[index], pads[index + len(axes)]
+    value = node.const(2, "the padding value") if node.has(2) else np.asarray(node.attr("value", 0.0))
+    x = node.input(0)
+    if min(before + after, default=0) < 0:
+        starts = tuple(max(-b, 0) for b in before)
+        sizes = tuple(n - s - max(-a, 0) for n, s, a in zip(x.type.shape, starts, after, strict=True))
+        x = node.emit(Slice(starts, sizes, (1,) * rank), x, suffix="cropped")
+    grow = [tuple(max(p, 0) for p in side) for side in (before, after)]
+    return [node.emit(Pad(grow[0], grow[1], float(value.reshape(-1)[0])), x)]
+
+
+@onnx_operator("Gather")
+def _import_gather(node: OnnxNode) -> list[Value]:
+    """Constant indices that step evenly are a slice."""
+    x, axis = node.input(0), node.attr("axis", 0)
+    axis = normalize_axis(node, axis, x.type.rank)
+    indices = node.const(1, "the index")
+    flat = [int(i) % x.type.shape[axis] for i in indices.reshape(-1)]
+    step = flat[1] - flat[0] if len(flat) > 1 else 1
+    if not flat or any(b - a != step for a, b in zip(flat, flat[1:], strict=False)) or step == 0:
+        raise Refusal("Gather: constant indices must step evenly", f"{flat[:8]}", "use a slice")
+    starts, sizes, steps = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
+    starts[axis], sizes[axis], steps[axis] = flat[0], len(flat), step
+    part = node.emit(Slice(tuple(starts), tuple(sizes), tuple(steps)), x, suffix="part")
+    return [node.emit(Reshape((*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])), part)]

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX node as operator families see it, and the registry of who imports what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mcugen.errors import McugenError
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.operator import Operator
+from mcugen.hir.types import Array, QuantParams, TensorType
+
+
+class Refusal(McugenError):
+    """A node that cannot be compiled; the importer collects them all and reports them at once."""
+
+    exit_code = 4
+
+
+@dataclass
+class OnnxNode:
+    """One node: operator, inputs as HIR values (None where absent), attributes as Python values."""
+
+    graph: Graph
+    domain: str
+    op_type: str
+    name: str
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    opset: int
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def input(self, index: int) -> Value:
+        """Input `index`; Refusal if it is absent."""
+        if not self.has(index):
+            raise Refusal(f"{self.op_type}: input {index} must be given", "it is absent", "repair the export")
+        value = self.inputs[index]
+        assert value is not None
+        return value
+
+    def attr(self, key: str, default: Any) -> Any:
+        """An attribute, or its default."""
+        return self.attributes.get(key, default)
+
+    def const(self, index: int, what: str) -> Array:
+        """The elements of an input that must be known at compile time; Refusal if they are not."""
+        data = self.input(index).data
+        if data is None:
+            raise Refusal(
+                f"{self.op_type}: {what} must be constant",
+                f"'{self.input(index).name}' is computed by the model",
+                "fold it before export, or fix the shapes it depends on with --dim",
+            )
+        return data
+
+    def param(self, key: str, index: int) -> Array | None:
+        """A parameter that is an attribute in older opsets and constant input `index` in newer ones, or None."""
+        if self.has(index):
+            return self.const(index, key)
+        found = self.attributes.get(key)
+        return None if found is None else np.asarray(found)
+
+    def ints(self, key: str, index: int) -> list[int] | None:
+        """`param` as a list of Python ints."""
+        found = self.param(key, index)
+        return None if found is None else [int(v) for v in np.asarray(found).reshape(-1)]
+
+    def emit(
+        self, op: Operator, *inputs: Value | None, types: Sequence[TensorType] = (), suffix: str = ""
+    ) -> Value:
+        """Adds a node with one output to the graph."""
+        name = f"{self.outputs[0]}.{suffix}" if suffix else self.outputs[0]
+        origin = (self.name or self.outputs[0],)
+        return self.graph.add(op, inputs, origin, names=[name], types=types).output
+
+    def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
+        """Adds a constant named after this node."""
+        return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+
+
+Importer = Callable[[OnnxNode], Sequence[Value]]
+
+IMPORTERS: dict[tuple[str, str], Importer] = {}
+"""(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs."""
+
+
+def onnx_operator(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
+    """Registers the importer of ONNX operators."""
+
+    def register(importer: Importer) -> Importer:
+        for op_type in op_types:
+            IMPORTERS[domain, op_type] = importer
+        return importer
+
+    return register

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cleaning: constants folded, nodes that compute nothing new dropped, equal nodes merged, dead ones removed."""
+
+from __future__ import annotations
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import evaluate_node
+from mcugen.ops.elementwise import Dequantize
+from mcugen.ops.movement import Movement
+
+
+def fold_constants(graph: Graph) -> bool:
+    """Node of constants → constant. Quantized weights stay quantized: Movement(Dequantize(w)) → Dequantize(Movement(w))."""
+    changed = False
+    for node in list(graph.nodes):
+        if isinstance(node.op, Dequantize) or not node.inputs:
+            continue
+        if all(v is not None and v.is_constant for v in node.inputs):
+            _replace_by_constants(graph, node)
+            changed = True
+        elif isinstance(node.op, Movement) and _move_before_dequantize(graph, node):
+            changed = True
+    return changed
+
+
+def fold_dequantized(graph: Graph) -> bool:
+    """Dequantize(constant) → float constant: what no integer operator has taken is weight-only quantization."""
+    changed = False
+    for node in list(graph.nodes):
+        if isinstance(node.op, Dequantize) and node.input(0).is_constant:
+            _replace_by_constants(graph, node)
+            changed = True
+    return changed
+
+
+def _replace_by_constants(graph: Graph, node: Node) -> None:
+    arrays = [v.data for v in node.inputs if v is not None and v.data is not None]
+    for value, array in zip(node.outputs, evaluate_node(node, arrays), strict=True):
+        graph.release_name(value)
+        graph.replace(value, graph.constant(value.name, array, value.type.quant))
+    graph.remove(node)
+
+
+def _move_before_dequantize(graph: Graph, node: Node) -> bool:
+    source = node.input(0).producer
+    if len(node.inputs) != 1 or source is None or not isinstance(source.op, Dequantize):
+        return False
+    stored = source.input(0)
+    if stored.data is None or (stored.type.q.axis is not None and node.op.name != "transpose"):
+        return False
+    (type_,) = node.op.infer(stored.type)
+    moved = graph.add(node.op, [stored], node.origin, types=[type_.with_quant(type_.quant or stored.type.quant)], before=node)
+    graph.rewrite(node, source.op, [moved.output])
+    _replace_by_constants(graph, moved)
+    return True
+
+
+def simplify(graph: Graph) -> bool:
+    """Node → a value that equals its output, as the operator itself knows (`Operator.simplify`)."""
+    changed = False
+    for node in list(graph.nodes):
+        value = node.op.simplify(node, graph) if len(node.outputs) == 1 else None
+        if value is not None:
+            graph.replace(node.output, value)
+            graph.remove(node)
+            changed = True
+    return remove_dead_code(graph) or changed
+
+
+def remove_dead_code(graph: Graph) -> bool:
+    """Node whose outputs nobody reads → nothing."""
+    before = len(graph.nodes)
+    for node in reversed(list(graph.nodes)):
+        if not any(v.uses or graph.is_output(v) for v in node.outputs):
+            graph.remove(node)
+    return len(graph.nodes) < before
+
+
+def merge_equal_nodes(graph: Graph) -> bool:
+    """Common subexpressions: two nodes with equal operator, inputs and types → one."""
+    seen: dict[object, Node] = {}
+    changed = False
+    for node in list(graph.nodes):
+        key = (type(node.op), node.op, tuple(_identity(v) for v in node.inputs), node.sig.outputs)
+        first = seen.setdefault(key, node)
+        if first is node:
+            continue
+        for old, new in zip(node.outputs, first.outputs, strict=True):
+            graph.replace(old, new)
+        graph.remove(node)
+        changed = True
+    return changed
+
+
+def _identity(value: Value | None) -> object:
+    if value is None or value.data is None:
+        return value
+    return (value.type, value.data.tobytes())

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion in float, before ranges are measured: padding, scale, bias and activation go into the layer with weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.ops.conv import Conv
+from mcugen.ops.elementwise import Binary, Clamp, Dequantize
+from mcugen.ops.matmul import Dense, MatMul
+from mcugen.ops.movement import Pad, Reshape, Transpose
+
+
+def fold_pad(graph: Graph) -> bool:
+    """Conv(Pad(x, 0)) → Conv with larger window padding."""
+    changed = False
+    for node in list(graph.nodes):
+        pad = node.input(0).producer if isinstance(node.op, Conv) else None
+        if pad is None or not isinstance(pad.op, Pad) or pad.op.value != 0.0 or not isinstance(node.op, Conv):
+            continue
+        before, after = pad.op.before, pad.op.after
+        if node.op.is_channels_last or any(before[:2] + after[:2]):
+            continue
+        window = node.op.window
+        grown = replace(
+            window,
+            before=tuple(a + b for a, b in zip(window.before, before[2:], strict=True)),
+            after=tuple(a + b for a, b in zip(window.after, after[2:], strict=True)),
+        )
+        graph.rewrite(node, replace(node.op, window=grown), [pad.input(0), *node.inputs[1:]], origin=pad.origin)
+        changed = True
+    return changed
+
+
+def fuse_dense(graph: Graph) -> bool:
+    """MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ)."""
+    changed = False
+    for node in list(graph.nodes):
+        if not isinstance(node.op, MatMul) or node.input(1).type.rank != 2:
+            continue
+        weights = _transposed_constant(graph, node, node.input(1))
+        if weights is not None:
+            graph.rewrite(node, Dense(), [node.input(0), weights])
+            changed = True
+    return changed
+
+
+def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value | None:
+    """Wᵀ of a float constant, or of a quantized one behind its Dequantize."""
+    if value.data is not None:
+        return graph.constant(f"{value.name}.t", np.ascontiguousarray(value.data.T))
+    source = value.producer
+    if source is None or not isinstance(source.op, Dequantize) or source.input(0).data is None:
+        return None
+    stored = source.input(0)
+    turned = graph.add(Transpose((1, 0)), [stored], before=node)
+    return graph.add(Dequantize(), [turned.output], source.origin, before=node).output
+
+
+def fold_affine(graph: Graph) -> bool:
+    """A constant per channel after Conv or Dense.
+
+    Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div likewise.
+    Batch normalization is such a pair.
+    """
+    changed = False
+    for node in list(graph.nodes):
+        if node in graph.nodes and isinstance(node.op, Conv | Dense) and node.op.clamp is None:
+            while (merged := _absorb_affine(graph, node)) is not None:
+                node, changed = merged, True
+    return changed
+
+
+def _absorb_affine(graph: Graph, node: Node) -> Node | None:
+    user = graph.only_user(node.output)
+    if user is None or not isinstance(user.op, Binary) or user.op.clamp is not None:
+        return None
+    position = [v for v in user.inputs].index(node.output)
+    function, other = user.op.function, user.input(1 - position)
+    if function not in ("Add", "Mul") and not (function in ("Sub", "Div") and position == 0):
+        return None
+    bias_only = function in ("Add", "Sub")
+    constant = _per_channel(other, node)
+    bias = _bias_data(node)
+    if constant is None or bias is None or user.output.type.shape != node.output.type.shape:
+        return None
+    weights = node.input(1)
+    if function == "Add" and not bias.any() and other.data is None:
+        new_bias: Value = _flat(graph, other, user)  # keeps the quantized bias, exactly
+    elif bias_only:
+        total = bias + constant if function == "Add" else bias - constant
+        new_bias = graph.constant(f"{node.output.name}.bias", total.astype(np.float32))
+    else:
+        if weights.data is None:
+            return None
+        factor = constant if function == "Mul" else 1.0 / constant
+        rows = factor.reshape(-1, *[1] * (weights.type.rank - 1))
+        weights = graph.constant(f"{weights.name}.scaled", (weights.data * rows).astype(np.float32))
+        new_bias = graph.constant(f"{node.output.name}.bias", (bias * factor).astype(np.float32))
+    merged = graph.rewrite(user, node.op, [node.input(0), weights, new_bias], origin=node.origin)
+    graph.remove(node)
+    return merged
+
+
+def _per_channel(value: Value, node: Node) -> Array | None:
+    """A constant as a vector over the output channels of `node` (float64), or None."""
+    data = value.data
+    source = value.producer
+    if data is None and source is not None and isinstance(source.op, Dequantize):
+        data = source.op.evaluate(source.sig, source.input(0).data)[0] if source.input(0).data is not None else None
+    if data is None:
+        return None
+    channels = node.input(1).type.shape[0]
+    rank = node.output.type.rank
+    axis = rank - 1 if isinstance(node.op, Dense) or getattr(node.op, "is_channels_last", False) else 1
+    shape = (1,) * (rank - data.ndim) + data.shape
+    if data.size == 1:
+        return np.full(channels, float(data.reshape(-1)[0]))
+    wanted = tuple(channels if a == axis else 1 for a in range(rank))
+    return data.reshape(-1).astype(np.float64) if shape == wanted else None
+
+
+def _bias_data(node: Node) -> Array | None:
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return np.zeros(node.input(1).type.shape[0])
+    data = node.input(2).data
+    return None if data is None else data.astype(np.float64)
+
+
+def _flat(graph: Graph, value: Value, before: Node) -> Value:
+    """A quantized bias behind its Dequantize, as a vector."""
+    source = value.producer
+    assert source is not None
+    stored = source.input(0)
+    assert stored.data is not None
+    quant = stored.type.q
+    axis = None if quant.axis is None else 0
+    vector = graph.constant(f"{stored.name}.flat", stored.data.reshape(-1), QuantParams(quant.scale, quant.zero_point, axis))
+    return graph.add(Dequantize(), [vector], source.origin, before=before).output
+
+
+def fold_clamp(graph: Graph) -> bool:
+    """Clamp(layer) → layer that clamps: Relu, Relu6 and Clip vanish."""
+    changed = False
+    for node in list(graph.nodes):
+        source = node.input(0).producer if isinstance(node.op, Clamp) else None
+        if source is None or not isinstance(node.op, Clamp) or node.output.type.dtype is not DType.FLOAT32:
+            continue
+        if graph.only_user(node.input(0)) is not node:
+            continue
+        clamped = source.op.with_clamp(node.op.low, node.op.high)
+        if clamped is not None:
+            graph.rewrite(node, clamped, source.inputs, types=[node.output.type], origin=source.origin)
+            graph.remove(source)
+            changed = True
+    return changed
+
+
+def fold_transpose_into_dense(graph: Graph) -> bool:
+    """Dense(Reshape(Transpose(x))) that flattens → Dense(Reshape(x)) with the weights' columns permuted."""
+    changed = False
+    for node in list(graph.nodes):
+        flat = node.input(0).producer if isinstance(node.op, Dense) else None
+        turn = flat.input(0).producer if flat is not None and isinstance(flat.op, Reshape) else None
+        weights = node.input(1) if turn is not None else None
+        if flat is None or turn is None or not isinstance(turn.op, Transpose) or weights is None or weights.data is None:
+            continue
+        x, perm = turn.input(0), turn.op.perm
+        inner = turn.output.type.shape[1:]
+        if perm[0] != 0 or flat.output.type.shape[-1] != int(np.prod(inner)):
+            continue
+        columns = weights.data.reshape(-1, *inner).transpose(0, *np.argsort(perm[1:]) + 1).reshape(weights.data.shape)
+        turned = graph.constant(f"{weights.name}.columns", np.ascontiguousarray(columns), weights.type.quant)
+        rows = graph.add(Reshape(flat.output.type.shape), [x], flat.origin, before=node)
+        graph.rewrite(node, node.op, [rows.output, turned, *node.inputs[2:]], types=[node.output.type], origin=turn.origin)
+        changed = True
+    return changed

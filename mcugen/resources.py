@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds templates/, runtime_c/ and boards/, both in a checkout and in an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def resource_dir(name: str) -> Path:
+    """The folder `templates`, `runtime_c` or `boards`: packaged in a wheel, beside the package in a checkout."""
+    packaged = _PACKAGE / "_resources" / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a bundle with the harness: test firmware for a QEMU machine, or a program for this computer."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from mcugen.board import Board
+from mcugen.codegen.bundle import Bundle
+from mcugen.resources import resource_dir
+from mcugen.simulate.machines import Machine
+from mcugen.simulate.toolchain import ARM_GCC, Compiler, Unit, find_program, host_compiler
+
+_COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
+_STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+_NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
+_HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_layer.h")
+_SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+_TARGET_SOURCES = ("startup", "semihosting", "measure")
+
+
+@dataclass(frozen=True)
+class TargetImages:
+    """Linked firmware: with the model, with a model that does nothing, with the model's layer hooks."""
+
+    model: Path
+    empty: Path
+    layers: Path | None
+
+
+def build_host(bundle: Bundle, folder: Path, *, sanitize: bool) -> Path:
+    """The program that runs the model on this computer, with the address and UB sanitizers if asked for."""
+    _write_sources(bundle, folder)
+    compiler = Compiler(host_compiler(), _COMMON + (_SANITIZE if sanitize else ()), folder)
+    units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
+    compiler.compile(units)
+    return compiler.link("model.out", [unit.object for unit in units], ())
+
+
+def build_target(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool
+) -> TargetImages:
+    """The firmware images for `machine`, compiled with the board's flags."""
+    _write_sources(bundle, folder)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    compiler = Compiler((find_program(ARM_GCC),), (*board.cflags, "--specs=nano.specs", *_COMMON), folder)
+
+    # Two at least: the hook's own cost is the distance of two calls.
+    layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
+    harness = _harness_units((*_TARGET_SOURCES, "main"), (*_NO_MEMSET, layers))
+    empty = _harness_units(("empty",), ())
+    model = _model_units(bundle)
+    hooked = _hooked_units(bundle) if hooks else model
+    compiler.compile(list(dict.fromkeys([*model, *harness, *empty, *hooked])))
+
+    def link(name: str, units: list[Unit]) -> Path:
+        flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
+        return compiler.link(name, [unit.object for unit in [*harness, *units]], flags)
+
+    return TargetImages(
+        model=link("model.elf", model),
+        empty=link("empty.elf", empty),
+        layers=link("layers.elf", hooked) if hooks else None,
+    )
+
+
+def _write_sources(bundle: Bundle, folder: Path) -> None:
+    model, harness = folder / "model", folder / "harness"
+    model.mkdir(parents=True, exist_ok=True)
+    for name in (*bundle.sources, *bundle.headers):
+        (model / name).write_text(bundle.files[name])
+    shutil.copytree(resource_dir("templates") / "harness", harness, dirs_exist_ok=True)
+    for name in ("main.c", "empty.c"):
+        text = _render(
+            f"{name}.j2",
+            name=bundle.name,
+            macro=bundle.name.upper(),
+            inputs=bundle.inputs,
+            outputs=bundle.outputs,
+        )
+        (harness / name).write_text(text)
+
+
+def _linker_script(bundle: Bundle, machine: Machine) -> str:
+    return _render(
+        "link.ld.j2",
+        regions=machine.regions,
+        weights_object=f"{_weights_stem(bundle)}.o",
+        weights_region=machine.weights_region,
+        arena_region=machine.arena_region,
+    )
+
+
+def _render(template: str, **values: object) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_dir("templates") / "harness"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(values)
+
+
+def _harness_units(stems: tuple[str, ...], flags: tuple[str, ...]) -> list[Unit]:
+    return [Unit(f"harness/{stem}.c", f"harness/{stem}.o", flags) for stem in stems]
+
+
+def _model_units(bundle: Bundle) -> list[Unit]:
+    return [_model_unit(Path(source).stem) for source in bundle.sources]
+
+
+def _hooked_units(bundle: Bundle) -> list[Unit]:
+    """The model's files with the layer hook; the weights have no code and are shared."""
+    weights = _weights_stem(bundle)
+    return [
+        unit
+        if unit == _model_unit(weights)
+        else Unit(unit.source, f"hooked/{Path(unit.object).name}", _STRICT + _HOOKED)
+        for unit in _model_units(bundle)
+    ]
+
+
+def _model_unit(stem: str) -> Unit:
+    return Unit(f"model/{stem}.c", f"model/{stem}.o", _STRICT)
+
+
+def _weights_stem(bundle: Bundle) -> str:
+    return f"{bundle.name}_weights"

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes and symbols of linked programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.elf.constants import SH_FLAGS
+from elftools.elf.elffile import ELFFile
+
+# Sections of the harness's linker script.
+_WEIGHTS, _ARENA = ".weights", ".arena"
+
+
+@dataclass(frozen=True)
+class ElfSizes:
+    """Bytes of a program: flash without the weights, the weights, and static RAM without the arena."""
+
+    flash: int
+    weights: int
+    ram: int
+
+
+def read_sizes(program: Path) -> ElfSizes:
+    """Sizes of a program linked by the harness's script. Initialised data counts as flash and as RAM."""
+    flash = weights = ram = 0
+    with program.open("rb") as file:
+        for section in ELFFile(file).iter_sections():
+            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name == _ARENA:
+                continue
+            size = int(section["sh_size"])
+            if section.name == _WEIGHTS:
+                weights += size
+                continue
+            flash += size if section["sh_type"] != "SHT_NOBITS" else 0
+            ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE else 0
+    return ElfSizes(flash, weights, ram)
+
+
+def function_at(program: Path, address: int) -> str | None:
+    """Name of the function that holds the code at `address`."""
+    with program.open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".symtab")
+        for symbol in symbols.iter_symbols() if symbols else ():
+            begin = symbol["st_value"] & ~1  # without the Thumb bit
+            if symbol["st_info"]["type"] == "STT_FUNC" and begin <= address < begin + symbol["st_size"]:
+                return str(symbol.name)
+    return None

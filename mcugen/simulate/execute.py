@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a built program on samples: writes its input file, watches it, reads what it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.codegen.bundle import Bundle, Port
+from mcugen.errors import UsageError, VerificationError
+from mcugen.simulate.elf import function_at
+from mcugen.simulate.timer import ICOUNT_SHIFT
+from mcugen.simulate.toolchain import QEMU, find_program, first_lines
+
+Sample = Mapping[str, np.ndarray]
+Findings = Mapping[str, Sequence[int]]
+
+_POLL_SECONDS = 0.1
+_FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
+
+
+class Measure(IntEnum):
+    """What the harness measures in the call for the first sample; the numbers of harness.h."""
+
+    NOTHING = 0
+    STACK = 1
+    TIME = 2
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command that runs a built program, and the file that has its symbols."""
+
+    command: tuple[str, ...]
+    image: Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left: outputs of each sample by port name, and the lines the harness printed."""
+
+    outputs: list[dict[str, np.ndarray]]
+    findings: Findings
+
+
+def host_program(image: Path) -> Program:
+    """The program itself."""
+    return Program((str(image.resolve()),), image)
+
+
+def qemu_program(image: Path, machine: str, *, count_instructions: bool = False) -> Program:
+    """QEMU running the image; counting instructions is slower, and makes virtual time follow them."""
+    clock = ("-icount", f"shift={ICOUNT_SHIFT}") if count_instructions else ()
+    command = (
+        *(find_program(QEMU), "-M", machine, "-display", "none"),
+        *("-monitor", "none", "-serial", "none", "-net", "none"),
+        *("-semihosting-config", "enable=on,target=native"),
+        *clock,
+        *("-kernel", str(image.resolve())),
+    )
+    return Program(command, image)
+
+
+def execute(
+    program: Program,
+    bundle: Bundle,
+    samples: Sequence[Sample],
+    folder: Path,
+    *,
+    measure: Measure = Measure.NOTHING,
+    timeout: float,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Runs the samples through the program, in `folder`.
+
+    VerificationError if the model returns an error or faults, or no sample is done within `timeout` seconds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_inputs(folder / "input.bin", bundle, samples, measure)
+    (folder / "output.bin").write_bytes(b"")
+    exit_code = _watch(program, folder, sum(port.nbytes for port in bundle.outputs), timeout, progress)
+    console = (folder / "console.txt").read_text(errors="replace")
+    findings = _findings(console)
+    _check(program, exit_code, console, findings)
+    outputs = _read_outputs(folder / "output.bin", bundle, len(samples))
+    if progress:
+        progress(len(samples))
+    return Run(outputs, findings)
+
+
+def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure) -> None:
+    with path.open("wb") as file:
+        file.write(np.array([measure, len(samples)], "<u4").tobytes())
+        for index, sample in enumerate(samples):
+            for port in bundle.inputs:
+                file.write(_input_bytes(port, sample, index))
+
+
+def _input_bytes(port: Port, sample: Sample, index: int) -> bytes:
+    where = f"input '{port.name}' of sample {index}"
+    if port.name not in sample:
+        raise UsageError(f"{where} must be given", "inputs " + ", ".join(sorted(sample)))
+    array = sample[port.name]
+    if array.dtype != np.dtype(port.dtype) or array.shape != port.shape:
+        raise UsageError(
+            f"{where} must be {port.dtype} of shape {port.shape}", f"{array.dtype} of {array.shape}"
+        )
+    return array.tobytes()
+
+
+def _read_outputs(path: Path, bundle: Bundle, samples: int) -> list[dict[str, np.ndarray]]:
+    outputs: list[dict[str, np.ndarray]] = []
+    with path.open("rb") as file:
+        for _ in range(samples):
+            outputs.append({port.name: _output(port, file.read(port.nbytes)) for port in bundle.outputs})
+    return outputs
+
+
+def _output(port: Port, data: bytes) -> np.ndarray:
+    if len(data) != port.nbytes:
+        raise VerificationError("the harness must write all outputs", f"'{port.name}' is cut off")
+    return np.frombuffer(data, port.dtype).reshape(port.shape)
+
+
+def _watch(
+    program: Program,
+    folder: Path,
+    bytes_per_sample: int,
+    timeout: float,
+    progress: Callable[[int], None] | None,
+) -> int:
+    """Exit code of the program; tells of finished samples, kills it when none comes for `timeout` seconds."""
+    output, done, deadline = folder / "output.bin", 0, time.monotonic() + timeout
+    with _process(program, folder) as process:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_POLL_SECONDS)
+            now_done = output.stat().st_size // max(bytes_per_sample, 1)
+            if now_done > done:
+                done, deadline = now_done, time.monotonic() + timeout
+                if progress:
+                    progress(done)
+            if time.monotonic() > deadline:
+                raise VerificationError("a run must end", f"sample {done} is not done after {timeout:g} s")
+
+
+@contextlib.contextmanager
+def _process(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The running program, its console going to a file; it does not outlive the block."""
+    with (folder / "console.txt").open("wb") as console:
+        process = subprocess.Popen(
+            program.command, cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _findings(console: str) -> Findings:
+    """The harness's lines: a key, then numbers of eight hexadecimal digits."""
+    matches = (_FINDING.fullmatch(line) for line in console.splitlines())
+    return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
+
+
+def _check(program: Program, exit_code: int, console: str, findings: Findings) -> None:
+    if "status" in findings:
+        sample, status = findings["status"]
+        raise VerificationError("the model's run function must return 0", f"{status} for sample {sample}")
+    if "fault" in findings:
+        exception, pc = findings["fault"]
+        function = function_at(program.image, pc) or "unknown code"
+        raise VerificationError(
+            "the model must not fault", f"exception {exception} in {function} (pc {pc:#010x})"
+        )
+    if exit_code != 0:
+        raise VerificationError(
+            "the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}"
+        )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds compilers and QEMU, and compiles and links with them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugen.errors import ToolMissingError, VerificationError
+
+ARM_GCC = "arm-none-eabi-gcc"
+QEMU = "qemu-system-arm"
+
+_DEBIAN_PACKAGES = {
+    ARM_GCC: "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+    QEMU: "qemu-system-arm",
+    "gcc": "gcc libc6-dev",
+}
+_COMPILE_SECONDS = 600
+_SHOWN_LINES = 12
+_PARALLEL = 2
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One C file to compile; both names are relative to the build folder."""
+
+    source: str
+    object: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler, the flags that all files share, and the folder it works in."""
+
+    program: tuple[str, ...]
+    flags: tuple[str, ...]
+    folder: Path
+
+    def compile(self, units: Sequence[Unit]) -> None:
+        """Compiles the units, some at a time; VerificationError holds the first complaint."""
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(self._compile, units))
+
+    def link(self, program: str, objects: Sequence[str], flags: Sequence[str]) -> Path:
+        """Links `objects` in this order; VerificationError if that fails."""
+        self._run([*objects, *flags, "-lm", "-o", program], f"{program} must link")
+        return self.folder / program
+
+    def _compile(self, unit: Unit) -> None:
+        (self.folder / unit.object).parent.mkdir(parents=True, exist_ok=True)
+        rule = f"{unit.source} must compile without warnings"
+        self._run([*unit.flags, "-c", unit.source, "-o", unit.object], rule)
+
+    def _run(self, arguments: Sequence[str], rule: str) -> None:
+        try:
+            done = subprocess.run(
+                [*self.program, *self.flags, *arguments],
+                cwd=self.folder,
+                env=os.environ | {"LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=_COMPILE_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise VerificationError(rule, f"not done after {_COMPILE_SECONDS} s") from error
+        if done.returncode != 0:
+            raise VerificationError(rule, first_lines(done.stdout), "report this as a bug of mcugen")
+
+
+def find_program(name: str) -> str:
+    """The program's path; ToolMissingError names the Debian package that holds it."""
+    found = shutil.which(name)
+    if found is None:
+        package = _DEBIAN_PACKAGES.get(name)
+        remedy = f"sudo apt-get install {package}" if package else "installing it, or another value of CC"
+        raise ToolMissingError(f"'{name}' must be installed", "no such program on the PATH", remedy)
+    return found
+
+
+def host_compiler() -> tuple[str, ...]:
+    """The command in $CC, or gcc."""
+    program, *flags = shlex.split(os.environ.get("CC", "")) or ["gcc"]
+    return (find_program(program), *flags)
+
+
+def first_lines(text: str) -> str:
+    """The head of a program's output, for an error message."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    more = [f"({len(lines) - _SHOWN_LINES} more lines)"] if len(lines) > _SHOWN_LINES else []
+    return "\n".join(lines[:_SHOWN_LINES] + more) or "no output"

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: 0BSD */
+/* mcugen runtime: status codes, arithmetic that every target computes alike, and a few hooks.
+ *
+ * A generated model is a set of functions over an arena: a block of bytes that the caller owns. There is no
+ * state besides it and nothing to initialise. Define before including, if wanted:
+ *   MCUGEN_ON_LAYER(i)      called after layer i of a model
+ *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
+ *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
+ */
+#ifndef MCUGEN_H
+#define MCUGEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The contract between this header and generated code; NAME.h checks it. */
+#define MCUGEN_ABI_VERSION 1
+
+/* What NAME_run and NAME_selftest return. */
+#define MCUGEN_OK 0
+#define MCUGEN_ERROR_NULL 1      /* the arena pointer is null */
+#define MCUGEN_ERROR_ALIGNMENT 2 /* the arena is not aligned to NAME_ARENA_ALIGN */
+#define MCUGEN_ERROR_MISMATCH 3  /* the self-test found another result */
+
+#ifndef MCUGEN_ON_LAYER
+#define MCUGEN_ON_LAYER(index) ((void)0)
+#endif
+#ifndef MCUGEN_WEIGHTS_SECTION
+#define MCUGEN_WEIGHTS_SECTION
+#endif
+#ifndef MCUGEN_ARENA_SECTION
+#define MCUGEN_ARENA_SECTION
+#endif
+
+#if defined(__GNUC__) || defined(__ICCARM__) || defined(__ARMCC_VERSION)
+#define MCUGEN_ALIGN(bytes) __attribute__((aligned(bytes)))
+#else
+#define MCUGEN_ALIGN(bytes) /* the linker script must align the arena and the weights */
+#endif
+
+/* v limited to [low, high]. */
+static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
+{
+    v = v < low ? low : v;
+    return v > high ? high : v;
+}
+
+/* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
+ * compiler that this code meets; C leaves them to the implementation. */
+static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
+{
+    return v >> shift;
+}
+
+/* (acc * multiplier + offset) / 2^shift, rounded down: with offset = (zero_point << shift) + 2^(shift - 1) this
+ * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
+static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
+{
+    const int64_t v = ((int64_t)acc * multiplier + offset) >> shift;
+    return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
+}
+
+/* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
+static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
+{
+    return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
+}
+
+/* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */
+static inline float mcugen_maxf(float v, float low) { return v < low ? low : v; }
+static inline float mcugen_minf(float v, float high) { return v > high ? high : v; }
+static inline float mcugen_reluf(float v) { return v < 0.0f ? 0.0f : v; }
+static inline float mcugen_clampf(float v, float low, float high) { return v < low ? low : v > high ? high : v; }
+
+/* v rounded half to even, limited to [low, high] within +-2^22; NaN gives low. Adding and subtracting 1.5 * 2^23
+ * leaves just the integer part, rounded by the FPU's (or the library's) default mode. */
+static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
+{
+    const float l = (float)low, h = (float)high;
+    volatile float shifted;
+    v = v >= l ? v : l;
+    v = v > h ? h : v;
+    shifted = v + 12582912.0f;
+    return (int32_t)(shifted - 12582912.0f);
+}
+
+/* v with its fraction cut off, limited to [low, high]; NaN gives 0. */
+static inline int32_t mcugen_truncate(float v, int32_t low, int32_t high)
+{
+    if (v != v) {
+        return 0;
+    }
+    if (v <= (float)low) {
+        return low;
+    }
+    return v >= (float)high ? high : (int32_t)v;
+}
+
+#endif /* MCUGEN_H */

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: 0BSD */
+/* What the test firmware needs of the machine it runs on; host.c and target.c provide it.
+ * It uses no library function: those that the model pulls in count as the model's size. */
+#ifndef HARNESS_H
+#define HARNESS_H
+
+#include <stdint.h>
+
+/* What to measure in the call for the first sample. */
+enum { MEASURE_NOTHING = 0, MEASURE_STACK = 1, MEASURE_TIME = 2 };
+
+typedef int (*run_function)(void *arena);
+
+/* Both move exactly `size` bytes from input.bin or to output.bin, or end the program. */
+void harness_read(void *to, uint32_t size);
+void harness_write(const void *from, uint32_t size);
+
+/* Prints one line: the key, then the numbers in hexadecimal. */
+void harness_print(const char *key, const uint32_t *numbers, uint32_t count);
+
+/* Returns run(arena), and prints what `measure` asks for. */
+int harness_measure(uint32_t measure, run_function run, void *arena);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: 0BSD */
+/* Files and console through Arm semihosting; QEMU's current directory holds the files. */
+#include "harness.h"
+#include "target.h"
+
+enum {
+    SYS_OPEN = 0x01,
+    SYS_WRITE0 = 0x04,
+    SYS_WRITE = 0x05,
+    SYS_READ = 0x06,
+    SYS_EXIT_EXTENDED = 0x20,
+    OPEN_READ_BINARY = 1,
+    OPEN_WRITE_BINARY = 5,
+    APPLICATION_EXIT = 0x20026
+};
+
+/* A file once it is open; SYS_OPEN never returns 0 for one. */
+struct file {
+    const char *name;
+    uint32_t name_length, mode, handle;
+};
+
+static uint32_t semihosting(uint32_t operation, const void *arguments) {
+    register uint32_t r0 __asm__("r0") = operation;
+    register const void *r1 __asm__("r1") = arguments;
+    __asm__ volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
+    return r0;
+}
+
+__attribute__((noreturn)) void semihosting_exit(uint32_t code) {
+    const uint32_t arguments[] = {APPLICATION_EXIT, code};
+    for (;;) {
+        semihosting(SYS_EXIT_EXTENDED, arguments);
+    }
+}
+
+static void fail(const struct file *file) {
+    semihosting(SYS_WRITE0, "cannot read or write ");
+    semihosting(SYS_WRITE0, file->name);
+    semihosting(SYS_WRITE0, "\n");
+    semihosting_exit(1);
+}
+
+/* SYS_READ and SYS_WRITE return how many bytes are missing. */
+static void transfer(struct file *file, uint32_t operation, const void *memory, uint32_t size) {
+    if (file->handle == 0) {
+        const uint32_t arguments[] = {(uint32_t)file->name, file->mode, file->name_length};
+        file->handle = semihosting(SYS_OPEN, arguments);
+    }
+    const uint32_t arguments[] = {file->handle, (uint32_t)memory, size};
+    if (file->handle == UINT32_MAX || semihosting(operation, arguments) != 0) {
+        fail(file);
+    }
+}
+
+void harness_read(void *to, uint32_t size) {
+    static struct file input = {"input.bin", sizeof "input.bin" - 1, OPEN_READ_BINARY, 0};
+    transfer(&input, SYS_READ, to, size);
+}
+
+void harness_write(const void *from, uint32_t size) {
+    static struct file output = {"output.bin", sizeof "output.bin" - 1, OPEN_WRITE_BINARY, 0};
+    transfer(&output, SYS_WRITE, from, size);
+}
+
+static void print_hex(uint32_t number) {
+    char text[10];
+    text[0] = ' ';
+    for (uint32_t i = 0; i < 8; i++) {
+        text[1 + i] = "0123456789abcdef"[(number >> (28 - 4 * i)) & 15u];
+    }
+    text[9] = '\0';
+    semihosting(SYS_WRITE0, text);
+}
+
+void harness_print(const char *key, const uint32_t *numbers, uint32_t count) {
+    semihosting(SYS_WRITE0, key);
+    for (uint32_t i = 0; i < count; i++) {
+        print_hex(numbers[i]);
+    }
+    semihosting(SYS_WRITE0, "\n");
+}
