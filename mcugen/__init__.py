@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """mcugen: an ahead-of-time compiler from ONNX neural networks to C for microcontrollers."""
 
-
-
+from mcugen.board import Board, load_board
+from mcugen.compiler import CompiledModel, compile_model
 from mcugen.errors import McugenError
+from mcugen.options import CompileOptions
 from mcugen.version import __version__
 
-__all__ = ["McugenError", "__version__"]
+__all__ = [
+    "Board",
+    "CompileOptions",
+    "CompiledModel",
+    "McugenError",
+    "__version__",
+    "compile_model",
+    "load_board",
+]

@@ -3,25 +3,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from mcugen.board import Board, load_board
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.golden import golden_sample
+from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.render import Provenance, render
+from mcugen.codegen.write import write_folder
 from mcugen.hir.graph import Graph
+from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import load_model, prepare_model
 from mcugen.lir.lower import lower
+from mcugen.lir.place import place
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import Program
 from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.convert_qdq import convert_qdq
+from mcugen.report.figures import Report, count_parameters, describe
+from mcugen.simulate import Execution, simulate
 
 Pass = Callable[[Graph], bool]
 
@@ -81,3 +92,72 @@ def build_program(graph: Graph, board: Board) -> Program:
     plan_memory(program)
     verify_plan(program)
     return program
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """The result: both IRs, the C files, and ways to run them."""
+
+    model: onnx.ModelProto
+    """The checked model: opset converted, functions inlined, symbolic dimensions still free."""
+    board: Board
+    graph: Graph
+    program: Program
+    bundle: Bundle
+    report: Report
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
+        return write_folder(self.bundle, Path(folder))
+
+    def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
+        """Outputs of the generated code for arrays with a leading axis of samples.
+
+        Builds it with the host compiler (board `host`) or cross-compiles it and runs it under QEMU.
+        """
+        count = len(next(iter(inputs.values()))) if inputs else 0
+        samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
+        outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
+        return {e.name: np.stack([o[e.name] for o in outputs]) for e in self.program.outputs}
+
+    def simulate(
+        self, samples: Sequence[Mapping[str, Array]], *, measure: bool = True, per_layer: bool = False,
+        sanitize: bool = False, progress: Callable[[int], None] | None = None,
+    ) -> Execution:
+        """Runs samples and measures; see mcugen.simulate."""
+        return simulate(
+            self.bundle, self.board, samples, measure=measure, per_layer=per_layer, sanitize=sanitize, progress=progress
+        )
+
+
+def compile_model(
+    model: str | Path | onnx.ModelProto,
+    board: str | Board = "host",
+    options: CompileOptions | None = None,
+    trace: Trace | None = None,
+) -> CompiledModel:
+    """Compiles an ONNX model for a board. Raises the errors of mcugen.errors; writes nothing."""
+    options = options or CompileOptions()
+    target = board if isinstance(board, Board) else load_board(board)
+    proto, sha256, file = _load(model)
+    name = identifier(options.name or Path(file).stem)
+    graph = import_model(proto, name, options.dims)
+    optimize(graph, trace)
+    program = build_program(graph, target)
+    place(program, target)
+    figures = describe(program, target, sha256, count_parameters(graph))
+    provenance = Provenance(file, sha256, target.name, options.describe())
+    bundle = render(program, provenance, golden_sample(graph), figures.to_json())
+    return CompiledModel(proto, target, graph, program, bundle, figures)
+
+
+def _load(model: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, str, str]:
+    """The checked model, the SHA-256 of its bytes, and its file name without the folder."""
+    if isinstance(model, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+        digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+        return prepare_model(proto, model.graph.name or "model"), digest, f"{model.graph.name or 'model'}.onnx"
+    path = Path(model)
+    proto, digest = load_model(path)
+    return proto, digest, path.name

@@ -61,3 +61,9 @@ class ToolMissingError(McugenError):
     """A program that the command needs (compiler, QEMU) is not installed."""
 
     exit_code = 8
+
+
+class OutputError(McugenError):
+    """A result cannot be written: no space, no permission."""
+
+    exit_code = 9

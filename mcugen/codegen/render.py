@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jinja2
 
-from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
@@ -46,6 +46,8 @@ class Sample:
     outputs: dict[str, Array]
     tolerance: float
     """Allowed difference of float outputs, relative to the largest expected magnitude."""
+    steps: int
+    """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
 
 
 @dataclass
@@ -117,7 +119,7 @@ def _signature(kernel: _Kernel) -> str:
 
 
 def render(
-    program: Program, board: Board, provenance: Provenance, sample: Sample | None, report: dict[str, object]
+    program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]
 ) -> Bundle:
     """All files of the generated folder."""
     env = jinja2.Environment(
@@ -159,10 +161,9 @@ def render(
         f"{name}.c": "model.c.j2",
         f"{name}_weights.h": "weights.h.j2",
         f"{name}_weights.c": "weights.c.j2",
+        f"{name}_selftest.c": "selftest.c.j2",
         "CMakeLists.txt": "CMakeLists.txt.j2",
     }
-    if sample is not None:
-        files[f"{name}_selftest.c"] = "selftest.c.j2"
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
@@ -252,11 +253,8 @@ def _locals(renderer: _Renderer) -> list[dict[str, object]]:
 
 
 def _sample_context(
-    program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], sample: Sample | None
+    program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], sample: Sample
 ) -> dict[str, object]:
-    if sample is None:
-        return {}
-
     def rows(endpoints: list[Endpoint], ports: tuple[Port, ...], arrays: dict[str, Array]) -> list[dict[str, object]]:
         return [
             {
@@ -273,4 +271,5 @@ def _sample_context(
         "inputs": rows(program.inputs, inputs, sample.inputs),
         "outputs": rows(program.outputs, outputs, sample.outputs),
         "tolerance": c_float(sample.tolerance),
+        "steps": sample.steps,
     }

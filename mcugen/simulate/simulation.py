@@ -7,6 +7,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
 from mcugen.simulate.build import TargetImages, build_host, build_target
 from mcugen.simulate.elf import read_sizes
-from mcugen.simulate.execute import Findings, Measure, Sample, execute, host_program, qemu_program
+from mcugen.simulate.execute import Measure, Sample, execute, host_program, qemu_program
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.timer import Reading, Timer, Timing
 
@@ -80,29 +81,22 @@ def simulate(
             return Execution(run.outputs, None, None, None, None)
 
         machine = find_machine(board.qemu)
-        images = build_target(bundle, board, machine, folder, hooks=per_layer)
-        program = qemu_program(images.model, machine.name)
-        what = Measure.STACK if measure else Measure.NOTHING
+        images = build_target(bundle, board, machine, folder, hooks=per_layer and bool(bundle.layers))
         run = execute(
-            program, bundle, samples, folder / "run", measure=what, timeout=timeout, progress=progress
+            qemu_program(images.model, machine.name),
+            bundle,
+            samples,
+            folder / "run",
+            measure=Measure.STACK if measure else Measure.NOTHING,
+            timeout=timeout,
+            progress=progress,
         )
-
-        def timing(image: Path) -> Timing:
-            """Of the first sample, in a run of its own: counting instructions is slow."""
-            counting = qemu_program(image, machine.name, count_instructions=True)
-            place = folder / image.stem
-            timed = execute(counting, bundle, samples[:1], place, measure=Measure.TIME, timeout=timeout)
-            return _timing(machine, timed.findings)
-
-        return Execution(
-            outputs=run.outputs,
-            instructions=timing(images.model).instructions() if measure else None,
-            layer_instructions=timing(images.layers).layer_instructions(len(bundle.layers))
-            if images.layers
-            else None,
-            stack=run.findings["stack"][0] if measure else None,
-            sizes=_sizes(images) if measure else None,
-        )
+        time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
+        layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
+        if not measure:
+            return Execution(run.outputs, None, layers, None, None)
+        instructions = time(images.model).instructions()
+        return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images))
 
 
 @contextlib.contextmanager
@@ -115,7 +109,12 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _timing(machine: Machine, findings: Findings) -> Timing:
+def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:
+    """Times one sample, in a run of its own beside the image: counting instructions is slow."""
+    program = qemu_program(image, machine.name, count_instructions=True)
+    folder = image.with_suffix(".run")
+    findings = execute(program, bundle, [sample], folder, measure=Measure.TIME, timeout=timeout).findings
+
     def readings(key: str) -> list[Reading]:
         words = iter(findings[key])
         return [Reading(*triple) for triple in zip(words, words, words, strict=True)]

@@ -62,14 +62,16 @@ def test_missing_symbol_is_shown():
         simulate(model, HOST, random_samples(model, 1))
 
 
-def test_sanitizer_finds_an_access_past_the_arena():
+def test_sanitizer_finds_an_access_past_the_arena(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", "gcc")
     model = tiny("return ((volatile char *)arena)[1024] * 0;")
     simulate(model, HOST, random_samples(model, 1))
     with pytest.raises(VerificationError, match="global-buffer-overflow"):
         simulate(model, HOST, random_samples(model, 1), sanitize=True)
 
 
-def test_sanitizer_finds_undefined_arithmetic():
+def test_sanitizer_finds_undefined_arithmetic(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", "gcc")
     model = tiny("volatile int y = 2147483647; y = y + tiny_x(arena)[0]; return y == 5;")
     with pytest.raises(VerificationError, match="signed integer overflow"):
         simulate(model, HOST, [{"x": np.ones(16, np.int8)}], sanitize=True)

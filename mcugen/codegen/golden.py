@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sample of the self-test: seeded random inputs and the outputs that the numpy reference gives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.codegen.render import Sample
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.types import Array
+
+FLOAT_TOLERANCE = 1e-4
+"""Relative to the largest output: sums are taken in another order on the target."""
+
+
+def golden_sample(graph: Graph) -> Sample:
+    """The same for the same graph, on every machine."""
+    random = np.random.default_rng(0)
+    inputs = {value.name: _random(value, random) for value in graph.inputs}
+    outputs = interpret(graph, inputs)
+    floats = any(v.type.dtype.is_float for v in graph.values())
+    return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
+
+
+def _random(value: Value, random: np.random.Generator) -> Array:
+    dtype = value.type.dtype
+    if dtype.is_float:
+        # halves and quarters are exact in text and in every arithmetic
+        return (random.integers(-8, 9, value.type.shape) / 4).astype(dtype.numpy)
+    limits = (0, 2) if dtype.value == "bool" else (-128, 128) if dtype.numpy.kind == "i" else (0, 256)
+    return random.integers(*limits, value.type.shape).astype(dtype.numpy)

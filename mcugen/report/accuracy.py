@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How near the generated code's outputs are to ONNX Runtime's, and to the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from mcugen.errors import VerificationError
+from mcugen.hir.types import Array
+from mcugen.lir.program import Endpoint
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Comparison over `samples` samples. Errors are in real units (dequantized); SQNR in dB.
+
+    `float32` and `target` are accuracies by the labels (of ONNX Runtime and of the generated code), None
+    without labels; `agreement` is the share of samples for which both name the same class.
+    """
+
+    metric: str
+    samples: int
+    float32: float | None
+    target: float | None
+    agreement: float
+    max_abs_error: float
+    sqnr_db: float | None
+
+
+def run_onnxruntime(
+    model: onnx.ModelProto, samples: Sequence[Outputs], progress: Callable[[int], None] | None = None
+) -> list[dict[str, Array]]:
+    """The model's outputs for each sample, by name, computed literally: graph optimization is off."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        names = [o.name for o in session.get_outputs()]
+        results = []
+        for count, sample in enumerate(samples, 1):
+            results.append(dict(zip(names, map(np.asarray, session.run(None, dict(sample))), strict=True)))
+            if progress:
+                progress(count)
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        reason = str(error).split("\n")[0][:200]
+        raise VerificationError("ONNX Runtime must run the model for comparison", reason) from error
+    return results
+
+
+def compare(
+    endpoints: Sequence[Endpoint], target: Sequence[Outputs], reference: Sequence[Outputs], labels: Array | None
+) -> Accuracy:
+    """Compares outputs sample by sample; classes are the largest entries of the first output."""
+    first = endpoints[0]
+    classes = [_classes(outputs, first.name) for outputs in (target, reference)]
+    real = [np.concatenate([_reals(o, endpoints) for o in outputs]) for outputs in (target, reference)]
+    noise, signal = float(np.square(real[0] - real[1]).sum()), float(np.square(real[1]).sum())
+    right = [None, None] if labels is None else [float((c == labels).mean()) for c in classes]
+    return Accuracy(
+        metric="top1" if labels is not None else "agreement",
+        samples=len(target),
+        float32=right[1],
+        target=right[0],
+        agreement=float((classes[0] == classes[1]).mean()),
+        max_abs_error=float(np.abs(real[0] - real[1]).max(initial=0.0)),
+        sqnr_db=10 * float(np.log10(signal / noise)) if noise > 0 and signal > 0 else None,
+    )
+
+
+def _classes(outputs: Sequence[Outputs], name: str) -> Array:
+    return np.array([int(o[name].reshape(-1).argmax()) for o in outputs])
+
+
+def _reals(outputs: Outputs, endpoints: Sequence[Endpoint]) -> Array:
+    parts = []
+    for endpoint in endpoints:
+        flat = outputs[endpoint.name].reshape(-1).astype(np.float64)
+        if endpoint.quant is not None:
+            flat = (flat - endpoint.quant.zero_point) * endpoint.quant.scale[0]
+        parts.append(flat)
+    return np.concatenate(parts)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report: one dataclass, filled from the program and, where it ran, from the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mcugen.board import Board
+from mcugen.hir.graph import Graph
+from mcugen.lir.program import Instr, Program, Space
+from mcugen.report.accuracy import Accuracy
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """The network itself."""
+
+    name: str
+    sha256: str
+    macs: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Flash:
+    """Bytes in flash. `code` is what the model adds to a firmware besides weights, library functions included."""
+
+    code: int | None
+    weights: int
+    total: int | None
+
+
+@dataclass(frozen=True)
+class Ram:
+    """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call."""
+
+    arena: int
+    io: int
+    static: int | None
+    stack: int | None
+    total: int | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One instruction of the program. `flash` are its constants, `ram` the bytes alive while it runs."""
+
+    name: str
+    origin: list[str]
+    op: str
+    kernel: str
+    reason: str
+    macs: int
+    instructions: int | None
+    flash: int
+    ram: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
+
+    model: ModelFigures
+    board: str
+    cpu: str
+    precision: str
+    kernels: str
+    instructions: int | None
+    instructions_per_mac: float | None
+    cycles_estimate: int | None
+    flash: Flash
+    ram: Ram
+    accuracy: Accuracy | None
+    layers: list[Layer]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+class Measurement(Protocol):
+    """What the report reads of a simulation."""
+
+    @property
+    def instructions(self) -> int | None: ...  # noqa: D102
+    @property
+    def layer_instructions(self) -> tuple[int, ...] | None: ...  # noqa: D102
+    @property
+    def stack(self) -> int | None: ...  # noqa: D102
+    @property
+    def sizes(self) -> Any: ...  # noqa: D102
+
+
+def count_parameters(graph: Graph) -> int:
+    """Elements of the weights and biases that layers with multiply-accumulates read."""
+    layers = [n for n in graph.nodes if n.op.macs(n.sig)]
+    return sum(v.type.count for n in layers for v in n.inputs if v is not None and v.is_constant)
+
+
+def describe(program: Program, board: Board, sha256: str, parameters: int) -> Report:
+    """What the compiler knows without running anything."""
+    macs = sum(instr.macs for instr in program.instrs)
+    return Report(
+        model=ModelFigures(program.name, sha256, macs, parameters),
+        board=board.name,
+        cpu=board.cpu,
+        precision=_precision(program),
+        kernels="auto",
+        instructions=None,
+        instructions_per_mac=None,
+        cycles_estimate=None,
+        flash=Flash(None, program.weights_size, None),
+        ram=Ram(program.arena_size, 0, None, None, None),
+        accuracy=None,
+        layers=_layers(program),
+    )
+
+
+def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Report:
+    """The report with what a simulation found."""
+    sizes = run.sizes
+    flash, ram = report.flash, report.ram
+    if sizes is not None:
+        flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights)
+        stack = run.stack or 0
+        total = report.ram.arena + report.ram.io + sizes.static_ram + stack
+        ram = Ram(report.ram.arena, report.ram.io, sizes.static_ram, run.stack, total)
+    each: Sequence[int | None] = run.layer_instructions or [None] * len(report.layers)
+    per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
+    return replace(
+        report,
+        instructions=run.instructions,
+        instructions_per_mac=None if per_mac is None else round(per_mac, 4),
+        flash=flash,
+        ram=ram,
+        accuracy=accuracy,
+        layers=[replace(layer, instructions=n) for layer, n in zip(report.layers, each, strict=True)],
+    )
+
+
+def _precision(program: Program) -> str:
+    kinds = {instr.operands[0].buffer.dtype.value for instr in program.instrs if instr.macs}
+    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
+
+
+def _layers(program: Program) -> list[Layer]:
+    ranges = program.live_ranges()
+    starts = np.array([first for first, _ in ranges.values()])
+    ends = np.array([last for _, last in ranges.values()])
+    nbytes = np.array([buffer.nbytes for buffer in ranges])
+    return [
+        Layer(
+            name=instr.name,
+            origin=list(instr.origin),
+            op=instr.op,
+            kernel=instr.kernel,
+            reason=instr.reason,
+            macs=instr.macs,
+            instructions=None,
+            flash=_constant_bytes(instr),
+            ram=int(nbytes[(starts <= index) & (index <= ends)].sum()),
+        )
+        for index, instr in enumerate(program.instrs)
+    ]
+
+
+def _constant_bytes(instr: Instr) -> int:
+    return sum(o.buffer.nbytes for o in instr.operands if o.buffer.space is Space.CONST)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report for people: tables on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mcugen.report.accuracy import Accuracy
+from mcugen.report.figures import Report
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Totals, then one line a layer."""
+    console.print(_totals(report))
+    console.print(_layers(report))
+
+
+def _totals(report: Report) -> Table:
+    model = report.model
+    table = Table(title=escape(f"{model.name} on {report.board} ({report.cpu}), {report.precision}"), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    if report.accuracy is not None:
+        _add_accuracy(table, report.accuracy)
+    table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
+    table.add_row("instructions", _number(report.instructions), "retired, one inference")
+    if report.instructions_per_mac is not None:
+        table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
+    flash, ram = report.flash, report.ram
+    table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
+    table.add_row("flash: weights", _number(flash.weights), "bytes")
+    table.add_row("flash: total", _number(flash.total), "bytes")
+    table.add_row("RAM: arena", _number(ram.arena), "bytes: activations, scratch, inputs, outputs")
+    table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
+    table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
+    table.add_row("RAM: total", _number(ram.total), "bytes")
+    return table
+
+
+def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
+    if accuracy.target is not None:
+        count = f"top-1 on {accuracy.samples} samples, run under simulation"
+        table.add_row("accuracy", f"{100 * accuracy.target:.2f} %", count)
+    if accuracy.float32 is not None:
+        table.add_row("  ONNX Runtime", f"{100 * accuracy.float32:.2f} %", "the same model and samples")
+    table.add_row("agreement", f"{100 * accuracy.agreement:.2f} %", f"same class as ONNX Runtime, {accuracy.samples} samples")
+    noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
+    table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against ONNX Runtime; {noise}")
+
+
+def _layers(report: Report) -> Table:
+    table = Table(title="layers")
+    for column, justify in (("#", "right"), ("layer", "left"), ("kernel", "left")):
+        table.add_column(column, justify=justify, overflow="ellipsis", no_wrap=True, max_width=40)  # type: ignore[arg-type]
+    for column in ("MACs", "instructions", "/MAC", "flash", "RAM"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for index, layer in enumerate(report.layers):
+        per_mac = f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
+        name = layer.origin[0] if layer.origin and layer.origin[0] else layer.name
+        figures = (_number(layer.macs or None, ""), _number(layer.instructions), per_mac, f"{layer.flash:,}", f"{layer.ram:,}")
+        table.add_row(str(index), escape(name), layer.kernel, *figures)
+    return table
+
+
+def _number(value: int | None, missing: str = "-") -> str:
+    return missing if value is None else f"{value:,}"
