@@ -82,9 +82,7 @@ class Board:
 def board_names() -> list[str]:
     """Names of the boards that can be compiled for, sorted; the shared CPU files are not among them."""
     return sorted(
-        path.stem
-        for path in resource_dir("boards").glob("*.toml")
-        if not _read_toml(path).get("abstract", False)
+        path.stem for path in resource_dir("boards").glob("*.toml") if not _read_toml(path).get("abstract", False)
     )
 
 
@@ -120,9 +118,7 @@ def _nearest(name: str, names: list[str]) -> str:
 def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
     """The file's keys over those of the file it inherits from; only `abstract` is not passed on."""
     if path in heirs:
-        raise UsageError(
-            f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs)
-        )
+        raise UsageError(f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs))
     own = _read_toml(path)
     parent = own.pop("inherits", None)
     if parent is None:
@@ -217,9 +213,7 @@ def _features(fields: _Fields) -> frozenset[str]:
     features = fields.texts("features")
     for feature in features:
         if feature not in FEATURES:
-            fields.fail(
-                "features", "must name known features", repr(feature), _nearest(feature, sorted(FEATURES))
-            )
+            fields.fail("features", "must name known features", repr(feature), _nearest(feature, sorted(FEATURES)))
         needed = _REQUIRES.get(feature, feature)
         if needed not in features:
             fields.fail("features", f"must name '{needed}' where it names '{feature}'", repr(list(features)))

@@ -121,12 +121,23 @@ class CompiledModel:
         return {e.name: np.stack([o[e.name] for o in outputs]) for e in self.program.outputs}
 
     def simulate(
-        self, samples: Sequence[Mapping[str, Array]], *, measure: bool = True, per_layer: bool = False,
-        sanitize: bool = False, progress: Callable[[int], None] | None = None,
+        self,
+        samples: Sequence[Mapping[str, Array]],
+        *,
+        measure: bool = True,
+        per_layer: bool = False,
+        sanitize: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> Execution:
         """Runs samples and measures; see mcugen.simulate."""
         return simulate(
-            self.bundle, self.board, samples, measure=measure, per_layer=per_layer, sanitize=sanitize, progress=progress
+            self.bundle,
+            self.board,
+            samples,
+            measure=measure,
+            per_layer=per_layer,
+            sanitize=sanitize,
+            progress=progress,
         )
 
 
@@ -157,7 +168,11 @@ def _load(model: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, str, st
         proto = onnx.ModelProto()
         proto.CopyFrom(model)
         digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-        return prepare_model(proto, model.graph.name or "model"), digest, f"{model.graph.name or 'model'}.onnx"
+        return (
+            prepare_model(proto, model.graph.name or "model"),
+            digest,
+            f"{model.graph.name or 'model'}.onnx",
+        )
     path = Path(model)
     proto, digest = load_model(path)
     return proto, digest, path.name

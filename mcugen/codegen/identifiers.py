@@ -6,13 +6,17 @@ from __future__ import annotations
 import re
 
 _RESERVED = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr
-    continue decltype default delete do double else enum explicit export extern false float for friend goto if
-    inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
-    register reinterpret_cast restrict return short signed sizeof static static_assert struct switch template
-    this throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
-    xor_eq p arena main""".split()
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const
+    constexpr continue decltype default delete do double else enum explicit export extern false float
+    for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or
+    or_eq private protected public register reinterpret_cast restrict return short signed sizeof static
+    static_assert struct switch template this throw true try typedef typeid typename union unsigned
+    using virtual void volatile wchar_t while xor xor_eq p arena main
+    """.split()  # noqa: SIM905
 )
+"""Words of C and C++, and names that the templates use themselves."""
+
 _LONGEST = 40
 """Characters of a name that are kept: long exporter names differ in their ends."""
 

@@ -55,7 +55,9 @@ def c_param_type(value: float) -> str:
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """The elements of a constant, as lines of an initializer."""
     dtype = DType.of(data)
-    texts = [c_float(float(v)) for v in data.reshape(-1)] if dtype.is_float else [c_int(int(v)) for v in data.reshape(-1)]
+    texts = (
+        [c_float(float(v)) for v in data.reshape(-1)] if dtype.is_float else [c_int(int(v)) for v in data.reshape(-1)]
+    )
     line = ""
     for text in texts:
         if len(line) + len(text) + 2 > width:

@@ -93,12 +93,22 @@ class _Renderer:
         baked = tuple((k, instr.params[k]) for k in sorted(instr.baked))
         signature = tuple((o.role, o.access, o.buffer.dtype) for o in instr.operands)
         types = tuple((k, c_param_type(v)) for k, v in instr.params.items() if k not in instr.baked)
-        key = (instr.kernel, baked, signature, types, json.dumps(dict(instr.code), sort_keys=True, default=str))
+        key = (
+            instr.kernel,
+            baked,
+            signature,
+            types,
+            json.dumps(dict(instr.code), sort_keys=True, default=str),
+        )
         if key not in self.kernels:
             suffix = f"_{instr.variant}" if instr.variant else ""
             kernel = _Kernel(instr, identifier(instr.kernel + suffix, self.functions))
             kernel.text = self.env.get_template(f"kernels/{instr.kernel}.c.j2").render(
-                fn=kernel.function, p=_Params(instr), signature=_signature(kernel), flags=instr.code, **instr.code
+                fn=kernel.function,
+                p=_Params(instr),
+                signature=_signature(kernel),
+                flags=instr.code,
+                **instr.code,
             )
             self.kernels[key] = kernel
         return self.kernels[key]
@@ -118,9 +128,7 @@ def _signature(kernel: _Kernel) -> str:
     return f"static void {kernel.function}({', '.join(parts)})"
 
 
-def render(
-    program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]
-) -> Bundle:
+def render(program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]) -> Bundle:
     """All files of the generated folder."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_dir("templates")),
@@ -213,7 +221,11 @@ def _constant(buffer: Buffer, name: str) -> dict[str, Any]:
 
 
 def _kernel_context(kernel: _Kernel) -> dict[str, object]:
-    return {"function": kernel.function, "members": _runtime_params(kernel.instr), "text": kernel.text.strip("\n")}
+    return {
+        "function": kernel.function,
+        "members": _runtime_params(kernel.instr),
+        "text": kernel.text.strip("\n"),
+    }
 
 
 def _call(renderer: _Renderer, instr: Instr) -> dict[str, object]:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import OutputError, UsageError
@@ -22,7 +23,9 @@ def write_folder(bundle: Bundle, folder: Path) -> Path:
         raise UsageError(f"{folder}: the output must be a folder", "a file", "choose another name with -o")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
         raise UsageError(
-            f"{folder}: an existing folder is replaced only if mcugen wrote it", "other files in it", "choose another with -o"
+            f"{folder}: an existing folder is replaced only if mcugen wrote it",
+            "other files in it",
+            "choose another with -o",
         )
     try:
         _replace(bundle, folder)
@@ -41,12 +44,35 @@ def _replace(bundle: Bundle, folder: Path) -> None:
         for name, text in sorted(bundle.files.items()):
             (fresh / name).write_text(text, encoding="utf-8", newline="\n")
         if folder.is_dir():
-            os.replace(folder, staging / "old")
+            folder.replace(staging / "old")
         try:
-            os.replace(fresh, folder)
+            fresh.replace(folder)
         except OSError:
             with contextlib.suppress(OSError):
-                os.replace(staging / "old", folder)
+                (staging / "old").replace(folder)
             raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces one text file as a whole."""
+    replace_file(path, lambda file: file.write(text.encode()))
+
+
+def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Lets `write` fill a file beside `path`, then puts it in the place of `path`. OutputError if that fails."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            staging = Path(file.name)
+            try:
+                write(file)
+                file.flush()
+                staging.chmod(0o644)
+                staging.replace(path)
+            except BaseException:
+                staging.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{path}: the output must be writable", reason, "check space and permissions") from error

@@ -25,7 +25,9 @@ def interpret(
     graph: Graph, inputs: Mapping[str, Array], observe: Callable[[Node, list[Array]], None] | None = None
 ) -> dict[str, Array]:
     """Outputs by name for one sample. `observe` is shown each node with its input arrays."""
-    env: dict[Value, Array] = {v: np.asarray(inputs[v.name], v.type.dtype.numpy).reshape(v.type.shape) for v in graph.inputs}
+    env: dict[Value, Array] = {
+        v: np.asarray(inputs[v.name], v.type.dtype.numpy).reshape(v.type.shape) for v in graph.inputs
+    }
 
     def read(value: Value) -> Array:
         return env[value] if value.data is None else value.data

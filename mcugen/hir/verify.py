@@ -49,9 +49,15 @@ def _check_types(node: Node) -> None:
             _require(found.dtype == expected.dtype, node.place, message)
     if node.op.moves_data and node.outputs[0].type.quant is not None:
         quants = {v.type.quant for v in node.inputs[:1] if v is not None}
-        _require(quants == {node.outputs[0].type.quant}, node.place, "a data movement changes quantization parameters")
+        _require(
+            quants == {node.outputs[0].type.quant},
+            node.place,
+            "a data movement changes quantization parameters",
+        )
 
 
 def _require(condition: bool, place: str, message: str) -> None:
     if not condition:
-        raise VerificationError("the graph must be well formed", f"{place}: {message}", "report this as a bug of mcugen")
+        raise VerificationError(
+            "the graph must be well formed", f"{place}: {message}", "report this as a bug of mcugen"
+        )

@@ -45,7 +45,9 @@ def import_model(model: onnx.ModelProto, name: str, dims: Mapping[str, int] | No
     if state.refusals:
         count = len(state.refusals)
         listing = "\n  - " + "\n  - ".join(state.refusals)
-        raise UnsupportedError(f"every operator must be supported; {count} node{'s are' * (count > 1) or ' is'} not:{listing}")
+        raise UnsupportedError(
+            f"every operator must be supported; {count} node{'s are' * (count > 1) or ' is'} not:{listing}"
+        )
     for output in model.graph.output:
         value = state.env.get(output.name)
         if value is None:
@@ -106,7 +108,9 @@ def _dtype(info: onnx.ValueInfoProto) -> DType:
         return DType(helper.tensor_dtype_to_np_dtype(number).name)
     except (ValueError, KeyError) as error:
         found = onnx.TensorProto.DataType.Name(number)
-        raise UnsupportedError(f"input '{info.name}': unsupported element type", found, "use float32 or int8") from error
+        raise UnsupportedError(
+            f"input '{info.name}': unsupported element type", found, "use float32 or int8"
+        ) from error
 
 
 def _import_node(state: _State, node: onnx.NodeProto) -> None:
@@ -118,10 +122,22 @@ def _import_node(state: _State, node: onnx.NodeProto) -> None:
     except Refusal as refusal:
         return _fail(state, node, str(refusal))
     except ModelError as error:
-        raise ModelError(f"{node.op_type} '{node.name or node.output[0]}': {error.rule}", error.found, error.remedy) from error
-    except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AssertionError) as error:
+        raise ModelError(
+            f"{node.op_type} '{node.name or node.output[0]}': {error.rule}", error.found, error.remedy
+        ) from error
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        ZeroDivisionError,
+        OverflowError,
+        AssertionError,
+    ) as error:
         place = f"{node.op_type} '{node.name or node.output[0]}'"
-        raise ModelError(f"{place}: attributes and shapes must be consistent", str(error)[:200], "repair the model") from error
+        raise ModelError(
+            f"{place}: attributes and shapes must be consistent", str(error)[:200], "repair the model"
+        ) from error
     for name, value in zip(node.output, results, strict=False):
         if name:
             state.env[name] = value

@@ -48,7 +48,5 @@ def _predicted_elements(model: onnx.ModelProto) -> int:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:  # an invalid node: left to the evaluation, which then fails
         return 0
-    sizes = [
-        float(np.prod([float(d.dim_value) for d in v.type.tensor_type.shape.dim])) for v in inferred.graph.output
-    ]
+    sizes = [float(np.prod([float(d.dim_value) for d in v.type.tensor_type.shape.dim])) for v in inferred.graph.output]
     return int(max(sizes, default=0))

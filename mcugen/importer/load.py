@@ -30,7 +30,9 @@ def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
         model.ParseFromString(data)
     except DecodeError as error:
         raise ModelError(
-            f"{path}: the file must be an ONNX model", "bytes that are no ONNX protobuf", "export the model again"
+            f"{path}: the file must be an ONNX model",
+            "bytes that are no ONNX protobuf",
+            "export the model again",
         ) from error
     if not model.HasField("graph"):
         raise ModelError(f"{path}: the file must be an ONNX model", "no graph in it", "export the model again")
@@ -70,5 +72,7 @@ def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(
-            f"{path}: external weights must lie beside the model", reason, "keep the .data file in the same folder"
+            f"{path}: external weights must lie beside the model",
+            reason,
+            "keep the .data file in the same folder",
         ) from error

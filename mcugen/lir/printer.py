@@ -9,7 +9,10 @@ from mcugen.lir.program import Buffer, Instr, Program
 def print_program(program: Program) -> str:
     """The whole program; stable, made to be read and compared."""
     ranges = program.live_ranges()
-    lines = [f"program {program.name} {{", f"  arena {program.arena_size} bytes, weights {program.weights_size} bytes"]
+    lines = [
+        f"program {program.name} {{",
+        f"  arena {program.arena_size} bytes, weights {program.weights_size} bytes",
+    ]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
     lines += [f"  {index:3}: {_print_instr(instr)}" for index, instr in enumerate(program.instrs)]
     return "\n".join([*lines, "}", ""])

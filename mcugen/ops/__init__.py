@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operator families. Importing this package registers every operator; a new family adds one line here."""
+"""Operator families. Importing this package registers every operator; a new family adds one name here."""
 
-from mcugen.ops import conv, elementwise, matmul, movement, norm, quantization
+from mcugen.ops import conv, conversion, elementwise, matmul, movement, norm, pointwise, quantization
 
-__all__ = ["conv", "elementwise", "matmul", "movement", "norm", "quantization"]
+__all__ = ["conv", "conversion", "elementwise", "matmul", "movement", "norm", "pointwise", "quantization"]

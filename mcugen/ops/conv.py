@@ -16,10 +16,10 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
-from mcugen.ops.elementwise import Range
 from mcugen.ops.matmul import emit_weighted, exact_product, finish, integer_weights, interleave
 from mcugen.ops.movement import to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import Range
 
 
 def _is_depthwise(op: object, sig: Signature) -> bool:
@@ -149,7 +149,11 @@ class Conv(Operator):
         rows = patches.reshape(math.prod(space), self.groups, -1).transpose(1, 0, 2)
         # patches end in [C, *kernel]: bring the weights to that order
         columns = np.moveaxis(w, -1, 1).reshape(self.groups, len(w) // self.groups, depth * math.prod(kernel))
-        product = rows @ columns.transpose(0, 2, 1) if x.dtype.kind == "f" else exact_product(rows, columns.transpose(0, 2, 1))
+        product = (
+            rows @ columns.transpose(0, 2, 1)
+            if x.dtype.kind == "f"
+            else exact_product(rows, columns.transpose(0, 2, 1))
+        )
         return product.transpose(1, 0, 2).reshape(*space, len(w))
 
     def macs(self, sig: Signature) -> int:
@@ -223,7 +227,14 @@ class Conv(Operator):
 
         w, kernel = self.window, both(sig.input(1).shape[1:-1], 1)
         names = ("in", "out", "k", "stride", "dilation", "pad")
-        pairs = (both(x[1:-1], 1), both(y[1:-1], 1), kernel, both(w.strides, 1), both(w.dilations, 1), both(w.before, 0))
+        pairs = (
+            both(x[1:-1], 1),
+            both(y[1:-1], 1),
+            kernel,
+            both(w.strides, 1),
+            both(w.dilations, 1),
+            both(w.before, 0),
+        )
         params: dict[str, Param] = {"batch": x[0], "in_c": x[-1], "out_c": y[-1]}
         for name, (vertical, horizontal) in zip(names, pairs, strict=True):
             params |= {f"{name}_h": vertical, f"{name}_w": horizontal}

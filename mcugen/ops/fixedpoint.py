@@ -42,7 +42,8 @@ class Requantizer:
     def __call__(self, acc: Array, low: int = -128, high: int = 127) -> Array:
         """Integers in [low, high], as int64; `acc` is any integer array, channels last."""
         wide = acc.astype(np.int64) * self.multiplier + self.offset
-        return np.clip(wide >> self.shift, low, high)
+        q: Array = np.clip(wide >> self.shift, low, high)
+        return q
 
     def for_high_word(self) -> Requantizer:
         """The same function with shift 32 where it can be, so that a 32-bit CPU just takes the upper word."""
@@ -56,13 +57,15 @@ def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
     limits = np.iinfo(dtype.numpy)
     scale = broadcast_scale(quant, real.ndim).astype(np.float32)
     rounded = np.rint(real.astype(np.float32) / scale).astype(np.float64) + quant.zero_point
-    return np.clip(np.nan_to_num(rounded, nan=float(limits.min)), limits.min, limits.max).astype(dtype.numpy)
+    q: Array = np.clip(np.nan_to_num(rounded, nan=float(limits.min)), limits.min, limits.max).astype(dtype.numpy)
+    return q
 
 
 def dequantize(q: Array, quant: QuantParams) -> Array:
     """ONNX DequantizeLinear: (q − zero_point) · scale in float32."""
     scale = broadcast_scale(quant, q.ndim).astype(np.float32)
-    return (q.astype(np.int64) - quant.zero_point).astype(np.float32) * scale
+    real: Array = (q.astype(np.int64) - quant.zero_point).astype(np.float32) * scale
+    return real
 
 
 def broadcast_scale(quant: QuantParams, rank: int) -> Array:

@@ -16,10 +16,11 @@ from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
-from mcugen.ops.elementwise import Binary, Range, emit_elementwise
+from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import Requantizer, clamp_range, dequantize
 from mcugen.ops.movement import Expand, Reshape, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import Binary, Range
 
 BLOCK = 4
 """Output channels that the portable inner loops compute together; weights are interleaved by it."""
@@ -30,7 +31,8 @@ BLOCK = 4
 
 def exact_product(a: Array, b: Array) -> Array:
     """Integer matrix product. float64 carries it exactly (|sums| < 2^53) and runs on BLAS."""
-    return np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+    product: Array = np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+    return product
 
 
 def interleave(weights: Array) -> Array:
@@ -85,9 +87,11 @@ def _integer_bias(bias: Value | None, unit: Array, channels: int) -> Array | Non
         return None
     quant = bias.type.quant
     if quant is not None and np.allclose(quant.scales, unit, rtol=1e-5, atol=0):
-        return bias.data.astype(np.int64).reshape(-1) - quant.zero_point
+        same_unit: Array = bias.data.astype(np.int64).reshape(-1) - quant.zero_point
+        return same_unit
     real = bias.data if quant is None else dequantize(bias.data, quant)
-    return np.rint(real.reshape(-1).astype(np.float64) / unit).astype(np.int64)
+    rounded: Array = np.rint(real.reshape(-1).astype(np.float64) / unit).astype(np.int64)
+    return rounded
 
 
 def folded_bias(sig: Signature, weights: Array, bias: Array) -> Array:
@@ -116,7 +120,12 @@ def emit_weighted(
     """
     sig, name = node.sig, node.output.name
     x, out = sig.input(0), sig.output
-    flags: dict[str, object] = {"x_t": x.dtype.c, "w_t": DType.of(packed).c, "y_t": out.dtype.c, **(code or {})}
+    flags: dict[str, object] = {
+        "x_t": x.dtype.c,
+        "w_t": DType.of(packed).c,
+        "y_t": out.dtype.c,
+        **(code or {}),
+    }
     operands: list[tuple[str, Access, Buffer]] = [
         ("x", Access.IN, builder.buffer(node.input(0))),
         ("w", Access.IN, builder.const(f"{name}.weights", packed)),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -420,7 +421,11 @@ def _import_transpose(node: OnnxNode) -> list[Value]:
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     """A non-negative axis; Refusal outside the rank."""
     if not -rank <= axis < rank:
-        raise Refusal(f"{node.op_type}: the axis must be one of the tensor's", f"{axis} of rank {rank}", "repair the model")
+        raise Refusal(
+            f"{node.op_type}: the axis must be one of the tensor's",
+            f"{axis} of rank {rank}",
+            "repair the model",
+        )
     return axis % rank
 
 
@@ -510,7 +515,7 @@ def _import_gather(node: OnnxNode) -> list[Value]:
     indices = node.const(1, "the index")
     flat = [int(i) % x.type.shape[axis] for i in indices.reshape(-1)]
     step = flat[1] - flat[0] if len(flat) > 1 else 1
-    if not flat or any(b - a != step for a, b in zip(flat, flat[1:], strict=False)) or step == 0:
+    if not flat or any(b - a != step for a, b in pairwise(flat)) or step == 0:
         raise Refusal("Gather: constant indices must step evenly", f"{flat[:8]}", "use a slice")
     starts, sizes, steps = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
     starts[axis], sizes[axis], steps[axis] = flat[0], len(flat), step

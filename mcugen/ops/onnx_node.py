@@ -73,9 +73,7 @@ class OnnxNode:
         found = self.param(key, index)
         return None if found is None else [int(v) for v in np.asarray(found).reshape(-1)]
 
-    def emit(
-        self, op: Operator, *inputs: Value | None, types: Sequence[TensorType] = (), suffix: str = ""
-    ) -> Value:
+    def emit(self, op: Operator, *inputs: Value | None, types: Sequence[TensorType] = (), suffix: str = "") -> Value:
         """Adds a node with one output to the graph."""
         name = f"{self.outputs[0]}.{suffix}" if suffix else self.outputs[0]
         origin = (self.name or self.outputs[0],)

@@ -13,7 +13,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.ops.elementwise import Cast, Dequantize, FlipSign, Quantize
+from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize
 from mcugen.ops.fixedpoint import dequantize
 from mcugen.ops.onnx_node import IMPORTERS, OnnxNode, Refusal, onnx_operator
 
@@ -44,7 +44,11 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") 
     dtype = DType.of(zero)
     if scale.size > 1 or dtype not in (DType.INT8, DType.UINT8, DType.INT16):
         found = f"{dtype.value}, {scale.size} scales"
-        raise Refusal(f"{node.op_type}: activations must be quantized per tensor to 8 bits", found, "quantize per tensor")
+        raise Refusal(
+            f"{node.op_type}: activations must be quantized per tensor to 8 bits",
+            found,
+            "quantize per tensor",
+        )
     flipped = dtype is DType.UINT8
     quant = _quant(scale, int(zero.reshape(-1)[0]) - 128 * flipped, 0, real.type.rank)
     out = TensorType(real.type.shape, DType.INT8 if flipped else dtype, quant, real.type.layout)
@@ -60,7 +64,11 @@ def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "") -
     if q.data is not None:
         return _dequantize_constant(node, q, scale, zero, axis, suffix)
     if scale.size > 1:
-        raise Refusal(f"{node.op_type}: activations must be quantized per tensor", f"{scale.size} scales", "quantize again")
+        raise Refusal(
+            f"{node.op_type}: activations must be quantized per tensor",
+            f"{scale.size} scales",
+            "quantize again",
+        )
     zero_point = int(zero.reshape(-1)[0])
     if q.type.dtype is DType.UINT8:
         q, zero_point = node.emit(FlipSign(), q, suffix=f"{suffix}s8"), zero_point - 128
@@ -78,7 +86,10 @@ def _dequantize_constant(node: OnnxNode, q: Value, scale: Array, zero: Array, ax
     if (zeros != zeros[0]).any():
         shape = [1] * rank
         shape[axis] = -1
-        stored, zeros = (stored.astype(np.int16) - zeros.reshape(shape)).astype(np.int16), np.zeros(1, np.int64)
+        stored, zeros = (
+            (stored.astype(np.int16) - zeros.reshape(shape)).astype(np.int16),
+            np.zeros(1, np.int64),
+        )
     quant = _quant(scale, int(zeros[0]), axis, max(data.rank, 1))
     if stored.dtype.name not in ("int8", "int16", "int32"):
         return node.constant(suffix or "real", dequantize(stored, quant))
@@ -116,7 +127,14 @@ def _import_dequantize(node: OnnxNode) -> list[Value]:
 def _as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None]) -> Value:
     """Imports the float operator of the same attributes on dequantized inputs."""
     inner = OnnxNode(
-        node.graph, "", op_type, node.name, tuple(inputs), (f"{node.outputs[0]}.real",), node.attributes, node.opset
+        node.graph,
+        "",
+        op_type,
+        node.name,
+        tuple(inputs),
+        (f"{node.outputs[0]}.real",),
+        node.attributes,
+        node.opset,
     )
     (result,) = IMPORTERS["", op_type](inner)
     return result

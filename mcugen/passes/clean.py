@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
-from mcugen.ops.elementwise import Dequantize
+from mcugen.ops.conversion import Dequantize
 from mcugen.ops.movement import Movement
 
 
 def fold_constants(graph: Graph) -> bool:
-    """Node of constants → constant. Quantized weights stay quantized: Movement(Dequantize(w)) → Dequantize(Movement(w))."""
+    """Node of constants → constant. Quantized weights stay so: Movement(Dequantize(w)) → Dequantize(Movement(w))."""
     changed = False
     for node in list(graph.nodes):
         if isinstance(node.op, Dequantize) or not node.inputs:
@@ -49,7 +49,13 @@ def _move_before_dequantize(graph: Graph, node: Node) -> bool:
     if stored.data is None or (stored.type.q.axis is not None and node.op.name != "transpose"):
         return False
     (type_,) = node.op.infer(stored.type)
-    moved = graph.add(node.op, [stored], node.origin, types=[type_.with_quant(type_.quant or stored.type.quant)], before=node)
+    moved = graph.add(
+        node.op,
+        [stored],
+        node.origin,
+        types=[type_.with_quant(type_.quant or stored.type.quant)],
+        before=node,
+    )
     graph.rewrite(node, source.op, [moved.output])
     _replace_by_constants(graph, moved)
     return True

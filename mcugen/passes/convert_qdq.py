@@ -9,7 +9,7 @@ from __future__ import annotations
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.ops.elementwise import Cast, Dequantize, Quantize, Requantize
+from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 
 
 def convert_qdq(graph: Graph) -> bool:

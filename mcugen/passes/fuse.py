@@ -10,9 +10,10 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.ops.conv import Conv
-from mcugen.ops.elementwise import Binary, Clamp, Dequantize
+from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad, Reshape, Transpose
+from mcugen.ops.pointwise import Binary, Clamp
 
 
 def fold_pad(graph: Graph) -> bool:
@@ -57,8 +58,10 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value | None
     if source is None or not isinstance(source.op, Dequantize) or source.input(0).data is None:
         return None
     stored = source.input(0)
-    turned = graph.add(Transpose((1, 0)), [stored], before=node)
-    return graph.add(Dequantize(), [turned.output], source.origin, before=node).output
+    assert stored.data is not None
+    (type_,) = Transpose((1, 0)).infer(stored.type)
+    turned = graph.constant(f"{stored.name}.t", np.ascontiguousarray(stored.data.T), type_.quant)
+    return graph.add(Dequantize(), [turned], source.origin, before=node).output
 
 
 def fold_affine(graph: Graph) -> bool:
@@ -79,7 +82,7 @@ def _absorb_affine(graph: Graph, node: Node) -> Node | None:
     user = graph.only_user(node.output)
     if user is None or not isinstance(user.op, Binary) or user.op.clamp is not None:
         return None
-    position = [v for v in user.inputs].index(node.output)
+    position = list(user.inputs).index(node.output)
     function, other = user.op.function, user.input(1 - position)
     if function not in ("Add", "Mul") and not (function in ("Sub", "Div") and position == 0):
         return None
@@ -110,8 +113,9 @@ def _per_channel(value: Value, node: Node) -> Array | None:
     """A constant as a vector over the output channels of `node` (float64), or None."""
     data = value.data
     source = value.producer
-    if data is None and source is not None and isinstance(source.op, Dequantize):
-        data = source.op.evaluate(source.sig, source.input(0).data)[0] if source.input(0).data is not None else None
+    if source is not None and isinstance(source.op, Dequantize):
+        stored = source.input(0).data
+        data = None if stored is None else source.op.evaluate(source.sig, stored)[0]
     if data is None:
         return None
     channels = node.input(1).type.shape[0]
@@ -139,7 +143,9 @@ def _flat(graph: Graph, value: Value, before: Node) -> Value:
     assert stored.data is not None
     quant = stored.type.q
     axis = None if quant.axis is None else 0
-    vector = graph.constant(f"{stored.name}.flat", stored.data.reshape(-1), QuantParams(quant.scale, quant.zero_point, axis))
+    vector = graph.constant(
+        f"{stored.name}.flat", stored.data.reshape(-1), QuantParams(quant.scale, quant.zero_point, axis)
+    )
     return graph.add(Dequantize(), [vector], source.origin, before=before).output
 
 
@@ -167,7 +173,13 @@ def fold_transpose_into_dense(graph: Graph) -> bool:
         flat = node.input(0).producer if isinstance(node.op, Dense) else None
         turn = flat.input(0).producer if flat is not None and isinstance(flat.op, Reshape) else None
         weights = node.input(1) if turn is not None else None
-        if flat is None or turn is None or not isinstance(turn.op, Transpose) or weights is None or weights.data is None:
+        if (
+            flat is None
+            or turn is None
+            or not isinstance(turn.op, Transpose)
+            or weights is None
+            or weights.data is None
+        ):
             continue
         x, perm = turn.input(0), turn.op.perm
         inner = turn.output.type.shape[1:]
@@ -176,6 +188,12 @@ def fold_transpose_into_dense(graph: Graph) -> bool:
         columns = weights.data.reshape(-1, *inner).transpose(0, *np.argsort(perm[1:]) + 1).reshape(weights.data.shape)
         turned = graph.constant(f"{weights.name}.columns", np.ascontiguousarray(columns), weights.type.quant)
         rows = graph.add(Reshape(flat.output.type.shape), [x], flat.origin, before=node)
-        graph.rewrite(node, node.op, [rows.output, turned, *node.inputs[2:]], types=[node.output.type], origin=turn.origin)
+        graph.rewrite(
+            node,
+            node.op,
+            [rows.output, turned, *node.inputs[2:]],
+            types=[node.output.type],
+            origin=turn.origin,
+        )
         changed = True
     return changed

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.ops.elementwise import Dequantize, Elementwise, Quantize, Stack, Step
+from mcugen.ops.conversion import Dequantize, Quantize
+from mcugen.ops.elementwise import Elementwise, Stack, Step
 
 MAX_STEPS = 16
 """Longer loops spill registers and gain nothing."""

@@ -56,7 +56,10 @@ def run_onnxruntime(
 
 
 def compare(
-    endpoints: Sequence[Endpoint], target: Sequence[Outputs], reference: Sequence[Outputs], labels: Array | None
+    endpoints: Sequence[Endpoint],
+    target: Sequence[Outputs],
+    reference: Sequence[Outputs],
+    labels: Array | None,
 ) -> Accuracy:
     """Compares outputs sample by sample; classes are the largest entries of the first output."""
     first = endpoints[0]

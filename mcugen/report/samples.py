@@ -45,6 +45,18 @@ def load_samples(path: Path, endpoints: Sequence[Endpoint], pixel_scale: float =
     return Samples(inputs, _labels(path, arrays, count))
 
 
+def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
+    """One seeded sample, for figures that need none in particular."""
+    random = np.random.default_rng(0)
+    sample = {}
+    for endpoint in endpoints:
+        normal = random.standard_normal(endpoint.shape)
+        kind = endpoint.dtype.numpy.kind
+        spread = normal if kind == "f" else np.clip(np.rint(normal * 40), *((-128, 127) if kind == "i" else (0, 1)))
+        sample[endpoint.name] = spread.astype(endpoint.dtype.numpy)
+    return Samples([sample], None)
+
+
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of a file; UsageError where it cannot be read. Pickled objects are refused."""
     try:
@@ -54,7 +66,9 @@ def read_npz(path: Path) -> dict[str, Array]:
             return {key: archive[key] for key in archive.files}
     except OSError as error:
         reason = error.strerror or "not an .npz file"
-        raise UsageError(f"{path}: samples must be in a readable .npz file", reason, "write it with numpy.savez") from error
+        raise UsageError(
+            f"{path}: samples must be in a readable .npz file", reason, "write it with numpy.savez"
+        ) from error
     except Exception as error:  # zip and numpy raise a dozen types for corrupt files
         reason = str(error)[:120]
         raise UsageError(f"{path}: samples must be in an .npz file", reason, "write it with numpy.savez") from error
@@ -112,5 +126,6 @@ def _labels(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None
             labels = arrays[key].reshape(-1)
             if len(labels) != count or labels.dtype.kind not in "iu":
                 raise UsageError(f"{path}: '{key}' must hold one class number a sample", f"{arrays[key].shape}")
-            return None if (labels < 0).any() else labels
+            known = (labels >= 0).all() and len(np.unique(labels)) > 1
+            return labels if known else None  # one class for all (as in anomaly detection) ranks nothing
     return None

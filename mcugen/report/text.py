@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mcugen.report.accuracy import Accuracy
-from mcugen.report.figures import Report
+from mcugen.report.figures import Layer, Report
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -46,24 +47,35 @@ def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
         table.add_row("accuracy", f"{100 * accuracy.target:.2f} %", count)
     if accuracy.float32 is not None:
         table.add_row("  ONNX Runtime", f"{100 * accuracy.float32:.2f} %", "the same model and samples")
-    table.add_row("agreement", f"{100 * accuracy.agreement:.2f} %", f"same class as ONNX Runtime, {accuracy.samples} samples")
+    table.add_row(
+        "agreement",
+        f"{100 * accuracy.agreement:.2f} %",
+        f"same class as ONNX Runtime, {accuracy.samples} samples",
+    )
     noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
     table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against ONNX Runtime; {noise}")
 
 
 def _layers(report: Report) -> Table:
-    table = Table(title="layers")
-    for column, justify in (("#", "right"), ("layer", "left"), ("kernel", "left")):
-        table.add_column(column, justify=justify, overflow="ellipsis", no_wrap=True, max_width=40)  # type: ignore[arg-type]
-    for column in ("MACs", "instructions", "/MAC", "flash", "RAM"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for index, layer in enumerate(report.layers):
-        per_mac = f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
-        name = layer.origin[0] if layer.origin and layer.origin[0] else layer.name
-        figures = (_number(layer.macs or None, ""), _number(layer.instructions), per_mac, f"{layer.flash:,}", f"{layer.ram:,}")
-        table.add_row(str(index), escape(name), layer.kernel, *figures)
+    table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("#", justify="right", no_wrap=True)
+    for column in ("layer", "kernel"):
+        table.add_column(column, overflow="ellipsis", no_wrap=True, ratio=1)
+    figures = [_layer_figures(layer) for layer in report.layers]
+    for index, column in enumerate(("MACs", "instructions", "/MAC", "flash", "RAM")):
+        width = max([len(column), *(len(row[index]) for row in figures)])
+        table.add_column(column, justify="right", no_wrap=True, min_width=width)
+    for index, (layer, row) in enumerate(zip(report.layers, figures, strict=True)):
+        name = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
+        table.add_row(str(index), escape(name), layer.kernel, *row)
     return table
 
 
-def _number(value: int | None, missing: str = "-") -> str:
-    return missing if value is None else f"{value:,}"
+def _layer_figures(layer: Layer) -> tuple[str, ...]:
+    per_mac = f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
+    macs = f"{layer.macs:,}" if layer.macs else ""
+    return macs, _number(layer.instructions), per_mac, f"{layer.flash:,}", f"{layer.ram:,}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

@@ -42,9 +42,7 @@ def build_host(bundle: Bundle, folder: Path, *, sanitize: bool) -> Path:
     return compiler.link("model.out", [unit.object for unit in units], ())
 
 
-def build_target(
-    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool
-) -> TargetImages:
+def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool) -> TargetImages:
     """The firmware images for `machine`, compiled with the board's flags."""
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))

@@ -110,9 +110,7 @@ def _input_bytes(port: Port, sample: Sample, index: int) -> bytes:
         raise UsageError(f"{where} must be given", "inputs " + ", ".join(sorted(sample)))
     array = sample[port.name]
     if array.dtype != np.dtype(port.dtype) or array.shape != port.shape:
-        raise UsageError(
-            f"{where} must be {port.dtype} of shape {port.shape}", f"{array.dtype} of {array.shape}"
-        )
+        raise UsageError(f"{where} must be {port.dtype} of shape {port.shape}", f"{array.dtype} of {array.shape}")
     return array.tobytes()
 
 
@@ -179,10 +177,6 @@ def _check(program: Program, exit_code: int, console: str, findings: Findings) -
     if "fault" in findings:
         exception, pc = findings["fault"]
         function = function_at(program.image, pc) or "unknown code"
-        raise VerificationError(
-            "the model must not fault", f"exception {exception} in {function} (pc {pc:#010x})"
-        )
+        raise VerificationError("the model must not fault", f"exception {exception} in {function} (pc {pc:#010x})")
     if exit_code != 0:
-        raise VerificationError(
-            "the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}"
-        )
+        raise VerificationError("the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}")

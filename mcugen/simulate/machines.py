@@ -84,7 +84,5 @@ def find_machine(name: str) -> Machine:
     """The machine of that name; UsageError if mcugen has no harness for it."""
     if name not in _MACHINES:
         near = difflib.get_close_matches(name, _MACHINES) or sorted(_MACHINES)
-        raise UsageError(
-            "a board's 'qemu' must be a machine mcugen knows", repr(name), "one of " + ", ".join(near)
-        )
+        raise UsageError("a board's 'qemu' must be a machine mcugen knows", repr(name), "one of " + ", ".join(near))
     return _MACHINES[name]

@@ -80,9 +80,7 @@ class Timing:
         unseen = [i for i in range(count) if self.layers[i] == Reading(0, 0, 0)]
         if unseen:
             raise VerificationError("each layer must call MCUGEN_ON_LAYER", f"layer {unseen[0]} did not")
-        first = self.timer.between(self.run[0], self.layers[0]) - self.timer.between(
-            self.two_hooks[0], self.hooks[0]
-        )
+        first = self.timer.between(self.run[0], self.layers[0]) - self.timer.between(self.two_hooks[0], self.hooks[0])
         hook = self.timer.between(self.hooks[0], self.hooks[-1])
         spans = zip(self.layers[: count - 1], self.layers[1:count], strict=True)
         return (max(first, 0), *(self.timer.between(begin, end) - hook for begin, end in spans))

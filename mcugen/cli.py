@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one function a command; results on stdout, progress and errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from mcugen.board import load_board
+from mcugen.codegen.write import replace_file, write_text
+from mcugen.compiler import CompiledModel, Trace, compile_model
+from mcugen.errors import McugenError, UsageError
+from mcugen.options import CompileOptions
+from mcugen.report.accuracy import compare, run_onnxruntime
+from mcugen.report.figures import Report, measured
+from mcugen.report.listing import print_board, print_boards, print_model
+from mcugen.report.samples import Samples, load_samples, random_samples
+from mcugen.report.text import print_report
+from mcugen.version import __version__
+
+app = typer.Typer(
+    help="Compiles ONNX neural networks to C for microcontrollers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+boards_app = typer.Typer(help="Boards that mcugen knows.", invoke_without_command=True)
+app.add_typer(boards_app, name="boards")
+
+Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
+BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
+Name = Annotated[str, typer.Option(help="prefix of all C symbols [default: from the file name]", show_default=False)]
+Dim = Annotated[list[str] | None, typer.Option("--dim", help="binds a symbolic dimension: N=1", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary")]
+Json = Annotated[
+    str,
+    typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
+]
+PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
+
+
+class Ir(StrEnum):
+    """The intermediate representations."""
+
+    HIR = "hir"
+    LIR = "lir"
+
+
+@app.command("compile")
+def compile_command(
+    model: Model,
+    board: BoardName,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="folder [default: NAME]", show_default=False)
+    ] = None,
+    name: Name = "",
+    dim: Dim = None,
+    dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
+    time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
+    quiet: Quiet = False,
+    json_: Json = "",
+) -> None:
+    """Writes a folder of C to paste into a project."""
+    trace = Trace(dump_after)
+    compiled = compile_model(model, board, _options(name, dim), trace)
+    folder = compiled.write(output or Path(compiled.bundle.name))
+    _print_trace(trace, time_passes)
+    _write_json(json_, compiled.report)
+    if not quiet:
+        ram, flash = compiled.report.ram, compiled.report.flash
+        stderr.print(
+            f"{escape(str(folder))}: {len(compiled.bundle.files)} files, arena {ram.arena:,} bytes, "
+            f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs",
+            highlight=False,
+        )
+
+
+@app.command()
+def report(
+    model: Model,
+    board: BoardName,
+    data: Annotated[Path | None, typer.Option(help="evaluation samples, .npz", show_default=False)] = None,
+    name: Name = "",
+    dim: Dim = None,
+    pixel_scale: PixelScale = 1.0,
+    quiet: Quiet = False,
+    json_: Json = "",
+) -> None:
+    """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
+    compiled = compile_model(model, board, _options(name, dim))
+    samples = _samples(compiled, data, pixel_scale)
+    count = len(samples.inputs)
+    with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
+        run = compiled.simulate(samples.inputs, per_layer=True, progress=advance)
+    with _progress(quiet, "ONNX Runtime: running", count) as advance:
+        reference = run_onnxruntime(compiled.model, samples.inputs, advance)
+    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels)
+    result = measured(compiled.report, run, accuracy)
+    _write_json(json_, result)
+    if json_ != "-":
+        print_report(result, stdout)
+
+
+@app.command()
+def run(
+    model: Model,
+    board: BoardName,
+    inputs: Annotated[Path, typer.Option(help="samples, .npz", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="where to write the outputs, .npz", show_default=False)
+    ],
+    name: Name = "",
+    dim: Dim = None,
+    pixel_scale: PixelScale = 1.0,
+    quiet: Quiet = False,
+) -> None:
+    """Runs the generated code on samples and writes what it returned."""
+    compiled = compile_model(model, board, _options(name, dim))
+    samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
+    with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
+        results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
+    arrays = {e.name: np.stack([r[e.name] for r in results]) for e in compiled.program.outputs}
+    replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+@app.command()
+def inspect(
+    model: Model,
+    board: BoardName = "host",
+    dim: Dim = None,
+    ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
+    json_: Json = "",
+) -> None:
+    """Prints the graph, MACs, parameters and peak activation memory."""
+    compiled = compile_model(model, board, _options("", dim))
+    _write_json(json_, compiled.report)
+    if ir is not None:
+        typer.echo(str(compiled.graph if ir is Ir.HIR else compiled.program), nl=False)
+    elif json_ != "-":
+        print_model(compiled.graph, compiled.program, compiled.report, stdout)
+
+
+@boards_app.callback()
+def boards(context: typer.Context, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
+    """Lists boards with CPU, ISA extensions, memories and QEMU machine."""
+    if context.invoked_subcommand is None:
+        print_boards(stdout, json_)
+
+
+@boards_app.command()
+def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
+    """Prints one board in full."""
+    print_board(load_board(name), stdout, json_)
+
+
+@app.command()
+def version() -> None:
+    """Prints the version."""
+    typer.echo(__version__)
+
+
+stdout = Console()
+stderr = Console(stderr=True)
+
+
+def main() -> None:
+    """Runs the command line; every expected failure is one message on stderr and its own exit code."""
+    try:
+        app()
+    except McugenError as error:
+        stderr.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+def _options(name: str, dims: list[str] | None) -> CompileOptions:
+    bound = {}
+    for text in dims or []:
+        key, _, size = text.rpartition("=")
+        if not key or not size.isdecimal() or not int(size):
+            raise UsageError("--dim must read NAME=SIZE with a positive size", f"'{text}'", "e.g. --dim batch=1")
+        bound[key] = int(size)
+    return CompileOptions(name=name, dims=bound)
+
+
+def _samples(compiled: CompiledModel, data: Path | None, pixel_scale: float) -> Samples:
+    if data is None:
+        return random_samples(compiled.program.inputs)
+    return load_samples(data, compiled.program.inputs, pixel_scale)
+
+
+def _write_json(target: str, result: Report) -> None:
+    if target == "-":
+        typer.echo(json.dumps(result.to_json(), indent=2))
+    elif target:
+        write_text(Path(target), json.dumps(result.to_json(), indent=2) + "\n")
+
+
+def _print_trace(trace: Trace, time_passes: bool) -> None:
+    for name, text in trace.dumps:
+        typer.echo(f"after {name}:\n{text}", err=True)
+    for name, seconds in trace.seconds if time_passes else ():
+        typer.echo(f"{seconds:8.4f} s  {name}", err=True)
+
+
+@contextmanager
+def _progress(quiet: bool, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    if quiet:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True) as bar:
+        task = bar.add_task(escape(what), total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversions between element types and between reals and quantized integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from onnx import helper
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import Array, DType
+from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+
+@dataclass(frozen=True)
+class Cast(Elementwise):
+    """Conversion to another element type: float to integer truncates and saturates."""
+
+    mnemonic: ClassVar[str] = "cast"
+    to: DType = DType.FLOAT32
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """The target."""
+        return self.to
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """To the same type."""
+        return node.input(0) if node.input(0).type.dtype is self.to else None
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy's conversion, saturating where C would be undefined."""
+        (x,) = arrays
+        if x.dtype.kind == "f" and self.to.numpy.kind in "iu":
+            limits = np.iinfo(self.to.numpy)
+            x = np.clip(np.trunc(np.nan_to_num(x)).astype(np.float64), limits.min, limits.max)
+        return (x.astype(self.to.numpy),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """A C cast, through a saturating helper from float to integer."""
+        if self.to is DType.BOOL:
+            return f"({args[0]} != 0)"
+        if sig.input(0).dtype.is_float and not self.to.is_float:
+            limits = np.iinfo(self.to.numpy)
+            low, high = scalar(max(int(limits.min), -(2**31))), scalar(min(int(limits.max), 2**31 - 1))
+            return f"({self.to.c})mcugen_truncate({args[0]}, {low}, {high})"
+        return f"({self.to.c}){args[0]}"
+
+
+@dataclass(frozen=True)
+class FlipSign(Elementwise):
+    """uint8 ↔ int8 with the zero point moved by 128: the top bit inverted. uint8 models become int8 with it."""
+
+    mnemonic: ClassVar[str] = "flip_sign"
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """The other of the two."""
+        return DType.INT8 if dtypes[0] is DType.UINT8 else DType.UINT8
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """x ^ 0x80."""
+        return ((arrays[0].view(np.uint8) ^ np.uint8(128)).view(sig.output.dtype.numpy),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """An addition that stays in range."""
+        shift = "- 128" if sig.output.dtype is DType.INT8 else "+ 128"
+        return f"({sig.output.dtype.c})({args[0]} {shift})"
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Two flips cancel."""
+        producer = node.input(0).producer
+        if producer is None or not isinstance(producer.op, FlipSign):
+            return None
+        same = producer.input(0).type.quant == node.output.type.quant
+        return producer.input(0) if same else None
+
+
+@dataclass(frozen=True)
+class Quantize(Elementwise):
+    """q = saturate(round_half_even(x / scale) + zero_point); scale and zero point are the output's type."""
+
+    mnemonic: ClassVar[str] = "quantize"
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """int8 unless the node's type says otherwise."""
+        return DType.INT8
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """ONNX QuantizeLinear."""
+        return (quantize(arrays[0], sig.output.q, sig.output.dtype),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """Division, rounding by the runtime's helper, saturation."""
+        out = sig.output
+        limits = np.iinfo(out.dtype.numpy)
+        low, high = int(limits.min) - out.q.zero_point, int(limits.max) - out.q.zero_point
+        rounded = f"mcugen_round_clamp({args[0]} / {scalar(float(out.q.scale[0]))}, {scalar(low)}, {scalar(high)})"
+        return f"({out.dtype.c})({rounded} + {scalar(out.q.zero_point)})"
+
+
+@dataclass(frozen=True)
+class Dequantize(Elementwise):
+    """x = (q − zero_point) · scale; scale and zero point are the input's type."""
+
+    mnemonic: ClassVar[str] = "dequantize"
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """float32."""
+        return DType.FLOAT32
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """ONNX DequantizeLinear."""
+        return (dequantize(arrays[0], sig.input(0).q),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """Subtraction in int32, one multiplication."""
+        quant = sig.input(0).q
+        return f"(float)({args[0]} - {scalar(quant.zero_point)}) * {scalar(float(quant.scale[0]))}"
+
+
+@dataclass(frozen=True)
+class Requantize(Elementwise):
+    """int8 tensor → the same reals in other quantization parameters."""
+
+    mnemonic: ClassVar[str] = "requantize"
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """int8."""
+        return DType.INT8
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Dequantize, quantize."""
+        return (quantize(dequantize(arrays[0], sig.input(0).q), sig.output.q, sig.output.dtype),)
+
+
+@onnx_operator("Cast", "CastLike")
+def _import_cast(node: OnnxNode) -> list[Value]:
+    if node.op_type == "CastLike":
+        return [node.emit(Cast(node.input(1).type.dtype), node.input(0))]
+    try:
+        to = DType(helper.tensor_dtype_to_np_dtype(int(node.attr("to", 1))).name)
+    except ValueError as error:
+        raise Refusal("Cast: the target type must have a C counterpart", str(error), "cast to float32") from error
+    return [node.emit(Cast(DType.FLOAT32 if to is DType.FLOAT64 else to), node.input(0))]

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boards and models for people: what `mcugen boards` and `mcugen inspect` print."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mcugen.board import Board, Memory, board_names, load_board
+from mcugen.hir.graph import Graph
+from mcugen.lir.plan import peak_live_bytes
+from mcugen.lir.program import Program
+from mcugen.report.figures import Report
+
+
+def print_boards(console: Console, as_json: bool) -> None:
+    """All boards, one line each."""
+    boards = [load_board(name) for name in board_names()]
+    if as_json:
+        print(json.dumps([_plain(board) for board in boards], indent=2))
+        return
+    table = Table("board", "CPU", "extensions", "RAM", "flash", "QEMU machine")
+    for board in boards:
+        ram = ", ".join(_memory(m) for m in board.memories if m.kind == "ram")
+        flash = ", ".join(_memory(m) for m in board.memories if m.kind == "flash")
+        extensions = " ".join(sorted(board.features)) or "-"
+        table.add_row(board.name, board.cpu, extensions, ram, flash, board.qemu or "-")
+    console.print(table)
+
+
+def print_board(board: Board, console: Console, as_json: bool) -> None:
+    """One board in full."""
+    if as_json:
+        print(json.dumps(_plain(board), indent=2))
+        return
+    console.print(f"[bold]{board.name}[/]: {escape(board.description)}", highlight=False)
+    facts = Table(show_header=False)
+    facts.add_row("CPU", f"{board.cpu} at {board.clock_hz / 1e6:g} MHz")
+    facts.add_row("extensions", " ".join(sorted(board.features)) or "-")
+    facts.add_row("compiler flags", escape(" ".join(board.cflags)))
+    facts.add_row("QEMU machine", board.qemu or "none: runs on this computer")
+    facts.add_row("arena in", board.arena_memory)
+    facts.add_row("weights in", board.weights_memory)
+    console.print(facts)
+    memories = Table("memory", "kind", "address", "bytes", "relative wait")
+    for m in board.memories:
+        memories.add_row(m.name, m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed))
+    console.print(memories)
+
+
+def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:
+    """Inputs, outputs and totals, then one line a node."""
+    facts = Table(show_header=False)
+    for kind, endpoints in (("input", program.inputs), ("output", program.outputs)):
+        for e in endpoints:
+            shape = "x".join(map(str, e.shape)) or "scalar"
+            facts.add_row(kind, escape(f"{e.name}: {e.dtype.value} {shape}" + (f" {e.quant}" if e.quant else "")))
+    facts.add_row("MACs", f"{report.model.macs:,}")
+    facts.add_row("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants")
+    facts.add_row(
+        "peak activation memory",
+        f"{peak_live_bytes(program):,} bytes alive at once, arena {program.arena_size:,}",
+    )
+    console.print(facts)
+    table = Table("#", "operator", "output", "MACs", "ONNX nodes")
+    for index, node in enumerate(graph.nodes):
+        types = ", ".join(str(v.type) for v in node.outputs)
+        table.add_row(str(index), node.op.name, types, f"{node.op.macs(node.sig):,}", escape(", ".join(node.origin)))
+    console.print(table)
+
+
+def _memory(memory: Memory) -> str:
+    size = (
+        f"{memory.size >> 20} MB"
+        if memory.size >= 1 << 20 and memory.size % (1 << 20) == 0
+        else f"{memory.size >> 10} KB"
+    )
+    return f"{memory.name} {size}"
+
+
+def _plain(board: Board) -> dict[str, Any]:
+    return {**asdict(board), "features": sorted(board.features)}

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds small ONNX models and runs them: by onnxruntime, by the numpy reference, and as generated C."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from mcugen.compiler import compile_model, optimize
+from mcugen.hir.graph import Graph
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.types import Array
+from mcugen.importer import import_model
+from mcugen.importer.load import prepare_model
+
+Feeds = Mapping[str, Array]
+MICROSOFT = "com.microsoft"
+
+
+class Net:
+    """An ONNX graph, written node by node; tensors are their names."""
+
+    def __init__(self, opset: int = 17, ir_version: int = 10) -> None:
+        self.opset, self.ir_version = opset, ir_version
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.constants: list[TensorProto] = []
+        self.nodes: list[onnx.NodeProto] = []
+
+    def input(self, name: str, *shape: int | str, dtype: type = np.float32) -> str:
+        self.inputs.append(_info(name, dtype, shape))
+        return name
+
+    def const(self, data: object, dtype: type = np.float32, name: str = "") -> str:
+        name = name or f"const{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(data, dtype), name))
+        return name
+
+    def op(self, op_type: str, *inputs: str, out: str = "", domain: str = "", **attributes: object) -> str:
+        return self.ops(op_type, *inputs, outs=[out or f"t{len(self.nodes)}"], domain=domain, **attributes)[0]
+
+    def ops(self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object) -> list[str]:
+        """A node of several outputs. Its name is the operator and the first output."""
+        name = f"{op_type}_{outs[0]}"
+        node = helper.make_node(op_type, inputs, outs, name, domain=domain, **attributes)
+        self.nodes.append(node)
+        return outs
+
+    def output(self, *names: str, dtype: type = np.float32) -> None:
+        self.outputs += [_info(name, dtype, None) for name in names]
+
+    def quantize(self, x: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
+        return self.op("QuantizeLinear", x, self.const(scale), self.const(zero, dtype), out=out)
+
+    def dequantize(self, q: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
+        return self.op("DequantizeLinear", q, self.const(scale), self.const(zero, dtype), out=out)
+
+    def fake(self, x: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
+        """QuantizeLinear, then DequantizeLinear."""
+        return self.dequantize(self.quantize(x, scale, zero, dtype), scale, zero, dtype, out)
+
+    def model(self, name: str = "net") -> onnx.ModelProto:
+        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.constants)
+        opsets = [helper.make_opsetid("", self.opset)]
+        if any(node.domain for node in self.nodes):
+            opsets.append(helper.make_opsetid(MICROSOFT, 1))
+        return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
+
+
+def _info(name: str, dtype: type, shape: Sequence[int | str] | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+
+def imported(model: onnx.ModelProto, **dims: int) -> Graph:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return import_model(prepare_model(copy, "test"), "net", dims)
+
+
+def optimized(model: onnx.ModelProto) -> Graph:
+    graph = imported(model)
+    optimize(graph)
+    return graph
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+def random_feeds(model: onnx.ModelProto, seed: int = 0, spread: float = 1.0) -> dict[str, Array]:
+    """Normal floats, uniform integers and booleans, for every input."""
+    random = np.random.default_rng(seed)
+    return {info.name: _random(info, random, spread) for info in model.graph.input}
+
+
+def _random(info: onnx.ValueInfoProto, random: np.random.Generator, spread: float) -> Array:
+    shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
+    if dtype.kind == "f":
+        return (random.standard_normal(shape) * spread).astype(dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(dtype)
+    limits = np.iinfo(dtype) if dtype.itemsize == 1 else np.iinfo(np.int16)
+    return random.integers(max(limits.min, np.iinfo(dtype).min), limits.max + 1, shape).astype(dtype)
+
+
+def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
+    """What onnxruntime computes literally, without graph optimizations."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, map(np.asarray, session.run(names, dict(feeds))), strict=True))
+
+
+def numpy_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
+    """What the optimized graph gives."""
+    return interpret(optimized(model), feeds)
+
+
+def c_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
+    """What the generated C gives on this computer, under the address and UB sanitizers."""
+    found = compile_model(model).run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+    return {name: array[0] for name, array in found.items()}
+
+
+def assert_close(found: Feeds, expected: Feeds, relative: float = 1e-5) -> None:
+    """Floats within `relative` of the largest magnitude of their tensor (NaN where NaN), the rest equal."""
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        got = np.asarray(found[name])
+        assert got.dtype == array.dtype, name
+        assert got.shape == array.shape, name
+        if array.dtype.kind != "f":
+            np.testing.assert_array_equal(got, array, err_msg=name)
+            continue
+        largest = np.abs(array[np.isfinite(array)]).max(initial=1e-6)
+        np.testing.assert_allclose(got, array, rtol=relative, atol=relative * largest, err_msg=name)
+
+
+def assert_within_one(found: Feeds, expected: Feeds, share: float = 0.005) -> None:
+    """Quantized outputs: no element further than 1 off, and less than `share` of all differ."""
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype, name
+        difference = np.abs(found[name].astype(np.int64) - array.astype(np.int64))
+        assert difference.max(initial=0) <= 1, name
+        assert (difference > 0).mean() < share, name
