@@ -50,8 +50,9 @@ class Net:
         self.nodes.append(node)
         return outs
 
-    def output(self, *names: str, dtype: type = np.float32) -> None:
-        self.outputs += [_info(name, dtype, None) for name in names]
+    def output(self, *names: str, dtype: type = np.float32, shape: Sequence[int] | None = None) -> None:
+        """Shapes are inferred unless given."""
+        self.outputs += [_info(name, dtype, shape) for name in names]
 
     def quantize(self, x: str, scale: float, zero: int = 0, dtype: type = np.int8, out: str = "") -> str:
         return self.op("QuantizeLinear", x, self.const(scale), self.const(zero, dtype), out=out)
@@ -68,7 +69,12 @@ class Net:
         opsets = [helper.make_opsetid("", self.opset)]
         if any(node.domain for node in self.nodes):
             opsets.append(helper.make_opsetid(MICROSOFT, 1))
-        return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
+        inferred = onnx.shape_inference.infer_shapes(model).graph.output
+        for output, found in zip(model.graph.output, inferred, strict=True):
+            output.CopyFrom(found)
+            output.type.tensor_type.shape.SetInParent()  # the checker wants one, if only that of a scalar
+        return model
 
 
 def _info(name: str, dtype: type, shape: Sequence[int | str] | None) -> onnx.ValueInfoProto:
@@ -101,11 +107,11 @@ def _random(info: onnx.ValueInfoProto, random: np.random.Generator, spread: floa
     shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
     if dtype.kind == "f":
-        return (random.standard_normal(shape) * spread).astype(dtype)
+        return np.asarray(random.standard_normal(shape) * spread, dtype)
     if dtype.kind == "b":
-        return random.integers(0, 2, shape).astype(dtype)
+        return np.asarray(random.integers(0, 2, shape), dtype)
     limits = np.iinfo(dtype) if dtype.itemsize == 1 else np.iinfo(np.int16)
-    return random.integers(max(limits.min, np.iinfo(dtype).min), limits.max + 1, shape).astype(dtype)
+    return np.asarray(random.integers(max(limits.min, np.iinfo(dtype).min), limits.max + 1, shape), dtype)
 
 
 def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
@@ -154,3 +160,19 @@ def assert_within_one(found: Feeds, expected: Feeds, share: float = 0.005) -> No
         difference = np.abs(found[name].astype(np.int64) - array.astype(np.int64))
         assert difference.max(initial=0) <= 1, name
         assert (difference > 0).mean() < share, name
+
+
+def check_everywhere(model: onnx.ModelProto, feeds: Feeds | None = None, relative: float = 1e-5) -> None:
+    """onnxruntime, the numpy reference and the generated C agree."""
+    feeds = random_feeds(model) if feeds is None else feeds
+    reference = numpy_outputs(model, feeds)
+    assert_close(reference, onnxruntime_outputs(model, feeds), relative)
+    assert_close(c_outputs(model, feeds), reference, relative)
+
+
+def check_quantized(model: onnx.ModelProto, feeds: Feeds | None = None, share: float = 0.005) -> None:
+    """The numpy reference is within one step of onnxruntime; the generated C equals it."""
+    feeds = random_feeds(model) if feeds is None else feeds
+    reference = numpy_outputs(model, feeds)
+    assert_within_one(reference, onnxruntime_outputs(model, feeds), share)
+    assert_close(c_outputs(model, feeds), reference)

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import onnx.checker
 import onnx.inliner
+import onnx.shape_inference
 import onnx.version_converter
 from google.protobuf.message import DecodeError
 
@@ -44,7 +45,7 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     """Checks a model, inlines its local functions, and converts old opsets."""
     opset = _opset(model, place)
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(onnx.shape_inference.infer_shapes(model))  # exporters omit shapes of outputs
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         if opset < CONVERTED_OPSET:

@@ -191,8 +191,22 @@ class Conv(Operator):
         if kernel.name.startswith("depthwise"):
             unrolled = k_h * k_w <= 25
             code: dict[str, object] = {"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0}
-            variant = f"{k_h}x{k_w}" if unrolled else ""
-            emit_weighted(node, builder, kernel, weights, rows.T, self.clamp, params, code=code, variant=variant)
+            extent = int(params["stride_w"]) * (int(params["out_w"]) - 1) + int(params["dilation_w"]) * (k_w - 1) + 1
+            params["row_w"] = max(extent, int(params["pad_w"]) + int(params["in_w"]))
+            ring = ((k_h - 1) * int(params["dilation_h"]) + 1) * params["row_w"] * int(params["in_c"])
+            emit_weighted(
+                node,
+                builder,
+                kernel,
+                weights,
+                rows,
+                self.clamp,
+                params,
+                scratch=("rows", ring),
+                code=code,
+                inplace=_may_overwrite_input(params),
+                variant=f"{k_h}x{k_w}" if unrolled else "",
+            )
             return
         if kernel.name.startswith("dense"):
             params = {"rows": 1, "depth": depth, "channels": channels}
@@ -239,6 +253,18 @@ class Conv(Operator):
         for name, (vertical, horizontal) in zip(names, pairs, strict=True):
             params |= {f"{name}_h": vertical, f"{name}_w": horizontal}
         return params, *kernel
+
+
+def _may_overwrite_input(params: dict[str, Param]) -> bool:
+    """Whether row oy of a depthwise output ends before the first input row that is not yet in the ring.
+
+    After row oy the ring holds input rows up to oy·stride − pad + span − 1; the next one must start at or
+    behind the end of output row oy, for every oy.
+    """
+    p = {key: int(value) for key, value in params.items()}
+    reach = (p["k_h"] - 1) * p["dilation_h"] + 1 - p["pad_h"]
+    rows = range(p["out_h"])
+    return all(min(oy * p["stride_h"] + reach, p["in_h"]) * p["in_w"] >= (oy + 1) * p["out_w"] for oy in rows)
 
 
 @onnx_operator("Conv")

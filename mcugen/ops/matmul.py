@@ -97,7 +97,8 @@ def _integer_bias(bias: Value | None, unit: Array, channels: int) -> Array | Non
 def folded_bias(sig: Signature, weights: Array, bias: Array) -> Array:
     """int32 bias with the input's zero point folded in: bias − zero_point · Σ weights."""
     sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1)
-    return (bias.astype(np.int64) - sig.input(0).q.zero_point * sums).astype(np.int32)
+    folded: Array = (bias.astype(np.int64) - sig.input(0).q.zero_point * sums).astype(np.int32)
+    return folded
 
 
 def emit_weighted(
@@ -112,6 +113,7 @@ def emit_weighted(
     scratch: tuple[str, int] | None = None,
     code: dict[str, object] | None = None,
     baked: tuple[str, ...] = (),
+    inplace: bool = False,
     variant: str = "",
 ) -> None:
     """Emits a layer with weights, bias and (for int8) requantization; `weights` has channels on axis 0.
@@ -153,7 +155,8 @@ def emit_weighted(
     operands.append(("y", Access.OUT, builder.buffer(node.output)))
     if scratch:
         operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", x.dtype, scratch[1])))
-    builder.emit(node, kernel, operands, params, baked=baked, code=flags, variant=variant)
+    pairs = [("y", "x")] if inplace else []
+    builder.emit(node, kernel, operands, params, baked=baked, code=flags, inplace=pairs, variant=variant)
 
 
 def _finite(clamp: Range | None) -> tuple[float | None, float | None]:

@@ -46,7 +46,8 @@ def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *
     """The firmware images for `machine`, compiled with the board's flags."""
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
-    compiler = Compiler((find_program(ARM_GCC),), (*board.cflags, "--specs=nano.specs", *_COMMON), folder)
+    # The board's flags come last: they may ask for another optimization level.
+    compiler = Compiler((find_program(ARM_GCC),), ("--specs=nano.specs", *_COMMON, *board.cflags), folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
     layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"

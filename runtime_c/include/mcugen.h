@@ -67,6 +67,37 @@ static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, in
     return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
 }
 
+/* acc + a * b; one instruction with one rounding where the CPU has it. */
+static inline float mcugen_multiply_add(float acc, float a, float b)
+{
+#if defined(__ARM_FEATURE_FMA) && defined(__GNUC__)
+    return __builtin_fmaf(a, b, acc);
+#else
+    return acc + a * b;
+#endif
+}
+
+/* memcpy in words where the CPU reads them at any address: small C libraries copy byte by byte. */
+static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
+{
+#if defined(__ARM_FEATURE_UNALIGNED)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    uint32_t a, b;
+    for (; nbytes >= 8u; nbytes -= 8u, t += 8, f += 8) {
+        memcpy(&a, f, 4);
+        memcpy(&b, f + 4, 4);
+        memcpy(t, &a, 4);
+        memcpy(t + 4, &b, 4);
+    }
+    for (; nbytes > 0u; --nbytes) {
+        *t++ = *f++;
+    }
+#else
+    memcpy(to, from, nbytes);
+#endif
+}
+
 /* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */
 static inline float mcugen_maxf(float v, float low) { return v < low ? low : v; }
 static inline float mcugen_minf(float v, float high) { return v > high ? high : v; }

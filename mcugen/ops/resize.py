@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resize: nearest neighbour and linear interpolation along any axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.fixedpoint import Requantizer
+from mcugen.ops.movement import Movement, Permuted, dense_strides, normalize_axis, to_channels_last
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.reduce import require_dtype
+
+
+def _changes_space(rank: int, changed: Sequence[int]) -> bool:
+    """Whether axes behind the first two of a tensor with space change, and only those."""
+    return rank in (3, 4) and min(changed, default=0) > 1
+
+
+def _index_table(entries: Sequence[int]) -> Array:
+    """Indices in the smallest type that holds them."""
+    return np.asarray(entries, np.min_scalar_type(max(entries)))
+
+
+# -------------------------------------------------------------------------------------------------- nearest
+
+
+@dataclass(frozen=True)
+class ResizeNearest(Movement):
+    """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]; None where an axis stays as it is."""
+
+    mnemonic: ClassVar[str] = "resize_nearest"
+    indices: tuple[tuple[int, ...] | None, ...] = ()
+    is_channels_last: bool = False
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Pixels are then copied whole."""
+        changed = [axis for axis, row in enumerate(self.indices) if row is not None]
+        return not self.is_channels_last and _changes_space(len(self.indices), changed)
+
+    def attributes(self) -> str:
+        """The resized axes."""
+        return ", ".join(f"axis {a} to {len(row)}" for a, row in enumerate(self.indices) if row is not None)
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """As long as the indices."""
+        (x,) = inputs
+        assert x is not None
+        shape = tuple(n if row is None else len(row) for n, row in zip(x.shape, self.indices, strict=True))
+        return (x.with_shape(shape, x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Indexing."""
+        shape = arrays[0].shape
+        return (
+            arrays[0][
+                np.ix_(*(range(n) if r is None else r for n, r in zip(shape, self.indices, strict=True)))
+            ],
+        )
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Nothing changes."""
+        return node.input(0) if all(row is None for row in self.indices) else None
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """The axes change places."""
+        turned = self.is_channels_last or perm == to_channels_last(len(perm))
+        return ResizeNearest(tuple(self.indices[a] for a in perm), turned), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A loop an axis (unchanged neighbours share one); an unchanged innermost run is one copy."""
+        x = node.input(0).type
+        walks: list[tuple[int, int, tuple[int, ...] | None]] = []
+        for n, stride, row in zip(x.shape, dense_strides(x.shape), self.indices, strict=True):
+            if row is None and n == 1:
+                continue
+            if walks and row is None and walks[-1][2] is None:
+                n *= walks.pop()[0]
+            walks.append((n if row is None else len(row), stride, row))
+        params: dict[str, Param] = {}
+        has_run = walks[-1][2] is None
+        if has_run:
+            params["run"] = walks.pop()[0]
+        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
+        tables = []
+        for number, (size, stride, row) in enumerate(walks):
+            params |= {f"d{number}": size, f"s{number}": stride}
+            tables.append("" if row is None else f"index{number}")
+            if row is not None:
+                table = builder.const(f"{node.output.name}.index{number}", _index_table(row))
+                operands.append((tables[-1], Access.IN, table))
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        code = {"x_t": x.dtype.c, "axes": tables, "depth": len(tables), "run": has_run}
+        builder.emit(node, "resize_nearest", operands, params, code=code, variant=x.dtype.tag)
+
+
+# --------------------------------------------------------------------------------------------------- linear
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Interpolation along one axis: y[i] = x[low[i]] · (1 − weight[i]) + x[low[i] + 1] · weight[i].
+
+    Where the input has a single element it stands for both neighbours.
+    """
+
+    low: tuple[int, ...]
+    weight: tuple[float, ...]
+
+    @staticmethod
+    def at(positions: Array, size: int) -> Taps:
+        """For input positions, clamped to the axis."""
+        inside = np.clip(positions, 0, size - 1).astype(np.float32)
+        low = np.clip(np.floor(inside), 0, max(size - 2, 0)).astype(np.int64)
+        return Taps(tuple(low.tolist()), tuple((inside - low.astype(np.float32)).tolist()))
+
+    @property
+    def fixed(self) -> Array:
+        """Weights in Q0.15."""
+        weights: Array = np.rint(np.asarray(self.weight) * 2**15).astype(np.uint16)
+        return weights
+
+
+_BITS = 23
+"""Fraction bits of the weight of a neighbour: |Σ weight · x| ≤ 2^23 · 128 leaves an int32 its sign."""
+
+
+@dataclass(frozen=True)
+class ResizeLinear(Operator):
+    """Linear interpolation along the one or two axes that have taps; None where an axis stays as it is."""
+
+    mnemonic: ClassVar[str] = "resize_linear"
+    taps: tuple[Taps | None, ...] = ()
+    is_channels_last: bool = False
+
+    @property
+    def _axes(self) -> list[int]:
+        return [axis for axis, taps in enumerate(self.taps) if taps is not None]
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Neighbours and weights are then found once a pixel."""
+        return not self.is_channels_last and _changes_space(len(self.taps), self._axes)
+
+    def attributes(self) -> str:
+        """The resized axes."""
+        return ", ".join(f"axis {a} to {len(t.low)}" for a, t in enumerate(self.taps) if t is not None)
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """As long as the taps."""
+        (x,) = inputs
+        assert x is not None
+        shape = tuple(
+            n if taps is None else len(taps.low) for n, taps in zip(x.shape, self.taps, strict=True)
+        )
+        return (TensorType(shape, x.dtype, layout=x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Axis by axis in float32; in fixed point all neighbours at once."""
+        (x,) = arrays
+        if sig.output.quant is not None:
+            return (self._evaluate_fixed(sig, x.astype(np.int64)),)
+        for axis in self._axes:
+            low, high, weight = self._neighbours(x, axis)
+            x = low * (1 - weight) + high * weight
+        return (x,)
+
+    def _neighbours(self, x: Array, axis: int, *, fixed: bool = False) -> tuple[Array, Array, Array]:
+        """Elements below and above each position of an axis, and the weight of those above."""
+        taps = self.taps[axis]
+        assert taps is not None
+        low = np.asarray(taps.low)
+        shape = [-1 if a == axis else 1 for a in range(x.ndim)]
+        weight = taps.fixed.astype(np.int64) if fixed else np.asarray(taps.weight, np.float32)
+        high = np.minimum(low + 1, x.shape[axis] - 1)
+        return np.take(x, low, axis), np.take(x, high, axis), weight.reshape(shape)
+
+    def _evaluate_fixed(self, sig: Signature, x: Array) -> Array:
+        one, last = 1 << _BITS, self._axes[-1]
+        v0, v1, wb = self._neighbours(x, last, fixed=True)
+        if len(self._axes) == 1:
+            acc = v0 * (one - wb * 256) + v1 * (wb * 256)
+        else:
+            v00, v10, wa = self._neighbours(v0, self._axes[0], fixed=True)
+            v01, v11, _ = self._neighbours(v1, self._axes[0], fixed=True)
+            w11 = (wa * wb + 64) >> 7
+            w10, w01 = wa * 256 - w11, wb * 256 - w11
+            acc = v00 * (one - w10 - w01 - w11) + v01 * w01 + v10 * w10 + v11 * w11
+        centered = acc - (sig.input(0).q.zero_point << _BITS)
+        return self._requantizer(sig)(centered).astype(np.int8)
+
+    def _requantizer(self, sig: Signature) -> Requantizer:
+        """From the input's scale · 2^−23 to the output's."""
+        unit = Requantizer.of(sig.input(0).q.scale[0] / sig.output.q.scale[0], sig.output.q.zero_point)
+        return Requantizer(unit.multiplier, unit.shift + _BITS, unit.zero_point)
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """int8 with one rounding."""
+        x = sig.input(0)
+        int8 = x.dtype is DType.INT8 and sig.output.dtype is DType.INT8 and x.quant is not None
+        return (self, inputs) if int8 and self._requantizer(sig).shift >= 32 else None
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """The axes change places."""
+        turned = self.is_channels_last or perm == to_channels_last(len(perm))
+        return ResizeLinear(tuple(self.taps[a] for a in perm), turned), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """[outer][a][middle][b][inner] with axes a and b interpolated; with one axis just [outer][b][inner]."""
+        x, axes = node.input(0).type, self._axes
+        first, last = axes[0], axes[-1]
+        strides = dense_strides(x.shape)
+        params: dict[str, Param] = {
+            "outer": math.prod(x.shape[:first]),
+            "x_size": x.shape[first] * strides[first],
+            "inner": strides[last],
+            "b_out": node.output.type.shape[last],
+            "b_step": strides[last] if x.shape[last] > 1 else 0,
+        }
+        if len(axes) == 2:
+            params |= {
+                "a_out": node.output.type.shape[first],
+                "a_stride": strides[first],
+                "a_step": strides[first] if x.shape[first] > 1 else 0,
+                "middle": math.prod(x.shape[first + 1 : last]),
+                "row_size": x.shape[last] * strides[last],
+            }
+        if x.quant is not None and node.output.type.quant is not None:
+            requantize = self._requantizer(node.sig)
+            multiplier = int(requantize.multiplier[0])
+            offset = requantize.offset - (x.quant.zero_point << _BITS) * multiplier
+            params |= {"multiplier": multiplier, "offset": offset, "shift_more": requantize.shift - 32}
+        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
+        for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
+            operands += self._tables(node, builder, letter, axis)
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        pair = len(axes) == 2
+        kernel = f"resize_linear_{x.dtype.tag}"
+        builder.emit(node, kernel, operands, params, code={"pair": pair}, variant="2d" if pair else "1d")
+
+    def _tables(
+        self, node: Node, builder: Builder, letter: str, axis: int
+    ) -> list[tuple[str, Access, Buffer]]:
+        taps, name = self.taps[axis], node.output.name
+        assert taps is not None
+        weight = np.asarray(taps.weight, np.float32) if node.input(0).type.dtype.is_float else taps.fixed
+        return [
+            (f"{letter}_low", Access.IN, builder.const(f"{name}.{letter}_low", _index_table(taps.low))),
+            (f"{letter}_weight", Access.IN, builder.const(f"{name}.{letter}_weight", weight)),
+        ]
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis to resize: elements before and after, and the ratio that the model gives.
+
+    Positions of outputs in the input are computed in float32, as onnxruntime does: rounding decides neighbours.
+    """
+
+    size: int
+    out: int
+    scale: float
+
+    @property
+    def _scale(self) -> np.float32:
+        return np.float32(self.scale)
+
+    @property
+    def _index(self) -> Array:
+        return np.arange(self.out, dtype=np.float32)
+
+    def half_pixel(self) -> Array:
+        """(i + ½) / scale − ½."""
+        return (self._index + np.float32(0.5)) / self._scale - np.float32(0.5)
+
+    def pytorch_half_pixel(self) -> Array:
+        """The same; a single output reads the first element."""
+        return self.half_pixel() if self.out > 1 else np.zeros(1, np.float32)
+
+    def align_corners(self) -> Array:
+        """First onto first, last onto last."""
+        return self._index * np.float32(self.size - 1) / np.float32(max(self.out - 1, 1))
+
+    def asymmetric(self) -> Array:
+        """i / scale."""
+        return self._index / self._scale
+
+    def half_pixel_symmetric(self) -> Array:
+        """half_pixel about the middle, whatever rounding did to the size."""
+        adjustment = np.float32(self.out) / (self._scale * np.float32(self.size))
+        return np.float32(self.size) / 2 * (1 - adjustment) + self.half_pixel()
+
+
+_COORDINATES: dict[str, Callable[[Axis], Array]] = {
+    "half_pixel": Axis.half_pixel,
+    "pytorch_half_pixel": Axis.pytorch_half_pixel,
+    "align_corners": Axis.align_corners,
+    "asymmetric": Axis.asymmetric,
+    "half_pixel_symmetric": Axis.half_pixel_symmetric,
+}
+
+_ROUNDING: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
+    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
+    """The axes named by the model, with sizes or scales."""
+    shape = node.input(0).type.shape
+    scales_at, sizes_at = (1, 3) if node.op_type == "Upsample" else (2, 3)
+    axes = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
+    if node.has(sizes_at) and node.const(sizes_at, "sizes").size:
+        policy = node.attr("keep_aspect_ratio_policy", "stretch")
+        _refuse_unless(node, policy == "stretch", "keep_aspect_ratio_policy must be 'stretch'", policy)
+        sizes = [int(n) for n in node.const(sizes_at, "sizes")]
+        return {
+            a: Axis(shape[a], n, float(np.float32(n) / np.float32(shape[a])))
+            for a, n in zip(axes, sizes, strict=True)
+        }
+    scales = node.param("scales", scales_at)
+    _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
+    assert scales is not None
+    factors = [np.float32(s) for s in scales]
+    return {
+        a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in zip(axes, factors, strict=True)
+    }
+
+
+def _refuse_unless(node: OnnxNode, condition: bool, rule: str, found: str) -> None:
+    if not condition:
+        raise Refusal(f"{node.op_type}: {rule}", f"{found}", "export with nearest or linear interpolation")
+
+
+def _choice(node: OnnxNode, key: str, default: str, choices: Sequence[str]) -> str:
+    found = str(node.attr(key, default))
+    _refuse_unless(node, found in choices, f"{key} must be one of {', '.join(choices)}", f"'{found}'")
+    return found
+
+
+@onnx_operator("Resize", "Upsample")
+def _import_resize(node: OnnxNode) -> list[Value]:
+    old = node.op_type == "Upsample"
+    mode = _choice(node, "mode", "nearest", ("nearest", "linear"))
+    transform = _choice(
+        node, "coordinate_transformation_mode", "asymmetric" if old else "half_pixel", tuple(_COORDINATES)
+    )
+    rounding = _choice(node, "nearest_mode", "floor" if old else "round_prefer_floor", tuple(_ROUNDING))
+    _refuse_unless(node, not node.attr("antialias", 0), "antialias must be 0", "antialias=1")
+    axes = _resized_axes(node)
+    _refuse_unless(node, min(a.out for a in axes.values()) > 0, "the output must not be empty", "a size of 0")
+    positions = {number: _COORDINATES[transform](axis) for number, axis in axes.items()}
+    if mode == "nearest":
+        return [_emit_nearest(node, positions, _ROUNDING[rounding])]
+    return [_emit_linear(node, positions)]
+
+
+def _emit_nearest(node: OnnxNode, positions: dict[int, Array], rounding: Callable[[Array], Array]) -> Value:
+    x = node.input(0)
+    indices: list[tuple[int, ...] | None] = [None] * x.type.rank
+    for axis, at in positions.items():
+        size = x.type.shape[axis]
+        row = tuple(int(i) for i in np.clip(rounding(at.astype(np.float64)), 0, size - 1))
+        indices[axis] = None if row == tuple(range(size)) else row
+    return node.emit(ResizeNearest(tuple(indices)), x)
+
+
+def _emit_linear(node: OnnxNode, positions: dict[int, Array]) -> Value:
+    """Two axes an operator."""
+    x = node.input(0)
+    require_dtype(node, x, DType.FLOAT32)
+    changed = {a: Taps.at(at, x.type.shape[a]) for a, at in positions.items()}
+    changed = {a: taps for a, taps in changed.items() if not _is_identity(taps, x.type.shape[a])}
+    order = sorted(changed)
+    for start in range(0, len(order), 2):
+        pair = order[start : start + 2]
+        taps = tuple(changed[a] if a in pair else None for a in range(x.type.rank))
+        x = node.emit(ResizeLinear(taps), x, suffix="" if start + 2 >= len(order) else f"axes{start}")
+    return x
+
+
+def _is_identity(taps: Taps, size: int) -> bool:
+    positions = [low + weight for low, weight in zip(taps.low, taps.weight, strict=True)]
+    return positions == list(range(size))

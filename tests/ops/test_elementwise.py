@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementwise operators: onnxruntime, numpy and C agree; quantized ones are tables or fixed point."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from onnx_models import (
+    Net,
+    assert_close,
+    c_outputs,
+    check_everywhere,
+    check_quantized,
+    numpy_outputs,
+    onnxruntime_outputs,
+    operators,
+    optimized,
+    random_feeds,
+)
+
+from mcugen.errors import UnsupportedError
+from mcugen.ops.pointwise import BINARY, UNARY
+
+FLOAT_UNARY = sorted(set(UNARY) - {"Not"})
+LOGICAL = {"And", "Or", "Xor"}
+COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+FLOAT_BINARY = sorted(set(BINARY) - LOGICAL)
+ATTRIBUTES = {
+    "LeakyRelu": {"alpha": 0.3},
+    "Elu": {"alpha": 0.7},
+    "Celu": {"alpha": 1.7},
+    "Selu": {"alpha": 1.5, "gamma": 1.25},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
+    "ThresholdedRelu": {"alpha": 0.6},
+}
+
+
+# ------------------------------------------------------------------------------------------------ float
+
+
+def unary_net(*shape: int, attributes: dict[str, dict[str, float]]) -> Net:
+    net = Net(opset=24)
+    net.input("x", *shape)
+    for function in FLOAT_UNARY:
+        net.output(net.op(function, "x", out=function, **attributes.get(function, {})))
+    return net
+
+
+@pytest.mark.parametrize("attributes", [{}, ATTRIBUTES], ids=["defaults", "attributes"])
+def test_every_unary_function(attributes: dict[str, dict[str, float]]):
+    model = unary_net(2, 3, 7, attributes=attributes).model()
+    check_everywhere(model, random_feeds(model, spread=3))
+
+
+def test_every_unary_function_of_special_values():
+    special = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-38, 80.0, -80.0, np.inf, -np.inf, np.nan]
+    model = unary_net(len(special), attributes={}).model()
+    feeds = {"x": np.array(special, np.float32)}
+    assert_close(c_outputs(model, feeds), numpy_outputs(model, feeds))
+
+
+def binary_inputs(net: Net, function: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> list[str]:
+    if function == "Pow":  # of positive numbers
+        return [net.op("Abs", "x"), "y"]
+    if function == "Equal":  # often equal
+        return [net.op("Round", "x"), net.op("Round", "y")]
+    return ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 3, 4), (2, 3, 4)),
+        ((2, 3, 4), (4,)),
+        ((2, 3, 4), (3, 1)),
+        ((2, 3, 4), ()),
+        ((1, 3, 1), (2, 1, 4)),
+        ((5,), (2, 1)),
+        ((2, 1, 3, 1, 2), (1, 4, 1, 5, 1)),
+    ],
+    ids=str,
+)
+def test_every_binary_function_broadcasts(shapes: tuple[tuple[int, ...], tuple[int, ...]]):
+    net = Net()
+    net.input("x", *shapes[0])
+    net.input("y", *shapes[1])
+    for function in FLOAT_BINARY:
+        inputs = binary_inputs(net, function, shapes)
+        try_slope = function == "PRelu" and np.broadcast_shapes(*shapes) != shapes[0]
+        if try_slope:  # the slope must broadcast to x, not the other way
+            continue
+        net.output(
+            net.op(function, *inputs, out=function), dtype=bool if function in COMPARISONS else np.float32
+        )
+    check_everywhere(net.model())
+
+
+def test_both_orders_of_a_constant_operand():
+    net = Net()
+    net.input("x", 2, 3)
+    row = net.const([[0.5, -2.0, 3.0]])
+    for function in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
+        net.output(net.op(function, "x", row, out=f"{function}.right"))
+        net.output(net.op(function, row, "x", out=f"{function}.left"))
+    check_everywhere(net.model())
+
+
+def test_variadic_operators():
+    net = Net()
+    for name, shape in (("a", (2, 3)), ("b", (3,)), ("c", (2, 1))):
+        net.input(name, *shape)
+    for function in ("Sum", "Max", "Min"):
+        for count in (1, 2, 3):
+            net.output(net.op(function, *"abc"[:count], out=f"{function}{count}"))
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 6.0), (-0.5, 0.25), (None, 0.5), (-0.5, None), (None, None), (0.0, None)]
+)
+def test_clip_bounds(low: float | None, high: float | None):
+    net = Net()
+    net.input("x", 30)
+    bounds = ["" if b is None else net.const(b) for b in (low, high)]
+    net.output(net.op("Clip", "x", *bounds))
+    check_everywhere(net.model())
+
+
+def test_where():
+    net = Net()
+    net.input("c", 2, 1, 4, dtype=bool)
+    net.input("x", 3, 4)
+    net.input("y", 1)
+    net.output(net.op("Where", "c", "x", "y", out="floats"))
+    net.output(net.op("Where", net.op("Greater", "x", "y"), "x", net.const(1.5), out="computed"))
+    check_everywhere(net.model())
+
+
+def test_pow_of_constants():
+    net = Net()
+    net.input("x", 20)
+    positive = net.op("Abs", "x")
+    for exponent in (0.0, 0.5, 1.0, 2.0, 3.0, -1.0):
+        net.output(net.op("Pow", positive, net.const(exponent), out=f"to{exponent}"))
+    net.output(net.op("Pow", "x", net.const(2.0), out="square"))
+    check_everywhere(net.model())
+
+
+# --------------------------------------------------------------------------------------------- integers
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_integer_arithmetic(dtype: type):
+    net = Net()
+    net.input("x", 4, 50, dtype=dtype)
+    net.input("y", 50, dtype=dtype)
+    nonzero = net.op("Where", net.op("Equal", "y", net.const(0, dtype)), net.const(7, dtype), "y")
+    net.output(net.op("Div", "x", nonzero, out="Div"), dtype=dtype)
+    for function in ("Add", "Sub", "Mul", "Max", "Min"):
+        net.output(net.op(function, "x", "y", out=function), dtype=dtype)
+    for function in ("Abs", "Neg", "Sign"):
+        net.output(net.op(function, "x", out=function), dtype=dtype)
+    for function in sorted(COMPARISONS):
+        net.output(net.op(function, "x", "y", out=function), dtype=bool)
+    net.output(net.op("Clip", "x", net.const(-5, dtype), net.const(9, dtype), out="Clip"), dtype=dtype)
+    check_everywhere(net.model())
+
+
+def test_int32_wraps_without_undefined_behaviour():
+    net = Net()
+    net.input("x", 4, dtype=np.int32)
+    net.input("y", 4, dtype=np.int32)
+    for function in ("Add", "Sub", "Mul"):
+        net.output(net.op(function, "x", "y", out=function), dtype=np.int32)
+    for function in ("Neg", "Abs"):
+        net.output(net.op(function, "x", out=function), dtype=np.int32)
+    top, bottom = 2**31 - 1, -(2**31)
+    feeds = {
+        "x": np.array([top, bottom, bottom, 65536], np.int32),
+        "y": np.array([1, 1, -1, 65536], np.int32),
+    }
+    model = net.model()
+    assert_close(c_outputs(model, feeds), numpy_outputs(model, feeds))
+
+
+def test_logic():
+    net = Net()
+    net.input("x", 4, 5, dtype=bool)
+    net.input("y", 5, dtype=bool)
+    for function in sorted(LOGICAL):
+        net.output(net.op(function, "x", "y", out=function), dtype=bool)
+    net.output(net.op("Not", "x", out="Not"), dtype=bool)
+    check_everywhere(net.model())
+
+
+def test_casts():
+    net = Net()
+    net.input("f", 60)
+    net.input("i", 60, dtype=np.int32)
+    net.input("b", 60, dtype=bool)
+    wide = net.op("Mul", "f", net.const(40.0))
+    for source in (wide, "i", "b"):
+        for to, dtype in ((TensorProto.INT32, np.int32), (TensorProto.FLOAT, np.float32), (TensorProto.BOOL, bool)):
+            net.output(net.op("Cast", source, to=to, out=f"{source}.{to}"), dtype=dtype)
+    net.output(net.op("Cast", wide, to=TensorProto.INT64, out="wide"), dtype=np.int64)
+    check_everywhere(net.model())
+
+
+def test_float_to_integer_saturates():
+    net = Net()
+    net.input("x", 6)
+    for to, dtype in ((TensorProto.INT8, np.int8), (TensorProto.UINT8, np.uint8), (TensorProto.INT32, np.int32)):
+        net.output(net.op("Cast", "x", to=to, out=f"to{to}"), dtype=dtype)
+    feeds = {"x": np.array([1e20, -1e20, np.inf, -np.inf, np.nan, -7.9], np.float32)}
+    model = net.model()
+    found = c_outputs(model, feeds)
+    assert found[f"to{TensorProto.INT8}"].tolist() == [127, -128, 127, -128, 0, -7]
+    assert found[f"to{TensorProto.UINT8}"].tolist() == [255, 0, 255, 0, 0, 0]
+    assert_close(found, numpy_outputs(model, feeds))
+
+
+@pytest.mark.parametrize("function", ["Exp", "Pow"])
+def test_function_without_integer_kernel_is_refused(function: str):
+    net = Net()
+    net.input("x", 3, dtype=np.int32)
+    net.output(net.op(function, *["x"] * (2 if function == "Pow" else 1)), dtype=np.int32)
+    with pytest.raises(UnsupportedError, match=rf"{function}: the element type must be .* found: int32"):
+        optimized(net.model())
+
+
+# ------------------------------------------------------------------------------------------------- int8
+
+
+def test_every_unary_function_of_int8_is_a_table():
+    net = Net(opset=24)
+    net.input("q", 256, dtype=np.int8)
+    real = net.dequantize("q", 0.05, -13)
+    for function in FLOAT_UNARY:
+        net.output(net.quantize(net.op(function, real), 0.04, 21, out=function), dtype=np.int8)
+    model = net.model()
+    assert set(operators(optimized(model))) == {"lookup"}
+    feeds = {"q": np.arange(-128, 128).astype(np.int8)}
+    check_quantized(model, feeds, share=0.02)
+
+
+def test_table_of_uint8():
+    net = Net()
+    net.input("q", 256, dtype=np.uint8)
+    real = net.op("Sigmoid", net.dequantize("q", 0.05, 130, np.uint8))
+    net.output(net.quantize(real, 1 / 256, 0, np.uint8, out="y"), dtype=np.uint8)
+    check_quantized(net.model(), {"q": np.arange(256).astype(np.uint8)})
+
+
+def test_a_chain_of_functions_and_scalars_is_one_table():
+    net = Net()
+    net.input("q", 256, dtype=np.int8)
+    real = net.op("Add", net.op("Mul", net.dequantize("q", 0.1, 5), net.const(0.3)), net.const(1.0))
+    net.output(net.quantize(net.op("Tanh", net.op("Relu", real)), 0.01, -100, out="y"), dtype=np.int8)
+    model = net.model()
+    assert operators(optimized(model)) == ["lookup"]
+    check_quantized(model, {"q": np.arange(-128, 128).astype(np.int8)})
+
+
+def random_quant(random: np.random.Generator) -> tuple[float, int]:
+    zero = random.choice([-128, 127, 0, *random.integers(-128, 128, 3)])
+    return float(np.float32(10 ** random.uniform(-3, 0))), int(zero)
+
+
+@pytest.mark.parametrize("function", ["Add", "Sub", "Mul"])
+def test_int8_arithmetic_over_random_scales_and_zero_points(function: str):
+    random = np.random.default_rng(5)
+    net = Net()
+    for case in range(16):
+        (sa, za), (sb, zb), (sy, zy) = (random_quant(random) for _ in range(3))
+        if function != "Mul":  # of a size that the sum does not saturate everywhere
+            sy = max(sa, sb) * float(random.uniform(0.5, 2))
+        a, b = (net.input(f"{name}{case}", 50, 20, dtype=np.int8) for name in "ab")
+        result = net.op(function, net.dequantize(a, sa, za), net.dequantize(b, sb, zb))
+        net.output(net.quantize(result, sy, zy, out=f"y{case}"), dtype=np.int8)
+    model = net.model()
+    assert set(operators(optimized(model))) == {function.lower()}
+    check_quantized(model)
