@@ -102,8 +102,8 @@ class Figures:
     """Inputs and outputs, and all activations that the compiler places there."""
     static: int
     stack: int
-    error: float
-    """Largest deviation from ONNX Runtime: relative for float outputs, in steps for integers."""
+    error: float | None
+    """Largest deviation from ONNX Runtime: relative for float outputs, in steps for integers; None: unknown."""
 
     @property
     def flash(self) -> int:
@@ -331,11 +331,11 @@ def measure_emx(subject: Subject, board: Board) -> Outcome:
 
 def _outcome(subject: Subject, board: Board, bundle: Bundle, compiler: str, note: str) -> Outcome:
     run = simulate(bundle, board, [subject.sample], workdir=_folder(subject, board, compiler))
-    figures = figures_of(bundle, run, largest_error(run.outputs[0], subject.reference))
+    error = largest_error(run.outputs[0], subject.reference)
     integer = all(array.dtype.kind != "f" for array in subject.reference.values())
-    if figures.error > (INT_TOLERANCE if integer else FLOAT_TOLERANCE):
-        note = f"{compiler} WRONG: {figures.error:.3g} off {note}".strip()
-    return Outcome(figures, note)
+    if error > (INT_TOLERANCE if integer else FLOAT_TOLERANCE):
+        note = f"{compiler} WRONG: {error:.3g} off; {note}".removesuffix("; ")
+    return Outcome(figures_of(bundle, run, error), note)
 
 
 def figures_of(bundle: Bundle, run: Execution, error: float) -> Figures:
@@ -387,7 +387,7 @@ def measure_tflm(anchors: Mapping[str, Any], subject: Subject, board: Board) -> 
             arena=recorded["arena"],
             static=recorded["ram_static"] - recorded["arena"],
             stack=recorded["stack"],
-            error=0.0,
+            error=None,
         )
     )
 

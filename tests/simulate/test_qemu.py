@@ -60,6 +60,22 @@ def test_int8_outputs_and_measurements(board: Board):
     assert execution.layer_instructions is None
 
 
+def test_flags_of_the_board_overrule_the_optimization_level():
+    model = tiny(
+        """
+        #ifdef __OPTIMIZE_SIZE__
+        *((int8_t *)arena + 16) = 1;
+        #else
+        *((int8_t *)arena + 16) = 2;
+        #endif
+        return 0;
+        """
+    )
+    small = dataclasses.replace(M4, cflags=(*M4.cflags, "-Os"))
+    found = [int(simulate(model, b, ONE, measure=False).outputs[0]["y"][0]) for b in (small, M4)]
+    assert found == [1, 2]
+
+
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_float_outputs_of_several_inputs(board: Board):
     model = tiny(
