@@ -43,7 +43,9 @@ class Net:
     def op(self, op_type: str, *inputs: str, out: str = "", domain: str = "", **attributes: object) -> str:
         return self.ops(op_type, *inputs, outs=[out or f"t{len(self.nodes)}"], domain=domain, **attributes)[0]
 
-    def ops(self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object) -> list[str]:
+    def ops(
+        self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object
+    ) -> list[str]:
         """A node of several outputs. Its name is the operator and the first output."""
         name = f"{op_type}_{outs[0]}"
         node = helper.make_node(op_type, inputs, outs, name, domain=domain, **attributes)
@@ -64,12 +66,17 @@ class Net:
         """QuantizeLinear, then DequantizeLinear."""
         return self.dequantize(self.quantize(x, scale, zero, dtype), scale, zero, dtype, out)
 
-    def model(self, name: str = "net") -> onnx.ModelProto:
+    def plain_model(self, name: str = "net") -> onnx.ModelProto:
+        """The model as written, with the output shapes that were given: it need not be right."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.constants)
         opsets = [helper.make_opsetid("", self.opset)]
         if any(node.domain for node in self.nodes):
             opsets.append(helper.make_opsetid(MICROSOFT, 1))
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
+        return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
+
+    def model(self, name: str = "net") -> onnx.ModelProto:
+        """The model with inferred output shapes."""
+        model = self.plain_model(name)
         inferred = onnx.shape_inference.infer_shapes(model).graph.output
         for output, found in zip(model.graph.output, inferred, strict=True):
             output.CopyFrom(found)

@@ -37,18 +37,25 @@ class Cast(Elementwise):
         """numpy's conversion, saturating where C would be undefined."""
         (x,) = arrays
         if x.dtype.kind == "f" and self.to.numpy.kind in "iu":
-            limits = np.iinfo(self.to.numpy)
-            x = np.clip(np.trunc(np.nan_to_num(x)).astype(np.float64), limits.min, limits.max)
+            low, high = self._limits()
+            whole = np.trunc(np.nan_to_num(x).astype(np.float64))
+            inside = np.where((whole > low) & (whole < high), whole, 0.0).astype(np.int64)
+            x = np.where(whole <= low, low, np.where(whole >= high, high, inside))
         return (x.astype(self.to.numpy),)
+
+    def _limits(self) -> tuple[int, int]:
+        """Where conversion from float saturates; uint64 at 2^63 - 1 already."""
+        limits = np.iinfo(self.to.numpy)
+        return int(limits.min), min(int(limits.max), 2**63 - 1)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """A C cast, through a saturating helper from float to integer."""
         if self.to is DType.BOOL:
             return f"({args[0]} != 0)"
         if sig.input(0).dtype.is_float and not self.to.is_float:
-            limits = np.iinfo(self.to.numpy)
-            low, high = scalar(max(int(limits.min), -(2**31))), scalar(min(int(limits.max), 2**31 - 1))
-            return f"({self.to.c})mcugen_truncate({args[0]}, {low}, {high})"
+            low, high = self._limits()
+            helper = "mcugen_truncate" if high < 2**31 else "mcugen_truncate64"
+            return f"({self.to.c}){helper}({args[0]}, {scalar(low)}, {scalar(high)})"
         return f"({self.to.c}){args[0]}"
 
 
@@ -134,7 +141,9 @@ class Requantize(Elementwise):
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Dequantize, quantize."""
+        """Dequantize, quantize; of reals (while its table is made) nothing."""
+        if sig.input(0).quant is None:
+            return (arrays[0],)
         return (quantize(dequantize(arrays[0], sig.input(0).q), sig.output.q, sig.output.dtype),)
 
 

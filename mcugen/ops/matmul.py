@@ -74,10 +74,28 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     b = _integer_bias(bias, unit, len(data))
     if b is None or (np.abs(data).reshape(len(data), -1).sum(1) * 255 + np.abs(b)).max() >= 2**31:
         return None
+    quant, b = _carry_constant_channels(QuantParams(wq.scale, 0, wq.axis), data, b, xq, sig.output)
     narrow = np.int8 if np.abs(data).max(initial=0) < 128 else np.int16
-    weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), QuantParams(wq.scale, 0, wq.axis))
+    weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), quant)
     name = bias.name if bias is not None else f"{w.name}.bias"
     return [x, weights, graph.constant(f"{name}.int", b.astype(np.int32))]
+
+
+def _carry_constant_channels(
+    quant: QuantParams, weights: Array, bias: Array, x: QuantParams, out: TensorType
+) -> tuple[QuantParams, Array]:
+    """Channels whose weights are all 0 get a scale of which fixed point loses nothing.
+
+    Training leaves dead channels with scales near 0 and a bias near 2^30, whose product a multiplier of a few
+    bits would miss by whole steps. Such a channel is a constant: bias · scale, in any unit.
+    """
+    dead = ~weights.reshape(len(weights), -1).any(1)
+    if quant.axis is None or out.quant is None or not dead.any():
+        return quant, bias
+    unit = out.quant.scale[0] * 2.0**-16 / x.scale[0]
+    steps = np.clip(bias * quant.scales / unit, -(2**30), 2**30)
+    scales = np.where(dead, unit, quant.scales)
+    return QuantParams(tuple(map(float, scales)), 0, quant.axis), np.where(dead, np.rint(steps), bias).astype(np.int64)
 
 
 def _integer_bias(bias: Value | None, unit: Array, channels: int) -> Array | None:

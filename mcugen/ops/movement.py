@@ -457,6 +457,8 @@ def _import_split(node: OnnxNode) -> list[Value]:
     count, size = len(node.outputs), x.type.shape[axis]
     each = -(-size // count)
     sizes = node.ints("split", 1) or [min(each, size - each * i) for i in range(count)]
+    if len(sizes) != count or sum(sizes) != size or min(sizes) < 0:
+        raise Refusal("Split: the parts must sum up to the axis", f"{sizes} of {size}", "repair the model")
     results, start = [], 0
     for index, part in enumerate(sizes):
         starts, shape = [0] * x.type.rank, list(x.type.shape)
@@ -513,7 +515,11 @@ def _import_gather(node: OnnxNode) -> list[Value]:
     x, axis = node.input(0), node.attr("axis", 0)
     axis = normalize_axis(node, axis, x.type.rank)
     indices = node.const(1, "the index")
-    flat = [int(i) % x.type.shape[axis] for i in indices.reshape(-1)]
+    size = x.type.shape[axis]
+    if indices.size and not -size <= indices.min() <= indices.max() < size:
+        found = f"{indices.min()} to {indices.max()} of {size}"
+        raise Refusal("Gather: indices must lie within the axis", found, "repair the model")
+    flat = [int(i) % size for i in indices.reshape(-1)]
     step = flat[1] - flat[0] if len(flat) > 1 else 1
     if not flat or any(b - a != step for a, b in pairwise(flat)) or step == 0:
         raise Refusal("Gather: constant indices must step evenly", f"{flat[:8]}", "use a slice")

@@ -60,9 +60,15 @@ class Clamp(Elementwise):
         if math.isinf(self.low) and math.isinf(self.high):
             return args[0]
         limits = np.iinfo(dtype.numpy)
-        low, high = max(self.low, float(limits.min)), min(self.high, float(limits.max))
-        least, most = scalar(int(low)), scalar(int(high))
-        return f"({args[0]} < {least} ? {least} : {args[0]} > {most} ? {most} : {args[0]})"
+        low = int(limits.min if self.low <= limits.min else self.low)
+        high = int(limits.max if self.high >= limits.max else self.high)
+        least, most = scalar(low), scalar(high)
+        return f"({dtype.c})({args[0]} < {least} ? {least} : {args[0]} > {most} ? {most} : {args[0]})"
+
+
+def _unsigned(dtype: DType) -> str:
+    """The unsigned C type in which integers of that type wrap: at least 32 bits, else C would promote it to int."""
+    return "uint64_t" if dtype.nbytes == 8 else "uint32_t"
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float32])
@@ -78,8 +84,8 @@ class Function:
 
 
 UNARY: dict[str, Function] = {
-    "Abs": Function(np.abs, "fabsf({x})", "{x} < 0 ? ({t})-{x} : {x}"),
-    "Neg": Function(np.negative, "-{x}", "({t})-{x}"),
+    "Abs": Function(np.abs, "fabsf({x})", "({t})({x} < 0 ? 0u - ({u}){x} : ({u}){x})"),
+    "Neg": Function(np.negative, "-{x}", "({t})(0u - ({u}){x})"),
     "Exp": Function(np.exp, "expf({x})"),
     "Log": Function(np.log, "logf({x})"),
     "Sqrt": Function(np.sqrt, "sqrtf({x})"),
@@ -156,12 +162,12 @@ class Unary(Elementwise):
         """The row's C text."""
         row, dtype = UNARY[self.function], sig.output.dtype
         constants = dict(zip("ab", map(scalar, self.constants), strict=False))
-        return (row.c if dtype.is_float else row.ints).format(x=args[0], t=dtype.c, **constants)
+        return (row.c if dtype.is_float else row.ints).format(x=args[0], t=dtype.c, u=_unsigned(dtype), **constants)
 
 
 # --------------------------------------------------------------------------------------------- two operands
 
-_WRAP = "({t})((u{t}){x} {op} (u{t}){y})"  # unsigned arithmetic wraps; signed overflow is undefined in C
+_WRAP = "({t})(({u}){x} {op} ({u}){y})"  # unsigned arithmetic wraps; signed overflow is undefined in C
 
 
 def _wrapping(op: str) -> str:
@@ -172,8 +178,9 @@ def _divide(x: Array, y: Array) -> Array:
     if x.dtype.kind == "f":
         ratio: Array = x / y
         return ratio
-    quotient = np.abs(x.astype(np.int64)) // np.maximum(np.abs(y.astype(np.int64)), 1)
-    truncated: Array = np.sign(x) * np.sign(y) * quotient
+    divisor = np.where(y == 0, np.ones_like(y), y)
+    floor, rest = x // divisor, x % divisor
+    truncated: Array = np.where(y == 0, 0, floor + ((rest != 0) & ((x < 0) != (y < 0))))
     return truncated
 
 
@@ -183,8 +190,8 @@ BINARY: dict[str, Function] = {
     "Mul": Function(np.multiply, "{x} * {y}", _wrapping("*")),
     "Div": Function(_divide, "{x} / {y}", "({t})({y} == 0 ? 0 : {x} / {y})"),
     "Pow": Function(np.power, "powf({x}, {y})"),
-    "Max": Function(np.maximum, "mcugen_maxf({x}, {y})", "({x} > {y} ? {x} : {y})"),
-    "Min": Function(np.minimum, "mcugen_minf({x}, {y})", "({x} < {y} ? {x} : {y})"),
+    "Max": Function(np.maximum, "({x} >= {y} || {x} != {x} ? {x} : {y})", "({x} > {y} ? {x} : {y})"),
+    "Min": Function(np.minimum, "({x} <= {y} || {x} != {x} ? {x} : {y})", "({x} < {y} ? {x} : {y})"),
     "PRelu": Function(lambda x, s: np.where(x < 0, s * x, x), "({x} < 0.0f ? {y} * {x} : {x})"),
     "Equal": Function(np.equal, "{x} == {y}", "{x} == {y}"),
     "Greater": Function(np.greater, "{x} > {y}", "{x} > {y}"),
@@ -276,7 +283,9 @@ class Binary(Elementwise):
         if out.quant is None:
             text = BINARY[self.function]
             dtype = sig.input(0).dtype
-            body = (text.c if dtype.is_float else text.ints).format(x=x, y=y, t=dtype.c)
+            body = (text.c if dtype.is_float else text.ints).format(x=x, y=y, t=dtype.c, u=_unsigned(dtype))
+            if self.function == "Div" and dtype.numpy.kind == "i":  # the least integer over -1 overflows
+                body = f"({dtype.c})({y} == -1 ? ({dtype.c})(0u - ({_unsigned(dtype)}){x}) : {body})"
             return clamp_text(body, self.clamp, scalar)
         limits = ", ".join(scalar(v) for v in clamp_range(self.clamp, out.q, out.dtype))
         if self.function == "Mul":

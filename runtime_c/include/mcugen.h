@@ -128,4 +128,16 @@ static inline int32_t mcugen_truncate(float v, int32_t low, int32_t high)
     return v >= (float)high ? high : (int32_t)v;
 }
 
+/* The same for wider limits. */
+static inline int64_t mcugen_truncate64(float v, int64_t low, int64_t high)
+{
+    if (v != v) {
+        return 0;
+    }
+    if (v <= (float)low) {
+        return low;
+    }
+    return v >= (float)high ? high : (int64_t)v;
+}
+
 #endif /* MCUGEN_H */

@@ -60,39 +60,50 @@ def test_every_unary_function_of_special_values():
     assert_close(c_outputs(model, feeds), numpy_outputs(model, feeds))
 
 
-def binary_inputs(net: Net, function: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> list[str]:
-    if function == "Pow":  # of positive numbers
-        return [net.op("Abs", "x"), "y"]
-    if function == "Equal":  # often equal
-        return [net.op("Round", "x"), net.op("Round", "y")]
-    return ["x", "y"]
-
-
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        ((2, 3, 4), (2, 3, 4)),
-        ((2, 3, 4), (4,)),
-        ((2, 3, 4), (3, 1)),
-        ((2, 3, 4), ()),
-        ((1, 3, 1), (2, 1, 4)),
-        ((5,), (2, 1)),
-        ((2, 1, 3, 1, 2), (1, 4, 1, 5, 1)),
-    ],
-    ids=str,
-)
-def test_every_binary_function_broadcasts(shapes: tuple[tuple[int, ...], tuple[int, ...]]):
+def test_every_binary_function_of_special_values():
+    special = [0.0, -0.0, 1.5, -2.0, 1e-38, 3e38, np.inf, -np.inf, np.nan]
     net = Net()
-    net.input("x", *shapes[0])
-    net.input("y", *shapes[1])
+    net.input("x", len(special), 1)
+    net.input("y", len(special))
     for function in FLOAT_BINARY:
-        inputs = binary_inputs(net, function, shapes)
-        try_slope = function == "PRelu" and np.broadcast_shapes(*shapes) != shapes[0]
-        if try_slope:  # the slope must broadcast to x, not the other way
-            continue
         net.output(
-            net.op(function, *inputs, out=function), dtype=bool if function in COMPARISONS else np.float32
+            net.op(function, "x", "y", out=function), dtype=bool if function in COMPARISONS else np.float32
         )
+    values = np.array(special, np.float32)
+    feeds = {"x": values[:, None], "y": values}
+    model = net.model()
+    assert_close(c_outputs(model, feeds), numpy_outputs(model, feeds))
+
+
+def operands(net: Net, function: str, inputs: list[str]) -> list[str]:
+    if function == "Pow":  # of positive numbers
+        return [net.op("Abs", inputs[0]), inputs[1]]
+    if function == "Equal":  # often equal
+        return [net.op("Round", x) for x in inputs]
+    return inputs
+
+
+SHAPES = [
+    ((2, 3, 4), (2, 3, 4)),
+    ((2, 3, 4), (4,)),
+    ((2, 3, 4), (3, 1)),
+    ((2, 3, 4), ()),
+    ((1, 3, 1), (2, 1, 4)),
+    ((5,), (2, 1)),
+    ((2, 1, 3, 1, 2), (1, 4, 1, 5, 1)),
+]
+
+
+@pytest.mark.parametrize("functions", [FLOAT_BINARY[::2], FLOAT_BINARY[1::2]], ids=" ".join)
+def test_every_binary_function_broadcasts(functions: list[str]):
+    net = Net()
+    for case, (x, y) in enumerate(SHAPES):
+        inputs = [net.input(f"x{case}", *x), net.input(f"y{case}", *y)]
+        for function in functions:
+            if function == "PRelu" and np.broadcast_shapes(x, y) != x:
+                continue  # its slope must broadcast to x, not the other way
+            result = net.op(function, *operands(net, function, inputs), out=f"{function}.{case}")
+            net.output(result, dtype=bool if function in COMPARISONS else np.float32)
     check_everywhere(net.model())
 
 
@@ -116,14 +127,12 @@ def test_variadic_operators():
     check_everywhere(net.model())
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(0.0, 6.0), (-0.5, 0.25), (None, 0.5), (-0.5, None), (None, None), (0.0, None)]
-)
-def test_clip_bounds(low: float | None, high: float | None):
+def test_clip_bounds():
     net = Net()
     net.input("x", 30)
-    bounds = ["" if b is None else net.const(b) for b in (low, high)]
-    net.output(net.op("Clip", "x", *bounds))
+    for low, high in ((0.0, 6.0), (-0.5, 0.25), (None, 0.5), (-0.5, None), (None, None), (0.0, None)):
+        bounds = ["" if b is None else net.const(b) for b in (low, high)]
+        net.output(net.op("Clip", "x", *bounds, out=f"from {low} to {high}"))
     check_everywhere(net.model())
 
 
@@ -150,7 +159,7 @@ def test_pow_of_constants():
 # --------------------------------------------------------------------------------------------- integers
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
 def test_integer_arithmetic(dtype: type):
     net = Net()
     net.input("x", 4, 50, dtype=dtype)
@@ -159,27 +168,30 @@ def test_integer_arithmetic(dtype: type):
     net.output(net.op("Div", "x", nonzero, out="Div"), dtype=dtype)
     for function in ("Add", "Sub", "Mul", "Max", "Min"):
         net.output(net.op(function, "x", "y", out=function), dtype=dtype)
-    for function in ("Abs", "Neg", "Sign"):
+    for function in ("Abs", "Neg", "Sign") if dtype is not np.uint8 else ():
         net.output(net.op(function, "x", out=function), dtype=dtype)
     for function in sorted(COMPARISONS):
         net.output(net.op(function, "x", "y", out=function), dtype=bool)
-    net.output(net.op("Clip", "x", net.const(-5, dtype), net.const(9, dtype), out="Clip"), dtype=dtype)
+    low, high = net.const(3, dtype), net.const(9, dtype)
+    for name, bounds in (("both", (low, high)), ("low", (low,)), ("high", ("", high))):
+        net.output(net.op("Clip", "x", *bounds, out=name), dtype=dtype)
     check_everywhere(net.model())
 
 
-def test_int32_wraps_without_undefined_behaviour():
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.int32, np.uint32, np.int64])
+def test_integers_wrap_without_undefined_behaviour(dtype: type):
     net = Net()
-    net.input("x", 4, dtype=np.int32)
-    net.input("y", 4, dtype=np.int32)
-    for function in ("Add", "Sub", "Mul"):
-        net.output(net.op(function, "x", "y", out=function), dtype=np.int32)
-    for function in ("Neg", "Abs"):
-        net.output(net.op(function, "x", out=function), dtype=np.int32)
-    top, bottom = 2**31 - 1, -(2**31)
-    feeds = {
-        "x": np.array([top, bottom, bottom, 65536], np.int32),
-        "y": np.array([1, 1, -1, 65536], np.int32),
-    }
+    net.input("x", 7, dtype=dtype)
+    net.input("y", 7, dtype=dtype)
+    for function in ("Add", "Sub", "Mul", "Div"):
+        net.output(net.op(function, "x", "y", out=function), dtype=dtype)
+    for function in ("Neg", "Abs") if np.dtype(dtype).kind == "i" else ():
+        net.output(net.op(function, "x", out=function), dtype=dtype)
+    limits = np.iinfo(dtype)
+    minus_one = np.array(-1).astype(dtype)
+    x = [limits.max, limits.max, limits.min, limits.min, limits.min, 5, limits.max]
+    y = [1, limits.max, 1, minus_one, limits.min, 0, minus_one]
+    feeds = {"x": np.array(x, dtype), "y": np.array(y, dtype)}
     model = net.model()
     assert_close(c_outputs(model, feeds), numpy_outputs(model, feeds))
 
@@ -201,16 +213,29 @@ def test_casts():
     net.input("b", 60, dtype=bool)
     wide = net.op("Mul", "f", net.const(40.0))
     for source in (wide, "i", "b"):
-        for to, dtype in ((TensorProto.INT32, np.int32), (TensorProto.FLOAT, np.float32), (TensorProto.BOOL, bool)):
+        for to, dtype in (
+            (TensorProto.INT32, np.int32),
+            (TensorProto.FLOAT, np.float32),
+            (TensorProto.BOOL, bool),
+        ):
             net.output(net.op("Cast", source, to=to, out=f"{source}.{to}"), dtype=dtype)
     net.output(net.op("Cast", wide, to=TensorProto.INT64, out="wide"), dtype=np.int64)
+    net.output(
+        net.op("Cast", net.op("Mul", wide, net.const(1e9)), to=TensorProto.INT64, out="wider"), dtype=np.int64
+    )
     check_everywhere(net.model())
 
 
 def test_float_to_integer_saturates():
     net = Net()
     net.input("x", 6)
-    for to, dtype in ((TensorProto.INT8, np.int8), (TensorProto.UINT8, np.uint8), (TensorProto.INT32, np.int32)):
+    for to, dtype in (
+        (TensorProto.INT8, np.int8),
+        (TensorProto.UINT8, np.uint8),
+        (TensorProto.INT32, np.int32),
+        (TensorProto.INT64, np.int64),
+        (TensorProto.UINT32, np.uint32),
+    ):
         net.output(net.op("Cast", "x", to=to, out=f"to{to}"), dtype=dtype)
     feeds = {"x": np.array([1e20, -1e20, np.inf, -np.inf, np.nan, -7.9], np.float32)}
     model = net.model()

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many one-operator cases in one model, so that a single C build checks them all."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnx_models import (
+    Net,
+    assert_close,
+    c_outputs,
+    numpy_outputs,
+    onnxruntime_outputs,
+    operators,
+    optimized,
+    random_feeds,
+)
+
+from mcugen.compiler import compile_model
+
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only")
+COMPILERS = (("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-std=c++11", "-x", "c++"))
+
+Quant = tuple[float, int]
+SPREAD = 0.013
+"""A scale without a simple ratio to any other: exact ties do not occur, however they would be rounded."""
+
+
+class Cases:
+    """A model of independent operators: case i reads x{i} and gives y{i}."""
+
+    def __init__(self, opset: int = 20) -> None:
+        self.net = Net(opset)
+        self.quants: list[Quant] = []
+        self.count = 0
+
+    def add(
+        self,
+        op_type: str,
+        shape: tuple[int, ...],
+        *constants: np.ndarray | None,
+        dtype: type = np.float32,
+        out: type | None = None,
+        **attributes: object,
+    ) -> None:
+        """The operator on an input of that shape; `constants` are its further inputs (None: left out)."""
+        x = self.net.input(f"x{self.count}", *shape, dtype=dtype)
+        y = self.net.op(op_type, x, *self._constants(constants), out=f"y{self.count}", **attributes)
+        self.net.output(y, dtype=out or dtype)
+        self.count += 1
+
+    def add_int8(
+        self,
+        op_type: str,
+        shape: tuple[int, ...],
+        x: Quant,
+        y: Quant,
+        *constants: np.ndarray | None,
+        **attributes: object,
+    ) -> None:
+        """The operator between DequantizeLinear by `x` and QuantizeLinear by `y`."""
+        q = self.net.input(f"x{self.count}", *shape, dtype=np.int8)
+        operands = (self.net.dequantize(q, *x), *self._constants(constants))
+        real = self.net.op(op_type, *operands, out=f"real{self.count}", **attributes)
+        self.net.output(self.net.quantize(real, *y, out=f"y{self.count}"), dtype=np.int8)
+        self.quants.append(y)
+        self.count += 1
+
+    def _constants(self, arrays: tuple[np.ndarray | None, ...]) -> list[str]:
+        return ["" if a is None else self.net.const(a, a.dtype.type) for a in arrays]
+
+    def check_float(self, relative: float = 1e-5) -> None:
+        """onnxruntime ≈ numpy ≈ C; integer outputs are equal."""
+        model = self.net.model()
+        feeds = random_feeds(model, spread=2.0)
+        reference = numpy_outputs(model, feeds)
+        assert_close(reference, onnxruntime_outputs(model, feeds), relative)
+        assert_close(c_outputs(model, feeds), reference, relative)
+        check_warnings(model)
+
+    def check_int8(self, share: float = 0.005, slack: float = 0.01) -> None:
+        """All integers; every element is a right rounding of the real result; C = numpy.
+
+        Rounding is right within half a step and `slack`. All elements together differ from onnxruntime in
+        less than `share`, and by 1 at most.
+        """
+        model = self.net.model()
+        assert not {"quantize", "dequantize"} & set(operators(optimized(model)))
+        feeds = random_feeds(model)
+        found, expected = numpy_outputs(model, feeds), onnxruntime_outputs(self._with_reals(model), feeds)
+        differing = total = 0
+        for case, (scale, zero) in enumerate(self.quants):
+            q = found[f"y{case}"].astype(np.float64)
+            exact = np.clip(expected[f"real{case}"].astype(np.float64) / scale + zero, -128, 127)
+            assert np.abs(q - exact).max() <= 0.5 + slack, f"case {case}"
+            difference = np.abs(q - expected[f"y{case}"])
+            assert difference.max() <= 1, f"case {case}"
+            differing, total = differing + int((difference > 0).sum()), total + q.size
+        assert differing < share * total, f"{differing} of {total}"
+        assert_close(c_outputs(model, feeds), found)
+        check_warnings(model)
+
+    def _with_reals(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The model with the tensors before quantization as outputs."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        for case in range(len(self.quants)):
+            copy.graph.output.append(helper.make_tensor_value_info(f"real{case}", TensorProto.FLOAT, None))
+        return copy
+
+
+def check_warnings(model: onnx.ModelProto) -> None:
+    """The generated C has no warning in any installed compiler, as C99 and as C++."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = compile_model(model).write(Path(place) / "c")
+        for command in COMPILERS:
+            if shutil.which(command[0]):
+                sources = [name.name for name in sorted(folder.glob("*.c"))]
+                subprocess.run([*command, *WARNINGS, *sources], cwd=folder, check=True)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that move elements: onnxruntime, numpy and C agree, on every element type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx_models import (
+    Net,
+    assert_close,
+    c_outputs,
+    check_everywhere,
+    check_quantized,
+    numpy_outputs,
+    operators,
+    optimized,
+    random_feeds,
+)
+
+from mcugen.errors import McugenError, UnsupportedError
+
+SIZES = (2, 3, 4, 5)
+TOP = 2**63 - 1
+
+
+def net_of_x(*shape: int, dtype: type = np.float32) -> Net:
+    net = Net()
+    net.input("x", *shape, dtype=dtype)
+    return net
+
+
+def ints(net: Net, values: object) -> str:
+    return net.const(values, np.int64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint8, np.int16, np.int32, np.int64, bool])
+def test_every_element_type(dtype: type):
+    net = net_of_x(2, 3, 4, dtype=dtype)
+    net.output(net.op("Transpose", "x", perm=[2, 0, 1], out="transpose"), dtype=dtype)
+    net.output(net.op("Concat", "x", "x", axis=1, out="concat"), dtype=dtype)
+    net.output(net.op("Reshape", "x", ints(net, [4, 6]), out="reshape"), dtype=dtype)
+    net.output(net.op("Slice", "x", ints(net, [1]), ints(net, [4]), ints(net, [2]), out="slice"), dtype=dtype)
+    check_everywhere(net.model())
+
+
+def test_reshape_and_its_kin():
+    net = net_of_x(2, 1, 3, 4)
+    for index, shape in enumerate(([2, 12], [-1], [0, -1, 2], [0, 0, 0, 4], [1, 24, 1])):
+        net.output(net.op("Reshape", "x", ints(net, shape), out=f"reshape{index}"))
+    for axis in (0, 2, -1):
+        net.output(net.op("Flatten", "x", axis=axis, out=f"flatten{axis}"))
+    net.output(net.op("Squeeze", "x", out="squeeze"))
+    net.output(net.op("Squeeze", "x", ints(net, [-3]), out="squeeze-3"))
+    for index, axes in enumerate(([0], [1, -1], [5, 0])):
+        net.output(net.op("Unsqueeze", "x", ints(net, axes), out=f"unsqueeze{index}"))
+    check_everywhere(net.model())
+
+
+def test_transposes():
+    net = net_of_x(*SIZES)
+    net.output(net.op("Transpose", "x", out="reversed"))
+    for perm in ([0, 2, 3, 1], [0, 3, 1, 2], [1, 0, 3, 2], [0, 1, 3, 2], [3, 1, 0, 2]):
+        net.output(net.op("Transpose", "x", perm=perm, out="".join(map(str, perm))))
+    check_everywhere(net.model())
+
+
+def test_slices():
+    net = net_of_x(*SIZES)
+    cases = [
+        ([1], [3], [2], [1]),
+        ([0, 0], [TOP, TOP], [1, 3], [2, 3]),
+        ([-2], [TOP], [-1], [1]),
+        ([4], [-6], [3], [-1]),
+        ([TOP], [-TOP - 1], [0], [-1]),
+        ([3, 2], [0, -100], [2, 1], [-2, -1]),
+        ([-100], [100], [3], [3]),
+    ]
+    for index, (starts, ends, axes, steps) in enumerate(cases):
+        inputs = [ints(net, values) for values in (starts, ends, axes, steps)]
+        net.output(net.op("Slice", "x", *inputs, out=f"slice{index}"))
+    net.output(net.op("Slice", "x", ints(net, [1, 1]), ints(net, [2, 3]), out="first axes"))
+    check_everywhere(net.model())
+
+
+def test_splits():
+    net = net_of_x(*SIZES)
+    net.output(*net.ops("Split", "x", outs=["a0", "a1"], axis=2))
+    net.output(*net.ops("Split", "x", ints(net, [1, 3, 1]), outs=["b0", "b1", "b2"], axis=-1))
+    check_everywhere(net.model())
+    uneven = net_of_x(2, 7)
+    uneven.opset = 18
+    uneven.output(*uneven.ops("Split", "x", outs=["a", "b", "c"], axis=1, num_outputs=3))
+    check_everywhere(uneven.model())
+
+
+def test_concats():
+    net = net_of_x(*SIZES)
+    net.input("y", *SIZES)
+    constant = net.const(np.ones((2, 1, 4, 5)))
+    net.output(net.op("Concat", "x", constant, "y", axis=1, out="channels"))
+    net.output(net.op("Concat", "x", "y", "x", axis=-1, out="last"))
+    net.output(net.op("Concat", "x", axis=0, out="single"))
+    net.output(net.op("Concat", "x", "y", axis=0, out="first"))
+    check_everywhere(net.model())
+
+
+def test_expands_and_tiles():
+    net = net_of_x(3, 1, 2)
+    for index, shape in enumerate(([3, 4, 2], [2, 3, 1, 2], [1], [5, 1, 1, 1])):
+        net.output(net.op("Expand", "x", ints(net, shape), out=f"expand{index}"))
+    for index, repeats in enumerate(([1, 1, 1], [2, 3, 1], [1, 1, 4], [2, 2, 2])):
+        net.output(net.op("Tile", "x", ints(net, repeats), out=f"tile{index}"))
+    check_everywhere(net.model())
+
+
+def test_pads():
+    net = net_of_x(2, 3, 4)
+    net.output(net.op("Pad", "x", ints(net, [0, 1, 2, 1, 0, 3]), out="zero"))
+    net.output(net.op("Pad", "x", ints(net, [0, 0, 1, 0, 2, 0]), net.const(2.5), out="value"))
+    net.output(net.op("Pad", "x", ints(net, [0, -1, 1, 0, 0, -2]), out="cropped"))
+    net.output(net.op("Pad", "x", ints(net, [0] * 6), out="nothing"))
+    net.output(net.op("Pad", "x", ints(net, [1] * 6), net.const(-np.inf), out="infinite"))
+    check_everywhere(net.model())
+
+
+def test_pad_of_chosen_axes():
+    net = net_of_x(2, 3, 4)
+    net.opset = 18
+    net.output(net.op("Pad", "x", ints(net, [1, 2, 3, 0]), "", ints(net, [2, -3])))
+    check_everywhere(net.model())
+
+
+def test_gathers():
+    net = net_of_x(*SIZES)
+    for index, (indices, axis) in enumerate(
+        ((1, 1), ([1], 1), ([0, 1, 2], 1), ([-1, -2, -3], 2), ([[0, 2], [4, 6 - 10 + 10]][:1], 3), (-1, 3))
+    ):
+        net.output(net.op("Gather", "x", ints(net, indices), axis=axis, out=f"gather{index}"))
+    check_everywhere(net.model())
+
+
+def test_outputs_that_need_no_code():
+    net = net_of_x(2, 3)
+    constant = net.const([[1.0, -0.0, np.inf]], name="constant")
+    net.output(net.op("Identity", "x", out="same"), net.op("Reshape", "x", ints(net, [6]), out="flat"))
+    net.output(net.op("Identity", constant, out="fixed"), constant)
+    twice = net.op("Relu", "x")
+    net.output(net.op("Identity", twice, out="once"), net.op("Identity", twice, out="again"))
+    check_everywhere(net.model())
+
+
+def test_movements_of_quantized_tensors_stay_integer():
+    net = net_of_x(1, 6, 4, 4, dtype=np.int8)
+    real = net.dequantize("x", 0.1, 7)
+    first, second = net.ops("Split", real, outs=["first", "second"], axis=1)
+    padded = net.op("Pad", first, ints(net, [0, 0, 1, 1, 0, 0, 1, 1]))
+    turned = net.op("Transpose", net.fake(padded, 0.1, 7), perm=[0, 2, 3, 1])
+    net.output(net.quantize(turned, 0.1, 7, out="moved"), dtype=np.int8)
+    joined = net.op("Concat", net.fake(second, 0.1, 7), net.fake(net.op("Relu", second), 0.2, -20), axis=1)
+    net.output(net.quantize(joined, 0.15, 3, out="joined"), dtype=np.int8)
+    model = net.model()
+    assert "quantize" not in " ".join(operators(optimized(model)))
+    check_quantized(model)
+
+
+def test_padding_of_codes_that_are_read_as_reals_later():
+    """The padding value is a code here: 0 is not the real 0."""
+    net = net_of_x(2, 3, dtype=np.int8)
+    padded = net.op("Pad", "x", ints(net, [0, 1, 0, 1]), net.const(4, np.int8))
+    net.output(net.quantize(net.op("Sigmoid", net.dequantize(padded, 0.1, 50)), 0.01, out="y"), dtype=np.int8)
+    check_quantized(net.model())
+
+
+def test_float64_is_moved_exactly_or_refused():
+    net = net_of_x(2, 3, dtype=np.float64)
+    net.output(net.op("Transpose", "x", out="y"), dtype=np.float64)
+    model = net.model()
+    feeds = {"x": np.full((2, 3), 1 / 3)}
+    try:
+        found = c_outputs(model, feeds)
+    except McugenError as error:
+        assert error.exit_code in (3, 4)
+    else:
+        assert_close(found, numpy_outputs(model, feeds), 0)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "message"),
+    [
+        ("Pad", [[0, 0, 1, 1]], {"mode": "reflect"}, "Pad: the mode must be 'constant'. found: 'reflect'"),
+        ("Gather", [[0, 2, 1]], {"axis": 1}, "constant indices must step evenly"),
+    ],
+)
+def test_forms_that_are_refused(op_type: str, inputs: list[object], attributes: dict[str, object], message: str):
+    net = net_of_x(2, 3)
+    net.output(net.op(op_type, "x", *(ints(net, value) for value in inputs), **attributes))
+    with pytest.raises(UnsupportedError, match=message):
+        optimized(net.model())
+
+
+def bad_models() -> dict[str, Net]:
+    nets = {}
+    for name, op_type, values, attributes in (
+        ("split sums to more", "Split", [[2, 3]], {"axis": 1}),
+        ("index out of range", "Gather", [3], {"axis": 1}),
+        ("reshape to another count", "Reshape", [[4, 2]], {}),
+        ("two unknown sizes", "Reshape", [[-1, -1]], {}),
+        ("too few pads", "Pad", [[1, 1]], {}),
+        ("repeats of another rank", "Tile", [[2]], {}),
+        ("step zero", "Slice", [[0], [2], [1], [0]], {}),
+        ("axis beyond the rank", "Squeeze", [[7]], {}),
+        ("axis that is not 1", "Squeeze", [[1]], {}),
+        ("permutation of another rank", "Transpose", [], {"perm": [0, 2, 1]}),
+        ("axis of concat", "Concat", [], {"axis": 2}),
+        ("everything sliced away", "Slice", [[1], [1], [1], [1]], {}),
+        ("everything padded away", "Pad", [[0, -2, 0, -1]], {}),
+    ):
+        nets[name] = net = net_of_x(2, 3)
+        outs = ["y", "z"][: 2 if op_type == "Split" else 1]
+        net.ops(op_type, "x", *(ints(net, v) for v in values), outs=outs, **attributes)
+        net.outputs = []
+        net.output(*outs, shape=[1, 1])
+    return nets
+
+
+@pytest.mark.parametrize("name", bad_models())
+def test_inconsistent_models_are_refused(name: str):
+    net = bad_models()[name]
+    with pytest.raises(McugenError) as error:
+        c_outputs(net.plain_model(), random_feeds(net.plain_model()))
+    assert error.value.exit_code in (3, 4), error.value

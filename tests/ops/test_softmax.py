@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax: onnxruntime, numpy and C agree along any axis; the int8 form is exact integer arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from checks import Cases
+from onnx_models import Net, check_everywhere, check_quantized, operators, optimized
+
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import DType, QuantParams, TensorType
+from mcugen.ops.softmax import FixedSoftmax
+
+ROWS = [((4, 10), -1), ((1, 1), 1), ((2, 7, 5), 1), ((3, 4, 2, 3), 0), ((2, 300), 1), ((2, 5, 3), -2)]
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_softmax(op_type: str):
+    cases = Cases()
+    for shape, axis in ROWS:
+        cases.add(op_type, shape, axis=axis)
+    cases.check_float()
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_large_logits_do_not_overflow(op_type: str):
+    net = Net()
+    x = net.op("Mul", net.input("x", 5, 9), net.const(200.0))
+    net.output(net.op(op_type, x, axis=1, out="y"))
+    check_everywhere(net.model())
+
+
+def test_old_softmax_flattens():
+    """Before opset 13 all axes from `axis` on are one."""
+    net = Net(opset=11)
+    net.output(net.op("Softmax", net.input("x", 2, 3, 4), axis=1, out="y"))
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize("x", [(0.003, 0), (0.0625, -128), (0.1, 127), (0.9, 5)])
+@pytest.mark.parametrize("y", [(1 / 256, -128), (1 / 255, -128), (0.0123, 127), (0.002, -20)])
+def test_softmax_int8(x: tuple[float, int], y: tuple[float, int]):
+    """Softmax is the function of many elements whose rounding is hardest to get right: few may differ."""
+    scale, zero = float(np.float32(x[0])), x[1]
+    random = np.random.default_rng(0)
+    for shape, axis in [((2000, 10), 1), ((40, 5, 100), 2), ((3, 1000), 1), ((2, 4000), 1), ((50, 3, 7), 1)]:
+        types = TensorType(shape, DType.INT8, QuantParams((scale,), zero))
+        out = TensorType(shape, DType.INT8, QuantParams((float(np.float32(y[0])),), y[1]))
+        fixed = FixedSoftmax.of(Signature((types,), (out,)), axis)
+        assert fixed is not None
+        q = random.integers(-128, 128, shape).astype(np.int8)
+        e = np.exp((q.astype(np.float64) - q.max(axis, keepdims=True)) * scale)
+        exact = e / e.sum(axis, keepdims=True) / out.q.scale[0] + y[1]
+        difference = np.abs(fixed(q, axis) - np.clip(exact, -128, 127))
+        assert difference.max() < 0.505
+        literal = np.clip(np.rint(exact), -128, 127)
+        assert (fixed(q, axis) != literal).mean() < 0.001
+
+
+@pytest.mark.parametrize("y", [(1 / 256, -128), (0.0071, 127)])
+def test_softmax_int8_in_c(y: tuple[float, int]):
+    cases = Cases()
+    for number, (shape, axis) in enumerate(ROWS):
+        cases.add_int8("Softmax", shape, (0.02 * 2**number, (-128, 127, 3)[number % 3]), y, axis=axis)
+    cases.add_int8("Softmax", (500, 10), (0.05, 1), y, axis=1)
+    cases.check_int8()
+
+
+def test_long_rows_stay_in_float():
+    net = Net()
+    real = net.dequantize(net.input("x", 1, 5000, dtype=np.int8), 0.05)
+    net.output(net.quantize(net.op("Softmax", real, axis=1), 1 / 4096, -128, out="y"), dtype=np.int8)
+    assert "softmax" in "".join(operators(optimized(net.model())))
+    check_quantized(net.model())

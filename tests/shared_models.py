@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models and data of ../shared, for the tests that use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import mcugen
+from mcugen.board import Board
+from mcugen.compiler import PIPELINE
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import evaluate_node
+from mcugen.importer import import_model
+from mcugen.importer.load import load_model
+from mcugen.passes.convert_qdq import convert_qdq
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+MODELS = SHARED / "models"
+DATA = SHARED / "data"
+
+_FAMILIES = ("resnet8_", "ds_cnn_", "mobilenet_v1_", "autoencoder_", "streaming_wakeword_", "mnist_")
+_EXPORTED = ("pt_resnet_s_", "pt_tcn_", "pt_mlp_")
+NAMES = sorted(p.stem for p in MODELS.glob("*.onnx") if p.stem.startswith(_FAMILIES + _EXPORTED))
+QUANTIZED = [n for n in NAMES if "_int8_" in n or "_ortq_" in n]
+FLOAT = [n for n in NAMES if n not in QUANTIZED]
+
+DATASETS = {
+    "resnet8": "cifar10",
+    "ds_cnn": "kws",
+    "mobilenet": "vww",
+    "autoencoder": "ad",
+    "streaming": "sww",
+    "mnist": "mnist",
+}
+
+
+def dataset(name: str, split: str = "eval") -> Path:
+    """The .npz that belongs to a model."""
+    key = next(value for prefix, value in DATASETS.items() if name.startswith(prefix))
+    return DATA / f"{key}_{split}.npz"
+
+
+def options(name: str) -> mcugen.CompileOptions:
+    """Symbolic dimensions bound to 1."""
+    return mcugen.CompileOptions(dims={"batch": 1} if "dynbatch" in name else {})
+
+
+def roomy(board: str) -> Board:
+    """A board's CPU with memory enough for every model: what is tested is the code, not the fit."""
+    found = mcugen.load_board(board)
+    memories = tuple(dataclasses.replace(m, size=1 << 25, origin=m.origin) for m in found.memories)
+    return dataclasses.replace(found, memories=memories)
+
+
+def recorded(name: str, compiled: mcugen.CompiledModel) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+    """The three inputs beside a model and the outputs to expect."""
+    io = np.load(MODELS / f"{name}.io.npz")
+    inputs = [
+        {e.name: io[f"in{k}_{i}"].reshape(e.shape) for i, e in enumerate(compiled.program.inputs)} for k in range(3)
+    ]
+    outputs = [
+        {e.name: io[f"out{k}_{i}"].reshape(e.shape) for i, e in enumerate(compiled.program.outputs)} for k in range(3)
+    ]
+    return inputs, outputs
+
+
+# ------------------------------------------------------------------------------ layer by layer, as ONNX has it
+
+
+def integer_graph(name: str) -> Graph:
+    """The graph right after quantized operators became integers, still channels-first and named as in ONNX."""
+    model, _ = load_model(MODELS / f"{name}.onnx")
+    graph = import_model(model, "net")
+    for pass_, _ in PIPELINE:
+        while pass_(graph) and pass_ is not convert_qdq:
+            pass
+        if pass_ is convert_qdq:
+            break
+    return graph
+
+
+def tensors_of_onnxruntime(name: str, samples: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Every 8-bit tensor of the model for each sample, graph optimization off; uint8 ones as int8."""
+    model = onnx.load(MODELS / f"{name}.onnx")
+    known = {o.name for o in model.graph.output}
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear" and node.output[0] not in known:
+            model.graph.output.append(onnx.helper.make_empty_tensor_value_info(node.output[0]))
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings)
+    names = [o.name for o in session.get_outputs()]
+    results = []
+    for sample in samples:
+        tensors = dict(zip(names, session.run(None, sample), strict=True)) | sample
+        results.append({n: (a ^ np.uint8(128)).view(np.int8) if a.dtype == np.uint8 else a for n, a in tensors.items()})
+    return results
+
+
+def layer_results(graph: Graph, tensors: dict[str, np.ndarray]) -> dict[Node, tuple[np.ndarray, np.ndarray]]:
+    """For each node with an 8-bit output that ONNX Runtime has too: our result on its inputs, and its result.
+
+    Only what ONNX Runtime has no tensor for (a requantization that was inserted, say) is taken from ours.
+    """
+    ours: dict[Value, np.ndarray] = {}
+
+    def read(value: Value) -> np.ndarray:
+        if value.data is not None:
+            return value.data
+        found = _of_onnxruntime(value, tensors)
+        return ours[value] if found is None else found
+
+    results = {}
+    for node in graph.nodes:
+        (result,) = evaluate_node(node, [read(v) for v in node.inputs if v is not None])
+        ours[node.output] = result
+        expected = _of_onnxruntime(node.output, tensors)
+        if expected is not None and node.output.type.dtype.nbytes == 1:
+            results[node] = (result, expected)
+    return results
+
+
+def _of_onnxruntime(value: Value, tensors: dict[str, np.ndarray]) -> np.ndarray | None:
+    found = tensors.get(value.name.removesuffix(".s8"))
+    if found is None or found.dtype != value.type.dtype.numpy or found.size != value.type.count:
+        return None
+    return found.reshape(value.type.shape)
