@@ -85,7 +85,8 @@ def _import_inputs(state: _State, graph: onnx.GraphProto, dims: dict[str, int]) 
         shape = []
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             symbol = dim.dim_param or f"{info.name}:{axis}"
-            known.add(symbol)
+            if not dim.HasField("dim_value"):
+                known.add(symbol)
             size = dim.dim_value if dim.HasField("dim_value") else dims.get(symbol)
             if size is None or size < 1:
                 unbound[symbol] = None
@@ -114,17 +115,19 @@ def _dtype(info: onnx.ValueInfoProto) -> DType:
 
 
 def _import_node(state: _State, node: onnx.NodeProto) -> None:
-    if any(name and state.env.get(name, 0) is None for name in node.input):
+    absent = [name for name in node.input if name and name not in state.env]
+    if absent:
+        return _fail(state, node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model.")
+    if any(name and state.env[name] is None for name in node.input):
         return _fail(state, node)  # a consequence of an earlier refusal: not worth a line of its own
     inputs = tuple(state.env[name] if name else None for name in node.input)
     try:
         results = _fold(state, node, inputs) or _emit(state, node, inputs)
+        _check_sizes(node, results)
     except Refusal as refusal:
         return _fail(state, node, str(refusal))
     except ModelError as error:
-        raise ModelError(
-            f"{node.op_type} '{node.name or node.output[0]}': {error.rule}", error.found, error.remedy
-        ) from error
+        raise ModelError(f"{_label(node)}: {error.rule}", error.found, error.remedy) from error
     except (
         ValueError,
         TypeError,
@@ -134,18 +137,30 @@ def _import_node(state: _State, node: onnx.NodeProto) -> None:
         OverflowError,
         AssertionError,
     ) as error:
-        place = f"{node.op_type} '{node.name or node.output[0]}'"
         raise ModelError(
-            f"{place}: attributes and shapes must be consistent", str(error)[:200], "repair the model"
+            f"{_label(node)}: attributes and shapes must be consistent", str(error)[:200], "repair the model"
         ) from error
     for name, value in zip(node.output, results, strict=False):
         if name:
             state.env[name] = value
 
 
+def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
+    for value in results:
+        if value is None or value.is_constant:
+            continue
+        if not 0 < value.type.count <= fold.MAX_ELEMENTS:
+            rule = f"a tensor must have 1 to {fold.MAX_ELEMENTS:,} elements"
+            raise Refusal(rule, f"{value.type.count:,} in '{value.name}'", "use smaller shapes")
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+
+
 def _fail(state: _State, node: onnx.NodeProto, reason: str = "") -> None:
     if reason:
-        state.refusals.append(f"{node.op_type} '{node.name or node.output[0]}': {reason}")
+        state.refusals.append(f"{_label(node)}: {reason}")
     state.env.update(dict.fromkeys(filter(None, node.output)))
 
 

@@ -327,7 +327,8 @@ def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
     elif a.type.rank > 2:  # rows of all batches by one matrix
         flat = node.emit(Reshape((math.prod(a.type.shape[:-1]), a.type.shape[-1])), a, suffix="rows")
         product = node.emit(MatMul(), flat, b, suffix="product")
-        return node.emit(Reshape((*a.type.shape[:-1], b.type.shape[-1])), product, suffix=suffix)
+        columns = () if squeeze[1] else b.type.shape[-1:]
+        return node.emit(Reshape((*a.type.shape[:-1], *columns)), product, suffix=suffix)
     result = node.emit(MatMul(), a, b, suffix="full" if any(squeeze) else suffix)
     if not any(squeeze):
         return result

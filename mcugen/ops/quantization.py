@@ -15,6 +15,7 @@ from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize
 from mcugen.ops.fixedpoint import dequantize
+from mcugen.ops.movement import Pad
 from mcugen.ops.onnx_node import IMPORTERS, OnnxNode, Refusal, onnx_operator
 
 
@@ -107,8 +108,13 @@ def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
             "quantize again",
         )
     value.type = replace(value.type, quant=quant)
-    if value.producer is not None and value.producer.op.moves_data:
-        assume_quant(value.producer.input(0), quant, node)
+    producer = value.producer
+    if producer is None or not producer.op.moves_data:
+        return
+    if isinstance(producer.op, Pad):  # its value was a code until now
+        real = (producer.op.value - quant.zero_point) * quant.scale[0]
+        producer.op = replace(producer.op, value=real)
+    assume_quant(producer.input(0), quant, node)
 
 
 @onnx_operator("QuantizeLinear")

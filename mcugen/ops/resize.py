@@ -267,24 +267,18 @@ class ResizeLinear(Operator):
 class Axis:
     """One axis to resize: elements before and after, and the ratio that the model gives.
 
-    Positions of outputs in the input are computed in float32, as onnxruntime does: rounding decides neighbours.
+    The methods give the positions of the outputs in the input, rounded where onnxruntime rounds: at halves and
+    whole numbers that decides which neighbour is nearest.
     """
 
     size: int
     out: int
     scale: float
 
-    @property
-    def _scale(self) -> np.float32:
-        return np.float32(self.scale)
-
-    @property
-    def _index(self) -> Array:
-        return np.arange(self.out, dtype=np.float32)
-
     def half_pixel(self) -> Array:
-        """(i + ½) / scale − ½."""
-        return (self._index + np.float32(0.5)) / self._scale - np.float32(0.5)
+        """(i + ½) / scale − ½ in float32."""
+        half = np.float32(0.5)
+        return (np.arange(self.out, dtype=np.float32) + half) / np.float32(self.scale) - half
 
     def pytorch_half_pixel(self) -> Array:
         """The same; a single output reads the first element."""
@@ -292,16 +286,19 @@ class Axis:
 
     def align_corners(self) -> Array:
         """First onto first, last onto last."""
-        return self._index * np.float32(self.size - 1) / np.float32(max(self.out - 1, 1))
+        span, steps = np.float32(self.size - 1), np.float32(max(self.out - 1, 1))
+        return np.arange(self.out, dtype=np.float32) * span / steps
 
     def asymmetric(self) -> Array:
-        """i / scale."""
-        return self._index / self._scale
+        """i / scale in float32."""
+        return np.arange(self.out, dtype=np.float32) / np.float32(self.scale)
 
     def half_pixel_symmetric(self) -> Array:
         """half_pixel about the middle, whatever rounding did to the size."""
-        adjustment = np.float32(self.out) / (self._scale * np.float32(self.size))
-        return np.float32(self.size) / 2 * (1 - adjustment) + self.half_pixel()
+        scale, one = np.float32(self.scale), np.float32(1)
+        adjustment = np.float32(self.out) / (scale * np.float32(self.size))
+        offset = np.float32(self.size) / np.float32(2) * (one - adjustment)
+        return (float(offset) + (np.arange(self.out) + 0.5) / float(scale) - 0.5).astype(np.float32)
 
 
 _COORDINATES: dict[str, Callable[[Axis], Array]] = {
@@ -312,9 +309,12 @@ _COORDINATES: dict[str, Callable[[Axis], Array]] = {
     "half_pixel_symmetric": Axis.half_pixel_symmetric,
 }
 
+_HALF = 0.5 + 1e-6
+"""What onnxruntime takes for a half: positions are float32, and one that should be a tie must be one."""
+
 _ROUNDING: dict[str, Callable[[Array], Array]] = {
-    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
-    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
+    "round_prefer_floor": lambda at: np.ceil(at - _HALF),
+    "round_prefer_ceil": lambda at: np.floor(at + _HALF),
     "floor": np.floor,
     "ceil": np.ceil,
 }
@@ -329,10 +329,7 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
         policy = node.attr("keep_aspect_ratio_policy", "stretch")
         _refuse_unless(node, policy == "stretch", "keep_aspect_ratio_policy must be 'stretch'", policy)
         sizes = [int(n) for n in node.const(sizes_at, "sizes")]
-        return {
-            a: Axis(shape[a], n, float(np.float32(n) / np.float32(shape[a])))
-            for a, n in zip(axes, sizes, strict=True)
-        }
+        return {a: Axis(shape[a], n, n / shape[a]) for a, n in zip(axes, sizes, strict=True)}
     scales = node.param("scales", scales_at)
     _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
     assert scales is not None

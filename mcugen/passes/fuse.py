@@ -82,6 +82,8 @@ def _absorb_affine(graph: Graph, node: Node) -> Node | None:
     user = graph.only_user(node.output)
     if user is None or not isinstance(user.op, Binary) or user.op.clamp is not None:
         return None
+    if node.output.type.dtype is not DType.FLOAT32:
+        return None
     position = list(user.inputs).index(node.output)
     function, other = user.op.function, user.input(1 - position)
     if function not in ("Add", "Mul") and not (function in ("Sub", "Div") and position == 0):
@@ -92,7 +94,8 @@ def _absorb_affine(graph: Graph, node: Node) -> Node | None:
     if constant is None or bias is None or user.output.type.shape != node.output.type.shape:
         return None
     weights = node.input(1)
-    if function == "Add" and not bias.any() and other.data is None:
+    keeps_codes = other.data is None and other.type.count == len(bias)
+    if function == "Add" and not bias.any() and keeps_codes:
         new_bias: Value = _flat(graph, other, user)  # keeps the quantized bias, exactly
     elif bias_only:
         total = bias + constant if function == "Add" else bias - constant

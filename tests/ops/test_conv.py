@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution: every window on odd sizes, float and int8; onnxruntime, numpy and C agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import Net, check_everywhere, check_quantized, operators, optimized
+
+from mcugen.errors import McugenError, UnsupportedError
+
+# name: (input shape, output channels, kernel, attributes)
+Case = tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]
+WINDOWS: dict[str, Case] = {
+    "plain": ((1, 3, 7, 6), 5, (3, 3), {}),
+    "padded": ((1, 4, 5, 5), 8, (3, 3), {"pads": [1, 1, 1, 1]}),
+    "asymmetric": ((1, 2, 6, 5), 3, (3, 2), {"pads": [0, 1, 2, 0]}),
+    "strided": ((1, 3, 9, 8), 4, (3, 3), {"strides": [2, 3], "pads": [1, 0, 1, 2]}),
+    "dilated": ((1, 2, 9, 9), 4, (3, 3), {"dilations": [2, 3], "pads": [2, 3, 2, 3]}),
+    "dilated and strided": ((1, 2, 11, 9), 4, (3, 2), {"dilations": [2, 2], "strides": [2, 1]}),
+    "window as large as the input": ((1, 3, 4, 4), 6, (4, 4), {}),
+    "window mostly outside": ((1, 2, 2, 2), 3, (5, 5), {"pads": [3, 3, 3, 3]}),
+    "pointwise": ((1, 5, 4, 3), 6, (1, 1), {}),
+    "pointwise strided": ((1, 5, 5, 7), 6, (1, 1), {"strides": [2, 3]}),
+    "pointwise padded": ((1, 5, 3, 3), 4, (1, 1), {"pads": [1, 0, 0, 1]}),
+    "one pixel": ((1, 9, 1, 1), 7, (1, 1), {}),
+    "grouped": ((1, 6, 5, 5), 9, (3, 3), {"group": 3, "pads": [1, 1, 1, 1]}),
+    "grouped pointwise": ((1, 6, 4, 3), 4, (1, 1), {"group": 2}),
+    "depthwise": ((1, 5, 6, 7), 5, (3, 3), {"group": 5, "pads": [1, 1, 1, 1]}),
+    "depthwise strided": ((1, 4, 7, 8), 4, (3, 3), {"group": 4, "strides": [2, 2], "pads": [0, 1, 1, 0]}),
+    "depthwise dilated": ((1, 3, 9, 9), 3, (3, 3), {"group": 3, "dilations": [2, 2], "pads": [2, 2, 2, 2]}),
+    "depthwise large": ((1, 3, 9, 9), 3, (7, 5), {"group": 3, "pads": [3, 2, 3, 2]}),
+    "depthwise multiplied": ((1, 3, 5, 5), 6, (3, 3), {"group": 3}),
+    "depthwise of one": ((1, 1, 6, 6), 1, (3, 3), {"group": 1, "pads": [1, 1, 1, 1]}),
+    "batch": ((2, 3, 5, 4), 4, (3, 3), {"pads": [1, 1, 1, 1]}),
+    "batch depthwise": ((2, 3, 5, 4), 3, (3, 3), {"group": 3}),
+    "batch pointwise": ((2, 3, 3, 3), 5, (1, 1), {}),
+    "line": ((1, 3, 11), 5, (3,), {"pads": [1, 1]}),
+    "line strided": ((2, 3, 12), 5, (4,), {"strides": [3], "dilations": [2]}),
+    "line depthwise": ((1, 4, 9), 4, (3,), {"group": 4, "pads": [2, 0]}),
+    "same upper": ((1, 2, 6, 7), 3, (3, 4), {"auto_pad": "SAME_UPPER", "strides": [2, 3]}),
+    "same lower": ((1, 2, 6, 7), 3, (2, 4), {"auto_pad": "SAME_LOWER", "strides": [1, 2]}),
+    "valid": ((1, 2, 6, 7), 3, (3, 3), {"auto_pad": "VALID"}),
+}
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def weight_shape(case: Case) -> tuple[int, ...]:
+    shape, channels, kernel, attributes = case
+    return (channels, shape[1] // attributes.get("group", 1), *kernel)
+
+
+def float_conv(net: Net, name: str, case: Case) -> None:
+    x = net.input(f"x {name}", *case[0])
+    weights, bias = net.const(rng().standard_normal(weight_shape(case))), net.const(rng().standard_normal(case[1]))
+    net.output(net.op("Conv", x, weights, bias, out=name, **case[3]))
+
+
+def int8_conv(net: Net, name: str, case: Case, per_channel: bool) -> None:
+    random, channels = rng(), case[1]
+    x = net.dequantize(net.input(f"x {name}", *case[0], dtype=np.int8), 0.05, int(random.integers(-128, 128)))
+    codes = net.const(random.integers(-127, 128, weight_shape(case)), np.int8)
+    scales = random.uniform(0.005, 0.02, channels if per_channel else ()).astype(np.float32)
+    weights = net.op("DequantizeLinear", codes, net.const(scales), net.const(0 * scales, np.int8), axis=0)
+    bias_scales = np.broadcast_to(np.float32(0.05) * scales, channels)
+    bias = net.op(
+        "DequantizeLinear",
+        net.const(random.integers(-2000, 2000, channels), np.int32),
+        net.const(bias_scales),
+        net.const([0] * channels, np.int32),
+        axis=0,
+    )
+    size = 0.05 * 0.015 * 75 * 75 * np.sqrt(np.prod(weight_shape(case)[1:]))
+    result = net.op("Conv", x, weights, bias, **case[3])
+    net.output(net.quantize(result, float(size / 50), int(random.integers(-100, 100)), out=name), dtype=np.int8)
+
+
+def half(part: int) -> list[str]:
+    return list(WINDOWS)[part::2]
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_float_windows(part: int):
+    net = Net()
+    for name in half(part):
+        float_conv(net, name, WINDOWS[name])
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
+def test_int8_windows(part: int, per_channel: bool):
+    net = Net()
+    for name in half(part):
+        int8_conv(net, name, WINDOWS[name], per_channel)
+    model = net.model()
+    assert "quantize" not in " ".join(operators(optimized(model)))
+    check_quantized(model)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+def test_channel_counts(dtype: type):
+    net = Net()
+    for count in range(1, 10):
+        case: Case = ((1, count, 4, 5), 10 - count, (2, 3), {"pads": [1, 1, 0, 1]})
+        depthwise: Case = ((1, count, 4, 5), count, (2, 3), {"group": count})
+        for name, one in ((f"{count} channels", case), (f"{count} depthwise", depthwise)):
+            if dtype is np.int8:
+                int8_conv(net, name, one, per_channel=True)
+            else:
+                float_conv(net, name, one)
+    (check_quantized if dtype is np.int8 else check_everywhere)(net.model())
+
+
+def test_fused_activations():
+    net = Net()
+    x = net.input("x", 1, 3, 6, 6)
+    for index, bounds in enumerate(((0.0,), (0.0, 1.0), ("", 0.5), (-0.25, 0.75))):
+        for groups in (1, 3):
+            weights = net.const(rng().standard_normal((3, 3 // groups, 3, 3)))
+            limits = [b if b == "" else net.const(b) for b in bounds]
+            conv = net.op("Conv", x, weights, group=groups)
+            net.output(net.op("Clip", conv, *limits, out=f"clip{index} in {groups}"))
+    model = net.model()
+    assert set(operators(optimized(model))) <= {"conv", "transpose", "reshape"}
+    check_everywhere(model)
+
+
+def test_fused_activations_of_int8():
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 3, 6, 6, dtype=np.int8), 0.05, -3)
+    for index, (low, high) in enumerate(((0.0, 6.0), (0.0, 0.7), (-0.5, 0.5))):
+        weights = net.dequantize(net.const(rng().integers(-127, 128, (4, 3, 3, 3)), np.int8), 0.005)
+        clip = net.op("Clip", net.op("Conv", x, weights), net.const(low), net.const(high))
+        net.output(net.quantize(clip, 0.01, -20, out=f"y{index}"), dtype=np.int8)
+    check_quantized(net.model())
+
+
+def test_scales_of_one_and_above():
+    """The accumulator's unit is coarser than the output's."""
+    net = Net()
+    for index, scale in enumerate((0.9, 1.0, 3.7, 100.0)):
+        x = net.dequantize(net.input(f"x{index}", 1, 2, 3, 3, dtype=np.int8), 1.0, 5)
+        weights = net.dequantize(net.const(rng().integers(-2, 3, (3, 2, 2, 2)), np.int8), scale)
+        net.output(net.quantize(net.op("Conv", x, weights), 1.0, 3, out=f"y{index}"), dtype=np.int8)
+    check_quantized(net.model())
+
+
+def test_computed_weights_are_refused_or_right():
+    net = Net()
+    x, w = net.input("x", 1, 2, 4, 4), net.input("w", 3, 2, 3, 3)
+    net.output(net.op("Conv", x, w))
+    with pytest.raises(UnsupportedError, match="Conv"):
+        check_everywhere(net.model())
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights", "attributes"),
+    [
+        ((1, 2, 2, 4, 4), (3, 2, 2, 2, 2), {}),
+        ((1, 2, 4, 4), (3, 3, 2, 2), {}),
+        ((1, 4, 4, 4), (3, 2, 2, 2), {"group": 2}),
+        ((1, 2, 2, 2), (3, 2, 3, 3), {}),
+        ((1, 2, 4, 4), (3, 2, 3, 3), {"strides": [0, 1]}),
+        ((1, 2, 4, 4), (3, 2, 3, 3), {"pads": [1, 1]}),
+        ((1, 2, 4, 4), (3, 2, 3, 3), {"group": 0}),
+        ((1, 2, 4, 4), (3, 2, 3, 3), {"kernel_shape": [2, 2]}),
+    ],
+    ids=[
+        "three spatial axes",
+        "channels",
+        "outputs not divisible by groups",
+        "kernel larger than the input",
+        "stride 0",
+        "too few pads",
+        "no groups",
+        "kernel of another shape",
+    ],
+)
+def test_inconsistent_convolutions_are_refused(
+    shape: tuple[int, ...], weights: tuple[int, ...], attributes: dict[str, Any]
+):
+    net = Net()
+    net.op("Conv", net.input("x", *shape), net.const(np.ones(weights)), out="y", **attributes)
+    net.output("y", shape=(1, 1, 1, 1))
+    with pytest.raises(McugenError) as error:
+        optimized(net.plain_model())
+    assert error.value.exit_code in (3, 4)

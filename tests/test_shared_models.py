@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real models of ../shared: outputs, layer by layer and end to end, on the host and on every CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from shared_models import (
+    DATASETS,
+    FLOAT,
+    MODELS,
+    NAMES,
+    QUANTIZED,
+    dataset,
+    integer_graph,
+    layer_results,
+    options,
+    recorded,
+    roomy,
+    tensors_of_onnxruntime,
+)
+
+import mcugen
+from mcugen.report.accuracy import compare, run_onnxruntime
+from mcugen.report.samples import load_samples
+
+pytestmark = pytest.mark.shared
+
+CPUS = ("rp2040", "stm32f103", "stm32f411", "rt1060", "rt685", "corstone300")
+"""Cortex-M0+, M3, M4, M7, M33 and M55."""
+
+TOP1_OF_QDQ = {
+    "resnet8_cifar10_int8_qdq": 0.86375,
+    "ds_cnn_kws_int8_qdq": 0.9050,
+    "streaming_wakeword_int8_qdq": 14 / 15,
+    "resnet8_cifar10_ortq_s8s8_perchannel_qdq": 0.86125,
+    "ds_cnn_kws_ortq_u8s8_qdq": 0.9050,
+}
+"""Accuracy on the evaluation split, from ../shared/models/README.md."""
+
+
+def compiled(name: str, board: str = "host") -> mcugen.CompiledModel:
+    return mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name: str) -> None:
+    model = compiled(name)
+    inputs, expected = recorded(name, model)
+    outputs = model.simulate(inputs, measure=False, sanitize=True).outputs
+    for found, wanted in zip(outputs, expected, strict=True):
+        for endpoint in model.program.outputs:
+            error = np.abs(found[endpoint.name].astype(np.float64) - wanted[endpoint.name]).max()
+            if name in FLOAT:
+                assert error <= 1e-4 * np.ptp(wanted[endpoint.name])
+            else:
+                assert found[endpoint.name].argmax() == wanted[endpoint.name].argmax()
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str) -> None:
+    graph = integer_graph(name)
+    samples = load_samples(dataset(name), compiled(name).program.inputs).inputs[:60]
+    counts: dict[str, list[int]] = {}
+    for start in range(0, len(samples), 10):
+        for tensors in tensors_of_onnxruntime(name, samples[start : start + 10]):
+            for node, (found, wanted) in layer_results(graph, tensors).items():
+                difference = np.abs(found.astype(np.int16) - wanted)
+                assert difference.max() <= 1, node.place
+                total = counts.setdefault(node.place, [0, 0])
+                total[0] += int((difference > 0).sum())
+                total[1] += difference.size
+    assert len(counts) >= 10
+    shares = {place: wrong / size for place, (wrong, size) in counts.items()}
+    assert max(shares.values()) < 0.005, max(shares, key=lambda place: shares[place])
+
+
+@pytest.mark.parametrize("name", [n for n in QUANTIZED if n.startswith(tuple(DATASETS))])
+def test_int8_agrees_with_onnxruntime_end_to_end(name: str) -> None:
+    model = compiled(name)
+    samples = load_samples(dataset(name), model.program.inputs)
+    run = model.simulate(samples.inputs, measure=False)
+    reference = run_onnxruntime(model.model, samples.inputs)
+    accuracy = compare(model.program.outputs, run.outputs, reference, samples.labels)
+    assert accuracy.samples == len(samples.inputs)
+    assert accuracy.agreement >= 0.98
+    wanted = TOP1_OF_QDQ.get(name.removesuffix("_nhwc"))
+    if wanted is not None:
+        assert accuracy.target is not None and accuracy.target >= wanted - 0.003
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:
+    host = compiled(name)
+    inputs, _ = recorded(name, host)
+    wanted = host.simulate(inputs, measure=False).outputs
+    for board in CPUS:
+        outputs = compiled(name, board).simulate(inputs, measure=False).outputs
+        for found, expected in zip(outputs, wanted, strict=True):
+            for key, array in expected.items():
+                assert found[key].tobytes() == array.tobytes(), f"{board}: {key}"
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("name", FLOAT)
+@pytest.mark.parametrize("board", CPUS)
+def test_float_outputs_are_near_the_recorded_ones_on_every_cpu(name: str, board: str) -> None:
+    model = compiled(name, board)
+    inputs, expected = recorded(name, model)
+    # without an FPU a float MAC costs some 90 instructions: one sample says enough there
+    count = 3 if "fpu" in model.board.features else 1
+    outputs = model.simulate(inputs[:count], measure=False).outputs
+    for found, wanted in zip(outputs, expected, strict=False):
+        for key, array in wanted.items():
+            assert np.abs(found[key] - array).max() <= 1e-4 * np.ptp(array)
