@@ -24,7 +24,7 @@ from mcugen.errors import McugenError, UsageError
 from mcugen.options import CompileOptions
 from mcugen.report.accuracy import compare, run_onnxruntime
 from mcugen.report.figures import Report, measured
-from mcugen.report.listing import print_board, print_boards, print_model
+from mcugen.report.listing import operator_table, print_board, print_boards, print_model
 from mcugen.report.samples import Samples, load_samples, random_samples
 from mcugen.report.text import print_report
 from mcugen.version import __version__
@@ -162,6 +162,12 @@ def boards(context: typer.Context, json_: Annotated[bool, typer.Option("--json",
 def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
     """Prints one board in full."""
     print_board(load_board(name), stdout, json_)
+
+
+@app.command()
+def operators() -> None:
+    """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
+    typer.echo(operator_table(), nl=False)
 
 
 @app.command()

@@ -557,6 +557,7 @@ class Results:
     command: str
     tools: Mapping[str, str]
     flags: str
+    int8_flags: str
     float_rows: list[Row]
     int8_rows: list[Row]
     seconds: Mapping[str, Mapping[str, float | None]]
@@ -573,30 +574,35 @@ class Results:
     def how(self) -> str:
         """What was run, and with what."""
         tools = "\n".join(f"- {tool}: {version}" for tool, version in self.tools.items())
-        return f"Made by `{self.command}`, flags `{self.flags}` for both, on:\n\n{tools}\n"
+        flags = f"float32: `{self.flags}` for both compilers; mcugen's int8: `{self.int8_flags}`"
+        return f"Made by `{self.command}` (flags of {flags}) with:\n\n{tools}\n"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
             "command": self.command,
             "tools": dict(self.tools),
-            "flags": self.flags,
+            "flags": {"float32": self.flags, "int8": self.int8_flags},
             "emx_options": list(EMX_OPTIONS),
-            "float32": [_row_json(row, "emx") for row in self.float_rows],
-            "int8": [_row_json(row, "tflm") for row in self.int8_rows],
+            "float32": [
+                _row_json(row, "emx", ("instructions", "code", "flash", "ram")) for row in self.float_rows
+            ],
+            "int8": [_row_json(row, "tflm", tuple(_MEASURES)) for row in self.int8_rows],
             "compile_seconds": {model: dict(taken) for model, taken in self.seconds.items()},
         }
 
 
-def _row_json(row: Row, peer: str) -> dict[str, Any]:
-    measures = {"instructions": INSTRUCTIONS, "code": CODE, "flash": FLASH, "arena": ARENA, "ram": RAM}
+_MEASURES = {"instructions": INSTRUCTIONS, "code": CODE, "flash": FLASH, "arena": ARENA, "ram": RAM}
+
+
+def _row_json(row: Row, peer: str, ratios: Sequence[str]) -> dict[str, Any]:
     return {
         "model": row.model,
         "board": row.board,
         "cpu": row.cpu,
         "mcugen": _outcome_json(row.mcugen),
         peer: _outcome_json(row.peer),
-        "ratios": {key: row.ratio(measure.of) for key, measure in measures.items()},
+        "ratios": {key: row.ratio(_MEASURES[key].of) for key in ratios},
     }
 
 
@@ -623,11 +629,12 @@ def chosen(models: Sequence[Path], terms: str) -> list[Path]:
 
 
 def main(
-    models: Annotated[str, typer.Option(help="parts of model names, by commas [default: all]")] = "",
-    boards: Annotated[str, typer.Option(help="board names, by commas [default: one for each CPU]")] = "",
+    models: Annotated[str, typer.Option(help="parts of model names, by commas; all if empty")] = "",
+    boards: Annotated[str, typer.Option(help="board names, by commas; one a CPU if empty")] = "",
     float_: Annotated[bool, typer.Option("--float", help="float32 models only")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="int8 models only")] = False,
-    opt: Annotated[str, typer.Option(help="compiler flags, behind those of the board")] = "-O2",
+    opt: Annotated[str, typer.Option(help="flags for float32 code of both, behind the board's")] = "-O2",
+    int8_opt: Annotated[str, typer.Option(help="flags for int8 code, TFLM's being recorded")] = "-O2",
     json_: Annotated[Path, typer.Option("--json", help="results for programs")] = ROOT / "build/bench.json",
     write_docs: Annotated[Path | None, typer.Option(help="document whose tables to rewrite")] = None,
 ) -> None:
@@ -647,8 +654,11 @@ def main(
         command=shlex.join(["tools/bench.py", *sys.argv[1:]]),
         tools=tool_versions(),
         flags=opt,
+        int8_flags=int8_opt,
         float_rows=_rows(float_models, boards or FLOAT_BOARDS, opt, console, measure_emx),
-        int8_rows=_rows(int8_models, boards or INT8_BOARDS, opt, console, partial(measure_tflm, anchors)),
+        int8_rows=_rows(
+            int8_models, boards or INT8_BOARDS, int8_opt, console, partial(measure_tflm, anchors)
+        ),
         seconds={path.stem: compile_seconds(path) for path in float_models},
     )
     for table in results.tables():

@@ -138,7 +138,8 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         keep_trailing_newline=True,
         autoescape=False,
     )
-    env.filters["block"] = lambda text, width: text.strip().replace("\n", "\n" + " " * width)
+    env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
+    env.filters["lines"] = _indented
     name = program.name
     renderer = _Renderer(program, env)
     calls = [_call(renderer, instr) for instr in program.instrs]
@@ -177,6 +178,12 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
     layers = tuple(i.name for i in program.instrs)
     return Bundle(name, texts, max(program.arena_size, ALIGNMENT), ALIGNMENT, inputs, outputs, layers)
+
+
+def _indented(text: str, width: int) -> str:
+    """C lines moved right by `width`; preprocessor lines stay at the margin."""
+    lines = text.strip().split("\n")
+    return "\n".join(line if not line or line.startswith("#") else " " * width + line for line in lines)
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:

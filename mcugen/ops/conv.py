@@ -17,9 +17,9 @@ from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
 from mcugen.ops.matmul import emit_weighted, exact_product, finish, integer_weights, interleave
-from mcugen.ops.movement import to_channels_last
+from mcugen.ops.movement import reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Range
+from mcugen.ops.pointwise import Binary, Range
 
 
 def _is_depthwise(op: object, sig: Signature) -> bool:
@@ -275,6 +275,25 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     if x.type.rank not in (3, 4):
         raise Refusal("Conv: one or two spatial axes are supported", f"{x.type.rank - 2}", "split the convolution")
     kernel = w.type.shape[2:]
-    window = Window.of(node, x.type.shape[2:], kernel)
-    inputs = [x, w] + ([node.input(2)] if node.has(2) else [])
-    return [node.emit(Conv(window, groups=int(node.attr("group", 1))), *inputs)]
+    if tuple(node.attr("kernel_shape", kernel)) != kernel:
+        found = f"kernel_shape {node.attr('kernel_shape', kernel)}, weights {w.type.shape}"
+        raise Refusal("Conv: kernel_shape must be that of the weights", found, "repair the model")
+    if not _is_fixed(w):
+        found = f"'{w.name}' is computed by the model"
+        raise Refusal("Conv: weights must be constant, so that they can lie in flash", found, "fold it before export")
+    op = Conv(Window.of(node, x.type.shape[2:], kernel), groups=int(node.attr("group", 1)))
+    if not node.has(2):
+        return [node.emit(op, x, w)]
+    bias = node.input(2)
+    if _is_fixed(bias):
+        return [node.emit(op, x, w, bias)]
+    column = reshaped(node, bias, (1, bias.type.count, *[1] * len(kernel)))
+    return [node.emit(Binary("Add"), node.emit(op, x, w, suffix="product"), column)]
+
+
+def _is_fixed(value: Value) -> bool:
+    """Whether it depends on constants alone (perhaps through a Dequantize that is not folded yet)."""
+    producer = value.producer
+    return value.is_constant or (
+        producer is not None and all(v is None or _is_fixed(v) for v in producer.inputs)
+    )

@@ -15,6 +15,7 @@ from mcugen.board import Board, Memory, board_names, load_board
 from mcugen.hir.graph import Graph
 from mcugen.lir.plan import peak_live_bytes
 from mcugen.lir.program import Program
+from mcugen.ops.onnx_node import IMPORTERS
 from mcugen.report.figures import Report
 
 
@@ -72,6 +73,15 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
         types = ", ".join(str(v.type) for v in node.outputs)
         table.add_row(str(index), node.op.name, types, f"{node.op.macs(node.sig):,}", escape(", ".join(node.origin)))
     console.print(table)
+
+
+def operator_table() -> str:
+    """Every ONNX operator that is imported, with its family, as a Markdown table."""
+    lines = ["| operator | domain | family |", "|---|---|---|"]
+    for (domain, name), importer in sorted(IMPORTERS.items(), key=lambda item: (item[0][0], item[0][1])):
+        family = importer.__module__.rpartition(".")[2]
+        lines.append(f"| {name} | {domain or 'ai.onnx'} | {family} |")
+    return "\n".join(lines) + "\n"
 
 
 def _memory(memory: Memory) -> str:

@@ -39,6 +39,11 @@
 #define MCUGEN_ALIGN(bytes) /* the linker script must align the arena and the weights */
 #endif
 
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#include <arm_mve.h> /* Helium with floats: four at a time */
+#define MCUGEN_MVE_FLOAT 1
+#endif
+
 /* v limited to [low, high]. */
 static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
 {

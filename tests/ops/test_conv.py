@@ -151,12 +151,18 @@ def test_scales_of_one_and_above():
     check_quantized(net.model())
 
 
-def test_computed_weights_are_refused_or_right():
+def test_computed_weights_are_refused():
     net = Net()
-    x, w = net.input("x", 1, 2, 4, 4), net.input("w", 3, 2, 3, 3)
-    net.output(net.op("Conv", x, w))
-    with pytest.raises(UnsupportedError, match="Conv"):
-        check_everywhere(net.model())
+    net.output(net.op("Conv", net.input("x", 1, 2, 4, 4), net.input("w", 3, 2, 3, 3)))
+    with pytest.raises(UnsupportedError, match=r"Conv: weights must be constant.* 'w' is computed"):
+        optimized(net.model())
+
+
+def test_computed_bias():
+    net = Net()
+    x, bias = net.input("x", 1, 2, 4, 4), net.op("Relu", net.input("b", 3))
+    net.output(net.op("Conv", x, net.const(rng().standard_normal((3, 2, 3, 3))), bias))
+    check_everywhere(net.model())
 
 
 @pytest.mark.parametrize(

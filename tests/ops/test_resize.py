@@ -6,9 +6,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import SPREAD, Cases
-from onnx_models import Net, check_everywhere, imported, operators, optimized
+from onnx_models import (
+    Net,
+    assert_close,
+    check_everywhere,
+    imported,
+    onnxruntime_outputs,
+    operators,
+    optimized,
+    random_feeds,
+)
 
 from mcugen.errors import UnsupportedError
+from mcugen.hir.interpreter import interpret
 
 TRANSFORMS = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
@@ -24,17 +34,36 @@ def _scales(*scales: float) -> tuple[None, np.ndarray]:
     return None, np.asarray(scales, np.float32)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_nearest(transform: str):
+def test_nearest():
     cases = Cases()
-    mode = {"mode": "nearest", "coordinate_transformation_mode": transform}
-    for size in SIZES:
-        for rounding in ROUNDINGS:
-            cases.add("Resize", SHAPE, *_sizes(2, 3, *size), nearest_mode=rounding, **mode)
-    cases.add("Resize", SHAPE, *_scales(1, 1, 2, 2), **mode)
-    cases.add("Resize", SHAPE, *_scales(1, 1, 0.6, 1.7), **mode)
-    cases.add("Resize", (1, 2, 9), *_scales(1, 1, 2.5), **mode)
+    for transform in TRANSFORMS:
+        mode = {"mode": "nearest", "coordinate_transformation_mode": transform}
+        for size in SIZES:
+            for rounding in ROUNDINGS:
+                cases.add("Resize", SHAPE, *_sizes(2, 3, *size), nearest_mode=rounding, **mode)
+        cases.add("Resize", SHAPE, *_scales(1, 1, 2, 2), **mode)
+        cases.add("Resize", SHAPE, *_scales(1, 1, 0.6, 1.7), **mode)
+        cases.add("Resize", (1, 2, 9), *_scales(1, 1, 2.5), **mode)
     cases.check_float()
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("by_scale", [False, True])
+def test_neighbours_are_those_of_onnxruntime(transform: str, by_scale: bool):
+    """Positions at whole numbers and halves depend on how they are rounded; only numpy is run."""
+    factors = [0.3, 0.6, 0.7, 1.3, 1.7, 2, 2.5, 3.3, 4] if by_scale else [1, 2, 3, 5, 8, 16, 18, 19, 64]
+    for size in (1, 2, 3, 5, 7, 10, 13, 28, 57, 100):
+        cases = Cases()
+        for factor in factors:
+            for rounding in ROUNDINGS:
+                out = int(np.float32(factor) * np.float32(size)) if by_scale else factor
+                if out not in (0, size):  # onnxruntime copies what keeps its size, whatever the scale
+                    operands = _scales(factor) if by_scale else _sizes(factor)
+                    attributes = {"nearest_mode": rounding, "coordinate_transformation_mode": transform}
+                    cases.add("Resize", (size,), *operands, mode="nearest", **attributes)
+        model = cases.net.model()
+        feeds = random_feeds(model)
+        assert_close(interpret(imported(model), feeds), onnxruntime_outputs(model, feeds))
 
 
 def test_nearest_along_any_axes_and_of_any_type():
@@ -49,14 +78,15 @@ def test_nearest_along_any_axes_and_of_any_type():
     cases.check_float()
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_linear(transform: str):
+def test_linear():
     cases = Cases()
-    mode = {"mode": "linear", "coordinate_transformation_mode": transform}
-    for size in SIZES:
-        cases.add("Resize", SHAPE, *_sizes(2, 3, *size), **mode)
-    cases.add("Resize", SHAPE, *_scales(1, 1, 2, 2), **mode)
-    cases.add("Resize", SHAPE, *_scales(1, 1, 0.6, 1.7), **mode)
+    for transform in TRANSFORMS:
+        mode = {"mode": "linear", "coordinate_transformation_mode": transform}
+        for size in SIZES:
+            cases.add("Resize", SHAPE, *_sizes(2, 3, *size), **mode)
+        cases.add("Resize", SHAPE, *_scales(1, 1, 2, 2), **mode)
+        cases.add("Resize", SHAPE, *_scales(1, 1, 0.6, 1.7), **mode)
+    mode = {"mode": "linear"}
     cases.add("Resize", (1, 1, 1, 6), *_scales(1, 1, 3, 2), **mode)
     cases.add("Resize", (4, 6), *_sizes(9, 5), **mode)
     cases.add("Resize", SHAPE, *_sizes(4, 9), axes=[2, 3], **mode)
@@ -65,16 +95,18 @@ def test_linear(transform: str):
     cases.check_float()
 
 
-@pytest.mark.parametrize("zeros", [(-128, 127), (127, -128), (3, -7)])
-def test_linear_int8(zeros: tuple[int, int]):
+def test_linear_int8():
     cases = Cases()
-    x, y = (0.05, zeros[0]), (0.05 + SPREAD, zeros[1])
-    for transform in TRANSFORMS:
+    for zeros, transform in zip(
+        [(-128, 127), (127, -128), (3, -7), (-1, 0), (0, 99)], TRANSFORMS, strict=True
+    ):
+        x, y = (0.05, zeros[0]), (0.05 + SPREAD, zeros[1])
         mode = {"mode": "linear", "coordinate_transformation_mode": transform}
         for size in SIZES:
             cases.add_int8("Resize", (1, 9, 5, 7), x, y, *_sizes(1, 9, *size), **mode)
-    cases.add_int8("Resize", (1, 8, 15, 17), x, y, *_sizes(1, 8, 41, 37), mode="linear")
-    cases.add_int8("Resize", (30, 40), (0.02, zeros[0]), (0.005, zeros[1]), *_sizes(7, 90), mode="linear")
+        cases.add_int8("Resize", (1, 8, 15, 17), x, y, *_sizes(1, 8, 41, 37), **mode)
+        cases.add_int8("Resize", (30, 40), (0.02, zeros[0]), (0.005, zeros[1]), *_sizes(7, 90), **mode)
+        cases.add_int8("Resize", (1, 7, 30), x, y, *_sizes(1, 7, 11), **mode)
     cases.check_int8()
 
 
@@ -103,9 +135,16 @@ def test_resize_works_on_pixels(mode: str):
     check_everywhere(net.model())
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-@pytest.mark.parametrize(("op_type", "opset"), [("Upsample", 9), ("Resize", 10), ("Resize", 11)])
-def test_old_opsets(mode: str, op_type: str, opset: int):
+@pytest.mark.parametrize(
+    ("op_type", "opset", "mode"),
+    [
+        ("Upsample", 9, "nearest"),
+        ("Resize", 10, "nearest"),
+        ("Resize", 11, "nearest"),
+        ("Resize", 11, "linear"),
+    ],
+)
+def test_old_opsets(op_type: str, opset: int, mode: str):
     net = Net(opset)
     inputs = [net.input("x", 1, 2, 4, 5), net.const([1, 1, 2, 3])]
     if opset == 11:

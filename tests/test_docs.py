@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents say of the project is what the project says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mcugen.errors import McugenError
+from mcugen.report.listing import operator_table
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_operator_table_is_current() -> None:
+    text = (ROOT / "docs" / "operators.md").read_text()
+    between = text.split("<!-- operators:begin -->\n")[1].split("<!-- operators:end -->")[0]
+    assert between == operator_table(), "write the output of `mcugen operators` between the markers"
+
+
+def test_readme_documents_every_exit_code() -> None:
+    readme = (ROOT / "README.md").read_text()
+    codes = {cls.exit_code for cls in McugenError.__subclasses__()}
+    assert len(codes) >= 8
+    for code in codes:
+        assert f"| {code} |" in readme

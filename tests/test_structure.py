@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The architecture's rules, held by reading the code."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "mcugen"
+
+LAYERS = {
+    "errors": 0,
+    "version": 0,
+    "resources": 0,
+    "options": 0,
+    "board": 1,
+    "hir": 1,
+    "lir": 2,
+    "ops": 3,
+    "importer": 4,
+    "passes": 4,
+    "codegen": 4,
+    "simulate": 5,
+    "report": 5,
+    "compiler": 6,
+    "cli": 7,
+}
+"""A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
+
+KNOWN_EXCEPTIONS = {("hir/operator.py", "lir"), ("hir/graph.py", "hir"), ("lir/program.py", "lir")}
+"""Type annotations only (`lower` takes the builder)."""
+
+
+def room(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text())
+    names = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module]
+    return [name.split(".")[1] for name in names if name.startswith("mcugen.")]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    own = room(path)
+    if own == "__init__":
+        return
+    for other in imports(path):
+        if (str(path.relative_to(PACKAGE)), other) not in KNOWN_EXCEPTIONS:
+            assert other == own or LAYERS[other] < LAYERS[own], f"{own} imports {other}"
+
+
+@pytest.mark.parametrize("folder", ["hir", "lir", "codegen", "simulate", "report"])
+def test_rooms_below_the_passes_know_no_operator(folder: str) -> None:
+    for path in (PACKAGE / folder).rglob("*.py"):
+        text = path.read_text()
+        assert ".op.name ==" not in text and "isinstance(node.op" not in text, path
+
+
+def test_every_kernel_template_is_used() -> None:
+    sources = "".join(p.read_text() for p in (PACKAGE / "ops").glob("*.py"))
+    for template in (ROOT / "templates" / "kernels").glob("*.c.j2"):
+        name = template.name.removesuffix(".c.j2")
+        assert f'"{name}"' in sources or name.rpartition("_")[0] in sources, name
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_every_file_names_its_licence(path: Path) -> None:
+    assert path.read_text().startswith("# SPDX-License-Identifier: Apache-2.0\n")
+
+
+def test_what_lands_in_firmware_is_0bsd() -> None:
+    header = (ROOT / "runtime_c" / "include" / "mcugen.h").read_text()
+    assert header.startswith("/* SPDX-License-Identifier: 0BSD */")
+    for name in ("banner.j2", "CMakeLists.txt.j2"):
+        assert "SPDX-License-Identifier: 0BSD" in (ROOT / "templates" / name).read_text()
