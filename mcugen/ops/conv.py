@@ -215,7 +215,8 @@ class Conv(Operator):
         per_group = rows.reshape(self.groups, channels // self.groups, depth)
         packed = np.concatenate([interleave(g) for g in per_group])
         direct = self.groups == 1 and self.reads_pixels(node.sig)
-        params |= {"depth": depth, "groups": self.groups}
+        params |= {"depth": depth, "groups": self.groups, "group_out": channels // self.groups}
+        params["group_in"] = weights.shape[-1]
         scratch = None if direct else ("patches", 2 * depth)
         variant = "pointwise" if direct else "grouped" if self.groups > 1 else ""
         emit_weighted(
