@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -14,6 +14,7 @@ from mcugen.compiler import compile_model, optimize
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
+from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
 
@@ -183,3 +184,15 @@ def check_quantized(model: onnx.ModelProto, feeds: Feeds | None = None, share: f
     reference = numpy_outputs(model, feeds)
     assert_within_one(reference, onnxruntime_outputs(model, feeds), share)
     assert_close(c_outputs(model, feeds), reference)
+
+
+def apply(model: onnx.ModelProto, *passes: Callable[[Graph], bool]) -> Graph:
+    """The imported graph after some passes, each until it changes nothing; what it computes has not changed."""
+    graph, feeds = imported(model), random_feeds(model)
+    before = interpret(graph, feeds)
+    for pass_ in passes:
+        while pass_(graph):
+            pass
+        verify_graph(graph)
+    assert_close(interpret(graph, feeds), before)
+    return graph

@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
-from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import quantize
@@ -61,7 +61,16 @@ class Reshape(Movement):
         assert x is not None
         if x.count != math.prod(self.shape):
             raise ModelError("reshape: element counts must be equal", f"{x.shape} to {self.shape}", "repair the model")
-        return (x.with_shape(self.shape),)
+        return (x.with_shape(self.shape).with_quant(self._quant(x)),)
+
+    def _quant(self, x: TensorType) -> QuantParams | None:
+        """Per-channel parameters follow their axis; None if the new shape has no such axis."""
+        if x.quant is None or x.quant.axis is None:
+            return x.quant
+        before, size = math.prod(x.shape[: x.quant.axis]), x.shape[x.quant.axis]
+        axes = (i for i, s in enumerate(self.shape) if s == size and math.prod(self.shape[:i]) == before)
+        axis = next(axes, None)
+        return None if axis is None else replace(x.quant, axis=axis)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """numpy.reshape."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.ops.conversion import Dequantize
-from mcugen.ops.movement import Movement
+from mcugen.ops.movement import Movement, Reshape, Transpose
 
 
 def fold_constants(graph: Graph) -> bool:
@@ -46,16 +46,12 @@ def _move_before_dequantize(graph: Graph, node: Node) -> bool:
     if len(node.inputs) != 1 or source is None or not isinstance(source.op, Dequantize):
         return False
     stored = source.input(0)
-    if stored.data is None or (stored.type.q.axis is not None and node.op.name != "transpose"):
+    if stored.data is None or (stored.type.q.axis is not None and not isinstance(node.op, Transpose | Reshape)):
         return False
     (type_,) = node.op.infer(stored.type)
-    moved = graph.add(
-        node.op,
-        [stored],
-        node.origin,
-        types=[type_.with_quant(type_.quant or stored.type.quant)],
-        before=node,
-    )
+    if type_.quant is None:
+        return False
+    moved = graph.add(node.op, [stored], node.origin, types=[type_], before=node)
     graph.rewrite(node, source.op, [moved.output])
     _replace_by_constants(graph, moved)
     return True

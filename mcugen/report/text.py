@@ -15,7 +15,7 @@ from mcugen.report.figures import Layer, Report
 def print_report(report: Report, console: Console) -> None:
     """Totals, then one line a layer."""
     console.print(_totals(report))
-    console.print(_layers(report))
+    console.print(_layers(report, console.width))
 
 
 def _totals(report: Report) -> Table:
@@ -56,18 +56,18 @@ def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
     table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against ONNX Runtime; {noise}")
 
 
-def _layers(report: Report) -> Table:
+def _layers(report: Report, width: int) -> Table:
+    rows = [(str(i), layer.kernel, *_layer_figures(layer)) for i, layer in enumerate(report.layers)]
+    heads = ("#", "kernel", "MACs", "instructions", "/MAC", "flash", "RAM")
+    taken = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
-    for column in ("layer", "kernel"):
-        table.add_column(column, overflow="ellipsis", no_wrap=True, ratio=1)
-    figures = [_layer_figures(layer) for layer in report.layers]
-    for index, column in enumerate(("MACs", "instructions", "/MAC", "flash", "RAM")):
-        width = max([len(column), *(len(row[index]) for row in figures)])
-        table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    for index, (layer, row) in enumerate(zip(report.layers, figures, strict=True)):
+    table.add_column("layer", overflow="ellipsis", no_wrap=True, max_width=max(width - taken - 5, 12))
+    for column in heads[1:]:
+        table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
+    for (number, *figures), layer in zip(rows, report.layers, strict=True):
         name = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
-        table.add_row(str(index), escape(name), layer.kernel, *row)
+        table.add_row(number, escape(name), *figures)
     return table
 
 

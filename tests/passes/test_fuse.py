@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion: padding, scale, bias and activation enter the layer with weights, or stay where they must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx_models import Net, apply, check_everywhere, operators
+
+from mcugen.ops.conv import Conv
+from mcugen.passes.clean import fold_constants, fold_dequantized, simplify
+from mcugen.passes.fuse import fold_affine, fold_clamp, fold_pad, fold_transpose_into_dense, fuse_dense
+from mcugen.passes.layout import channels_last
+
+Build = Callable[[Net, str], str]
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(2).uniform(0.5, 1.5, shape)
+
+
+def conv_net(before: Build | None = None, after: Build | None = None, **attributes: object) -> Net:
+    """`after` (Conv (`before` x)), 3 channels to 4."""
+    net = Net()
+    x = net.input("x", 1, 3, 6, 6)
+    conv = net.op("Conv", before(net, x) if before else x, net.const(values(4, 3, 3, 3)), out="conv", **attributes)
+    net.output(after(net, conv) if after else conv)
+    return net
+
+
+def dense_net(after: Build, *, bias: bool = True) -> Net:
+    net = Net()
+    product = net.op("MatMul", net.input("x", 5, 3), net.const(values(3, 4)))
+    net.output(after(net, net.op("Add", product, net.const(values(4))) if bias else product))
+    return net
+
+
+def pad(*widths: int, value: float = 0.0) -> Build:
+    return lambda net, x: net.op("Pad", x, net.const(widths, np.int64), net.const(value))
+
+
+def binary(function: str, *shape: int, first: bool = True) -> Build:
+    def build(net: Net, x: str) -> str:
+        operands = [x, net.const(values(*shape))]
+        return net.op(function, *(operands if first else operands[::-1]))
+
+    return build
+
+
+# ---------------------------------------------------------------------------------------------- fold_pad
+
+
+def test_zero_padding_enters_the_window():
+    graph = apply(conv_net(pad(0, 0, 1, 2, 0, 0, 0, 3), pads=[1, 0, 0, 1]).model(), fold_pad)
+    (node,) = graph.nodes
+    assert isinstance(node.op, Conv)
+    assert (node.op.window.before, node.op.window.after) == ((2, 2), (0, 4))
+
+
+@pytest.mark.parametrize(
+    "before", [pad(0, 0, 1, 1, 0, 0, 1, 1, value=0.5), pad(1, 0, 1, 1, 0, 0, 0, 0)], ids=["value", "batch"]
+)
+def test_other_padding_stays(before: Build):
+    assert operators(apply(conv_net(before).model(), fold_pad)) == ["pad", "conv"]
+
+
+def test_channel_padding_stays():
+    net = Net()
+    padded = pad(0, 1, 0, 0, 0, 1, 0, 0)(net, net.input("x", 1, 1, 4, 4))
+    net.output(net.op("Conv", padded, net.const(values(2, 3, 3, 3))))
+    assert operators(apply(net.model(), fold_pad)) == ["pad", "conv"]
+
+
+def test_padding_that_another_reads_stays_for_it():
+    net = conv_net(pad(0, 0, 1, 1, 0, 0, 1, 1))
+    net.output(net.op("Relu", net.nodes[0].output[0]))
+    assert operators(apply(net.model(), fold_pad, simplify)) == ["pad", "conv", "clamp"]
+
+
+# --------------------------------------------------------------------------------------------- fuse_dense
+
+
+def test_product_with_a_constant_matrix_is_dense():
+    graph = apply(dense_net(lambda net, x: x, bias=False).model(), fuse_dense)
+    assert operators(graph) == ["dense"]
+    assert graph.nodes[0].input(1).type.shape == (4, 3)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_quantized_matrix_stays_quantized(axis: int | None):
+    net = Net()
+    codes = net.const(np.arange(12).reshape(3, 4), np.int8)
+    count = 1 if axis is None else (3, 4)[axis]
+    scales = net.const(0.5 if axis is None else values(count))
+    zeros = net.const(0 if axis is None else [0] * count, np.int8)
+    weights = net.op("DequantizeLinear", codes, scales, zeros, axis=axis or 0)
+    net.output(net.op("MatMul", net.input("x", 5, 3), weights))
+    graph = apply(net.model(), fuse_dense, simplify)
+    assert operators(graph) == ["dequantize", "dense"]
+    stored = graph.nodes[0].input(0).type
+    assert stored.shape == (4, 3)
+    assert stored.q.axis == (None if axis is None else 1 - axis)
+
+
+def test_product_of_two_activations_stays():
+    net = Net()
+    net.output(net.op("MatMul", net.input("a", 2, 3), net.input("b", 3, 4)))
+    assert operators(apply(net.model(), fuse_dense)) == ["matmul"]
+
+
+def test_batch_of_constant_matrices_stays():
+    net = Net()
+    net.output(net.op("MatMul", net.input("a", 2, 5, 3), net.const(values(2, 3, 4))))
+    assert operators(apply(net.model(), fuse_dense)) == ["matmul"]
+
+
+# -------------------------------------------------------------------------------------------- fold_affine
+
+
+@pytest.mark.parametrize("function", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("shape", [(1, 4, 1, 1), (4, 1, 1), (1,), ()], ids=str)
+def test_constant_per_channel_enters_conv(function: str, shape: tuple[int, ...]):
+    graph = apply(conv_net(after=binary(function, *shape)).model(), fold_affine)
+    assert operators(graph) == ["conv"]
+
+
+@pytest.mark.parametrize("function", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("shape", [(1, 4), (4,), (1,), ()], ids=str)
+def test_constant_per_channel_enters_dense(function: str, shape: tuple[int, ...]):
+    graph = apply(dense_net(binary(function, *shape)).model(), fuse_dense, fold_affine)
+    assert operators(graph) == ["dense"]
+
+
+@pytest.mark.parametrize("function", ["Add", "Mul"])
+def test_constant_may_come_first(function: str):
+    graph = apply(conv_net(after=binary(function, 4, 1, 1, first=False)).model(), fold_affine)
+    assert operators(graph) == ["conv"]
+
+
+def test_batch_normalization_enters_conv():
+    def normalize(net: Net, x: str) -> str:
+        return net.op("BatchNormalization", x, *(net.const(values(4)) for _ in range(4)), epsilon=0.01)
+
+    model = conv_net(after=normalize).model()
+    assert operators(apply(model, fold_affine)) == ["conv"]
+    check_everywhere(model)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        binary("Add", 1, 1, 4, 4),
+        binary("Add", 1, 4, 4, 4),
+        binary("Mul", 4),
+        binary("Add", 1, 1, 4, 1),
+        binary("Sub", 4, 1, 1, first=False),
+        binary("Div", 4, 1, 1, first=False),
+        binary("Add", 2, 4, 1, 1),
+        binary("Add", 1, 1, 4, 1, 1),
+        binary("Max", 4, 1, 1),
+        lambda net, x: net.op("Add", x, x),
+        lambda net, x: net.op("Add", x, net.op("Relu", net.input("y", 4, 1, 1))),
+    ],
+    ids=[
+        "pixels",
+        "everything",
+        "columns as many as channels",
+        "rows as many as channels",
+        "constant minus conv",
+        "constant over conv",
+        "larger batch",
+        "larger rank",
+        "maximum",
+        "conv with itself",
+        "computed operand",
+    ],
+)
+def test_other_operands_stay(after: Build):
+    graph = apply(conv_net(after=after).model(), fold_affine)
+    assert operators(graph)[0] == "conv"
+    assert len(graph.nodes) > 1
+
+
+def test_conv_with_two_readers_keeps_its_own_result():
+    net = conv_net(after=binary("Add", 4, 1, 1))
+    net.output(net.op("Exp", "conv"))
+    assert operators(apply(net.model(), fold_affine)) == ["conv", "add", "exp"]
+
+
+def test_conv_that_is_an_output_keeps_its_own_result():
+    net = conv_net(after=binary("Add", 4, 1, 1))
+    net.output("conv")
+    assert operators(apply(net.model(), fold_affine)) == ["conv", "add"]
+
+
+def test_constant_after_an_activation_stays():
+    def build(net: Net, x: str) -> str:
+        return binary("Mul", 4, 1, 1)(net, net.op("Relu", x))
+
+    assert operators(apply(conv_net(after=build).model(), fold_clamp, fold_affine)) == ["conv", "mul"]
+
+
+def test_quantized_bias_keeps_its_codes():
+    def build(net: Net, x: str) -> str:
+        return net.op("Add", x, net.dequantize(net.const([[1, -2, 3, 4]], np.int32), 0.25, 0, np.int32))
+
+    graph = apply(dense_net(build, bias=False).model(), fuse_dense, fold_affine, simplify)
+    assert operators(graph) == ["dequantize", "dense"]
+    assert graph.nodes[0].input(0).data.tolist() == [1, -2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------- fold_clamp
+
+
+def clip(low: float, high: float) -> Build:
+    return lambda net, x: net.op("Clip", x, net.const(low), net.const(high))
+
+
+def test_activation_enters_the_layer():
+    graph = apply(conv_net(after=clip(-0.5, 7.0)).model(), fold_clamp)
+    (node,) = graph.nodes
+    assert node.op.clamp == (-0.5, 7.0)
+
+
+@pytest.mark.parametrize("function", ["Add", "Sub", "Mul", "Div"])
+def test_activation_enters_arithmetic(function: str):
+    net = Net()
+    net.output(net.op("Relu", net.op(function, net.input("x", 3, 4), net.input("y", 4))))
+    assert operators(apply(net.model(), fold_clamp)) == [function.lower()]
+
+
+def test_second_activation_stays():
+    graph = apply(conv_net(after=lambda net, x: clip(0.0, 1.0)(net, net.op("Relu", x))).model(), fold_clamp)
+    assert operators(graph) == ["conv", "clamp"]
+
+
+def test_activation_of_a_layer_with_two_readers_stays():
+    net = conv_net(after=lambda net, x: net.op("Relu", x))
+    net.output(net.op("Exp", "conv"))
+    assert operators(apply(net.model(), fold_clamp)) == ["conv", "clamp", "exp"]
+
+
+@pytest.mark.parametrize("function", ["Max", "Greater"])
+def test_other_operators_do_not_clamp(function: str):
+    net = Net()
+    result = net.op(function, net.input("x", 3), net.input("y", 3))
+    real = net.op("Where", result, "x", "y") if function == "Greater" else result
+    net.output(net.op("Relu", real))
+    assert operators(apply(net.model(), fold_clamp))[-1] == "clamp"
+
+
+def test_integer_clamp_stays():
+    net = Net()
+    added = net.op("Add", net.input("x", 9, dtype=np.int32), net.input("y", 9, dtype=np.int32))
+    net.output(net.op("Clip", added, net.const(0, np.int32), net.const(9, np.int32)), dtype=np.int32)
+    assert operators(apply(net.model(), fold_clamp)) == ["add", "clamp"]
+
+
+# ---------------------------------------------------------------------------- fold_transpose_into_dense
+
+
+def flattened(shape: list[int], dense_inputs: int, perm: tuple[int, ...] | None = None) -> Net:
+    net = Net()
+    conv = net.op("Conv", net.input("x", 2, 3, 6, 5), net.const(values(4, 3, 3, 3)))
+    turned = conv if perm is None else net.op("Transpose", conv, perm=perm)
+    flat = net.op("Reshape", turned, net.const(shape, np.int64))
+    net.output(net.op("MatMul", flat, net.const(values(dense_inputs, 7))))
+    return net
+
+
+DENSE = (fuse_dense, channels_last, simplify, fold_transpose_into_dense, fold_constants, simplify)
+
+
+def test_flattening_reads_channels_last():
+    graph = apply(flattened([2, 48], 48).model(), *DENSE)
+    assert operators(graph) == ["transpose", "conv", "reshape", "dense"]
+
+
+def test_flattening_of_part_of_a_sample_keeps_its_transpose():
+    graph = apply(flattened([8, 12], 12).model(), *DENSE)
+    assert operators(graph) == ["transpose", "conv", "transpose", "reshape", "dense"]
+
+
+def test_quantized_matrix_is_permuted_too():
+    net = Net()
+    conv = net.op("Conv", net.input("x", 1, 3, 6, 5), net.const(values(4, 3, 3, 3)))
+    flat = net.op("Flatten", conv)
+    codes = net.dequantize(net.const(np.arange(96).reshape(48, 2), np.int8), 0.1)
+    net.output(net.op("MatMul", flat, codes))
+    graph = apply(net.model(), fuse_dense, fold_dequantized, channels_last, simplify, fold_transpose_into_dense, simplify)
+    assert operators(graph) == ["transpose", "conv", "reshape", "dense"]

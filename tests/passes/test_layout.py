@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layout: convolutions read pixels, and transpositions remain at the borders alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx_models import Net, apply, check_everywhere, operators, optimized
+
+from mcugen.passes.clean import simplify
+from mcugen.passes.layout import channels_last, sink_transposes
+
+PIPELINE = (channels_last, simplify, sink_transposes, simplify)
+
+
+def conv(net: Net, x: str, channels: int = 4, inputs: int = 4, **attributes: object) -> str:
+    weights = np.random.default_rng(len(net.nodes)).standard_normal((channels, inputs, 3, 3))
+    return net.op("Conv", x, net.const(weights), pads=[1, 1, 1, 1], **attributes)
+
+
+def net_of_convs(between: Callable[[Net, str, str], str]) -> Net:
+    """conv → `between`(two convs of it) → conv."""
+    net = Net()
+    first = conv(net, net.input("x", 1, 3, 6, 5), inputs=3)
+    joined = between(net, conv(net, first), conv(net, first))
+    channels = {"Concat": 8}.get(net.nodes[-1].op_type, 4)
+    net.output(conv(net, joined, inputs=channels))
+    return net
+
+
+def borders(graph_operators: list[str]) -> list[str]:
+    assert graph_operators[0] == graph_operators[-1] == "transpose"
+    return graph_operators[1:-1]
+
+
+def test_one_conv_gets_a_transpose_on_either_side():
+    net = Net()
+    net.output(conv(net, net.input("x", 1, 3, 6, 5), inputs=3))
+    assert operators(apply(net.model(), channels_last)) == ["transpose", "conv", "transpose"]
+
+
+def test_convs_in_a_row_have_none_between_them():
+    net = net_of_convs(lambda net, a, b: a)
+    assert borders(operators(apply(net.model(), channels_last, simplify))) == ["conv", "conv", "conv"]
+
+
+@pytest.mark.parametrize(
+    ("between", "middle"),
+    [
+        (lambda net, a, b: net.op("Add", a, b), ["add"]),
+        (lambda net, a, b: net.op("Concat", a, b, axis=1), ["concat"]),
+        (lambda net, a, b: net.op("Relu", net.op("Mul", a, b)), ["mul", "clamp"]),
+        (lambda net, a, b: net.op("Add", a, net.const(np.arange(4.0).reshape(4, 1, 1))), ["add"]),
+        (lambda net, a, b: net.op("Mul", a, net.const(2.0)), ["mul"]),
+        (lambda net, a, b: net.op("Pad", a, net.const([0, 0, 1, 0, 0, 0, 0, 2], np.int64)), ["pad"]),
+        (
+            lambda net, a, b: net.op("Add", *net.ops("Split", net.op("Concat", a, b, axis=1), outs=["p", "q"], axis=1)),
+            ["concat", "slice", "slice", "add"],
+        ),
+    ],
+    ids=["add", "concat", "clamped product", "per channel", "scalar", "pad", "split"],
+)
+def test_no_transpose_inside_the_network(between: Callable[[Net, str, str], str], middle: list[str]):
+    model = net_of_convs(between).model()
+    graph = apply(model, *PIPELINE)
+    inner = [name for name in borders(operators(graph)) if name != "conv"]
+    assert inner == middle
+    assert "transpose" not in borders(operators(optimized(model)))
+
+
+def test_residual_network_as_a_whole():
+    net = Net()
+    x = conv(net, net.input("x", 1, 3, 8, 8), inputs=3)
+    for _ in range(2):
+        branch = conv(net, net.op("Relu", conv(net, x)))
+        x = net.op("Relu", net.op("Add", x, branch))
+    x = net.op("Concat", x, conv(net, x, strides=[1, 1]), axis=1)
+    net.output(net.op("Sigmoid", conv(net, x, inputs=8)))
+    model = net.model()
+    assert "transpose" not in borders(operators(optimized(model)))
+    check_everywhere(model)
+
+
+def test_line_convolutions():
+    net = Net()
+    weights = net.const(np.random.default_rng(1).standard_normal((3, 3, 3)))
+    x = net.op("Relu", net.op("Conv", net.input("x", 1, 3, 9), weights))
+    net.output(net.op("Conv", net.op("Exp", x), weights))
+    assert "transpose" not in borders(operators(apply(net.model(), *PIPELINE)))
+
+
+def test_a_transpose_that_the_model_wants_stays_alone():
+    net = Net()
+    net.output(net.op("Relu", net.op("Transpose", net.input("x", 2, 3, 4), perm=[2, 0, 1])))
+    assert operators(apply(net.model(), *PIPELINE)).count("transpose") == 1
+
+
+def test_sinking_never_transposes_more_bytes():
+    """The sum is eight times its transposed operand: better to turn the operand."""
+    net = Net()
+    turned = net.op("Transpose", net.input("x", 4, 2), perm=[1, 0])
+    small = net.op("Reshape", turned, net.const([1, 2, 4], np.int64))
+    net.output(net.op("Add", net.op("Transpose", net.input("z", 1, 4, 2), perm=[0, 2, 1]), net.input("y", 8, 2, 4)))
+    net.output(net.op("Exp", small))
+    graph = apply(net.model(), *PIPELINE)
+    turned_bytes = [node.output.type.nbytes for node in graph.nodes if node.op.name == "transpose"]
+    assert max(turned_bytes) == 32
+
+
+def test_matrix_and_its_transpose_added():
+    net = Net()
+    x = net.input("x", 3, 3)
+    net.output(net.op("Add", x, net.op("Transpose", x, perm=[1, 0])))
+    assert operators(apply(net.model(), *PIPELINE)) == ["transpose", "add"]
