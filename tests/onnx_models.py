@@ -17,6 +17,7 @@ from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
+from mcugen.passes.clean import remove_dead_code
 
 Feeds = Mapping[str, Array]
 MICROSOFT = "com.microsoft"
@@ -187,12 +188,13 @@ def check_quantized(model: onnx.ModelProto, feeds: Feeds | None = None, share: f
 
 
 def apply(model: onnx.ModelProto, *passes: Callable[[Graph], bool]) -> Graph:
-    """The imported graph after some passes, each until it changes nothing; what it computes has not changed."""
+    """The imported graph after some passes (each until it changes nothing) without dead code; it computes the same."""
     graph, feeds = imported(model), random_feeds(model)
     before = interpret(graph, feeds)
     for pass_ in passes:
         while pass_(graph):
             pass
+        remove_dead_code(graph)
         verify_graph(graph)
     assert_close(interpret(graph, feeds), before)
     return graph

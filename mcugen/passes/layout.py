@@ -46,15 +46,30 @@ def _gain(graph: Graph, node: Node, perm: Permutation) -> int:
     form = node.op.permuted(node.sig, inverse(perm))
     if form is None:
         return -1
-    gain = -node.output.type.nbytes
-    for value, wanted in zip(node.inputs, form[1], strict=True):
+    gain = 0 if _only_turned(graph, node.output, perm=inverse(perm)) else -node.output.type.nbytes
+    for value, wanted in dict(zip(node.inputs, form[1], strict=True)).items():
         if value is None or wanted is None or value.is_constant:
             continue
         source = value.producer
         cancels = source is not None and isinstance(source.op, Transpose) and source.op.perm == inverse(wanted)
-        gain += value.type.nbytes if cancels and graph.only_user(value) is not None else 0
-        gain -= 0 if cancels else value.type.nbytes
+        gain += _saved(graph, value, wanted) if cancels else -value.type.nbytes
     return gain
+
+
+def _only_turned(graph: Graph, value: Value, perm: Permutation) -> bool:
+    """Whether a value is but transposed by `perm`: turning it the other way first costs nothing."""
+    turned = all(isinstance(user.op, Transpose) and user.op.perm == perm for user in value.users)
+    return turned and bool(value.users) and not graph.is_output(value)
+
+
+def _saved(graph: Graph, turned: Value, wanted: Permutation) -> int:
+    """Bytes of a transposition that vanish with one of its readers: its share, if all of them can sink.
+
+    Transpositions among the readers merge with it anyway.
+    """
+    readers = [user for user in turned.users if not isinstance(user.op, Transpose)]
+    alone = len(readers) == 1 or all(user.op.permuted(user.sig, wanted) is not None for user in readers)
+    return turned.type.nbytes // len(readers) if alone and not graph.is_output(turned) else 0
 
 
 def _rewrite_permuted(graph: Graph, node: Node, perm: Permutation) -> bool:

@@ -227,7 +227,7 @@ def test_activation_enters_the_layer():
 @pytest.mark.parametrize("function", ["Add", "Sub", "Mul", "Div"])
 def test_activation_enters_arithmetic(function: str):
     net = Net()
-    net.output(net.op("Relu", net.op(function, net.input("x", 3, 4), net.input("y", 4))))
+    net.output(net.op("Relu", net.op(function, net.input("x", 3, 4), net.input("y", 1, 4))))
     assert operators(apply(net.model(), fold_clamp)) == [function.lower()]
 
 
