@@ -60,7 +60,7 @@ def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str) -> None:
     graph = integer_graph(name)
-    samples = load_samples(dataset(name), compiled(name).program.inputs).inputs[:60]
+    samples = load_samples(dataset(name), compiled(name).program.inputs).inputs[:150]
     counts: dict[str, list[int]] = {}
     for start in range(0, len(samples), 10):
         for tensors in tensors_of_onnxruntime(name, samples[start : start + 10]):

@@ -49,11 +49,24 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         if opset < CONVERTED_OPSET:
-            model = onnx.version_converter.convert_version(model, CONVERTED_OPSET)
+            model = _converted(model, opset)
     except (onnx.checker.ValidationError, RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
     return model
+
+
+def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The model at CONVERTED_OPSET. Before opset 11 resizing was asymmetric, which the converter forgets to say."""
+    converted = onnx.version_converter.convert_version(model, CONVERTED_OPSET)
+    for node in converted.graph.node if opset < 11 else ():
+        if node.op_type == "Resize":
+            kept = [a for a in node.attribute if a.name not in ("coordinate_transformation_mode", "nearest_mode")]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+            node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
+    return converted
 
 
 def _opset(model: onnx.ModelProto, place: str) -> int:

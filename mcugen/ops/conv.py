@@ -193,7 +193,7 @@ class Conv(Operator):
             code: dict[str, object] = {"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0}
             extent = int(params["stride_w"]) * (int(params["out_w"]) - 1) + int(params["dilation_w"]) * (k_w - 1) + 1
             params["row_w"] = max(extent, int(params["pad_w"]) + int(params["in_w"]))
-            ring = ((k_h - 1) * int(params["dilation_h"]) + 1) * params["row_w"] * int(params["in_c"])
+            ring = ((k_h - 1) * int(params["dilation_h"]) + 1) * int(params["row_w"]) * int(params["in_c"])
             emit_weighted(
                 node,
                 builder,
@@ -271,8 +271,7 @@ def _may_overwrite_input(params: dict[str, Param]) -> bool:
 @onnx_operator("Conv")
 def _import_conv(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
-    if x.type.dtype is not DType.FLOAT32:
-        raise Refusal("Conv: tensors must be float32", x.type.dtype.value, "cast to float32")
+    node.require_dtype(x, DType.FLOAT32)
     if x.type.rank not in (3, 4):
         raise Refusal("Conv: one or two spatial axes are supported", f"{x.type.rank - 2}", "split the convolution")
     kernel = w.type.shape[2:]
@@ -295,6 +294,4 @@ def _import_conv(node: OnnxNode) -> list[Value]:
 def _is_fixed(value: Value) -> bool:
     """Whether it depends on constants alone (perhaps through a Dequantize that is not folded yet)."""
     producer = value.producer
-    return value.is_constant or (
-        producer is not None and all(v is None or _is_fixed(v) for v in producer.inputs)
-    )
+    return value.is_constant or (producer is not None and all(v is None or _is_fixed(v) for v in producer.inputs))

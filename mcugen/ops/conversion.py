@@ -15,6 +15,7 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
 from mcugen.ops.elementwise import Elementwise, Scalars
 from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -79,12 +80,18 @@ class FlipSign(Elementwise):
         return f"({sig.output.dtype.c})({args[0]} {shift})"
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Two flips cancel."""
+        """Two flips cancel, also around a data movement: flip(move(flip(x))) → move(x)."""
         producer = node.input(0).producer
-        if producer is None or not isinstance(producer.op, FlipSign):
+        if producer is None:
             return None
-        same = producer.input(0).type.quant == node.output.type.quant
-        return producer.input(0) if same else None
+        if isinstance(producer.op, FlipSign):
+            source = producer.input(0)
+            return source if source.type.quant == node.output.type.quant else None
+        inner = producer.input(0).producer if producer.op.moves_data and len(producer.inputs) == 1 else None
+        if inner is None or not isinstance(inner.op, FlipSign) or inner.input(0).type.quant != node.output.type.quant:
+            return None
+        types = [node.output.type]
+        return graph.add(producer.op, [inner.input(0)], producer.origin, types=types, before=node).output
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,22 @@ class Quantize(Elementwise):
     """q = saturate(round_half_even(x / scale) + zero_point); scale and zero point are the output's type."""
 
     mnemonic: ClassVar[str] = "quantize"
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Quantize(Dequantize(q)) → q in its new parameters; Quantize(Reshape(x)) → Reshape(Quantize(x)).
+
+        The second brings it beside the operator before, for convert_qdq to find.
+        """
+        mover = node.input(0).producer
+        if mover is None:
+            return None
+        if isinstance(mover.op, Dequantize):
+            return _requantized(graph, node, mover.input(0))
+        if not isinstance(mover.op, Reshape) or graph.only_user(node.input(0)) is not node:
+            return None
+        x, out = mover.input(0), node.output.type
+        q = graph.add(self, [x], node.origin, types=[out.with_shape(x.type.shape, x.type.layout)], before=node)
+        return graph.add(mover.op, [q.output], mover.origin, types=[out], before=node).output
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """int8 unless the node's type says otherwise."""
@@ -145,6 +168,15 @@ class Requantize(Elementwise):
         if sig.input(0).quant is None:
             return (arrays[0],)
         return (quantize(dequantize(arrays[0], sig.input(0).q), sig.output.q, sig.output.dtype),)
+
+
+def _requantized(graph: Graph, node: Node, stored: Value) -> Value | None:
+    """`stored` as `node`, a Quantize, would have it after a Dequantize: itself, or through a table."""
+    out = node.output.type
+    if stored.type.quant == out.quant and stored.type.dtype is out.dtype:
+        return stored
+    form = Requantize().integer(graph, Signature((stored.type,), (out,)), [stored])
+    return None if form is None else graph.add(form[0], form[1], node.origin, types=[out], before=node).output
 
 
 @onnx_operator("Cast", "CastLike")

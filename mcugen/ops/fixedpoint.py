@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +18,26 @@ class Requantizer:
     """q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), one rounding, half up.
 
     `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31, less
-    where a scale is 1 or above (which equals shifting the accumulator first).
+    where a scale is 1 or above (which equals shifting the accumulator first). Averages round `ties_to_even`
+    instead, like ONNX: sums over a power of two elements hit ties too often to ignore.
     """
 
     multiplier: Int64Array
     shift: int
     zero_point: int
+    ties_to_even: bool = False
 
     @staticmethod
-    def of(scale: Array | float, zero_point: int) -> Requantizer:
-        """The requantizer by real factors `scale` (accumulator unit ÷ output unit), each in (0, 2^30)."""
-        scales = np.atleast_1d(np.asarray(scale, np.float64))
+    def of(scale: Array | float, zero_point: int, ties_to_even: bool = False) -> Requantizer:
+        """The requantizer by real factors `scale` (accumulator unit ÷ output unit).
+
+        From 2^29 on, every accumulator but 0 saturates: larger factors are cut to it.
+        """
+        scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29)
         shift = 31
         while np.rint(scales.max() * 2.0**shift) >= 2**31:
             shift -= 1
-        return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point)
+        return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point, ties_to_even)
 
     @property
     def offset(self) -> int:
@@ -42,13 +47,17 @@ class Requantizer:
     def __call__(self, acc: Array, low: int = -128, high: int = 127) -> Array:
         """Integers in [low, high], as int64; `acc` is any integer array, channels last."""
         wide = acc.astype(np.int64) * self.multiplier + self.offset
-        q: Array = np.clip(wide >> self.shift, low, high)
+        rounded = wide >> self.shift
+        if self.ties_to_even:
+            tie = (wide & ((1 << self.shift) - 1)) == 0
+            rounded = rounded - (tie & ((rounded - self.zero_point) & 1))
+        q: Array = np.clip(rounded, low, high)
         return q
 
     def for_high_word(self) -> Requantizer:
         """The same function with shift 32 where it can be, so that a 32-bit CPU just takes the upper word."""
         if self.shift == 31 and int(self.multiplier.max()) < 2**30:
-            return Requantizer(self.multiplier * 2, 32, self.zero_point)
+            return replace(self, multiplier=self.multiplier * 2, shift=32)
         return self
 
 

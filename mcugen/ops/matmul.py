@@ -19,7 +19,7 @@ from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import Requantizer, clamp_range, dequantize
 from mcugen.ops.movement import Expand, Reshape, Transpose, reshaped
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
 
 BLOCK = 4
@@ -353,22 +353,18 @@ def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:
     return spread(a, "a"), spread(b, "b")
 
 
-def _require_float(node: OnnxNode, *values: Value) -> None:
-    for value in values:
-        if value.type.dtype is not DType.FLOAT32:
-            raise Refusal(f"{node.op_type}: tensors must be float32", value.type.dtype.value, "cast to float32")
-
-
 @onnx_operator("MatMul")
 def _import_matmul(node: OnnxNode) -> list[Value]:
-    _require_float(node, node.input(0), node.input(1))
+    node.require_dtype(node.input(0), DType.FLOAT32)
+    node.require_dtype(node.input(1), DType.FLOAT32)
     return [emit_matmul(node, node.input(0), node.input(1))]
 
 
 @onnx_operator("Gemm")
 def _import_gemm(node: OnnxNode) -> list[Value]:
     a, b = node.input(0), node.input(1)
-    _require_float(node, a, b)
+    node.require_dtype(a, DType.FLOAT32)
+    node.require_dtype(b, DType.FLOAT32)
     if node.attr("transA", 0):
         a = node.emit(Transpose((1, 0)), a, suffix="at")
     if node.attr("transB", 0):

@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.errors import McugenError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import Operator
-from mcugen.hir.types import Array, QuantParams, TensorType
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 
 class Refusal(McugenError):
@@ -72,6 +72,14 @@ class OnnxNode:
         """`param` as a list of Python ints."""
         found = self.param(key, index)
         return None if found is None else [int(v) for v in np.asarray(found).reshape(-1)]
+
+    def require_dtype(self, value: Value, *allowed: DType) -> None:
+        """Refuses element types that no kernel is written for."""
+        if value.type.dtype not in allowed:
+            names = ", ".join(dtype.value for dtype in allowed)
+            raise Refusal(
+                f"{self.op_type}: the element type must be one of {names}", value.type.dtype.value, "cast to float32"
+            )
 
     def emit(self, op: Operator, *inputs: Value | None, types: Sequence[TensorType] = (), suffix: str = "") -> Value:
         """Adds a node with one output to the graph."""

@@ -20,7 +20,7 @@ from mcugen.ops.conv import Window
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.movement import inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.reduce import emit_reduce, require_dtype
+from mcugen.ops.reduce import emit_reduce
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)
 
@@ -56,16 +56,12 @@ class Pool(Operator):
             )
         out = self.window.output(tuple(space), self.kernel)
         if min(out) < 1:
-            raise ModelError(
-                f"{self.name}: the kernel must fit the input", f"{self.kernel} on {space}", "repair it"
-            )
+            raise ModelError(f"{self.name}: the kernel must fit the input", f"{self.kernel} on {space}", "repair it")
         shape = (batch, *out, channels) if self.is_channels_last else (batch, channels, *out)
         layout = Layout.CHANNELS_LAST if self.is_channels_last else Layout.CHANNELS_FIRST
         return (replace(x, shape=shape, layout=layout),)
 
-    def permuted(
-        self, sig: Signature, perm: Permutation
-    ) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """To channels last, once."""
         if self.is_channels_last or perm != to_channels_last(len(perm)):
             return None
@@ -172,7 +168,7 @@ class AveragePool(Pool):
         if math.prod(int(c.min()) for c in counts) == len(divisors):
             divisors = divisors[-1:]
         ratio = sig.input(0).q.scale[0] / sig.output.q.scale[0]
-        return Requantizer.of(ratio / divisors, sig.output.q.zero_point)
+        return Requantizer.of(ratio / divisors, sig.output.q.zero_point, ties_to_even=True)
 
     def _pool(self, sig: Signature, x: Array) -> Array:
         quant = sig.input(0).quant if sig.output.quant is not None else None
@@ -186,9 +182,7 @@ class AveragePool(Pool):
         if quant is None:
             return (total / count.astype(np.float32)).astype(np.float32)
         requantize = self._requantizer(sig)
-        by_count = (
-            requantize.multiplier if len(requantize.multiplier) == 1 else requantize.multiplier[count - 1]
-        )
+        by_count = requantize.multiplier if len(requantize.multiplier) == 1 else requantize.multiplier[count - 1]
         return replace(requantize, multiplier=by_count)(total).astype(np.int8)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
@@ -202,9 +196,7 @@ class AveragePool(Pool):
         sig, params = node.sig, self._geometry(node.sig)
         counts = self._counts(sig)
         fixed = all((c == c[0]).all() for c in counts)
-        divisor = (
-            "fixed" if fixed else "padded" if any(self.counted_before + self.counted_after) else "inside"
-        )
+        divisor = "fixed" if fixed else "padded" if any(self.counted_before + self.counted_after) else "inside"
         if divisor == "padded":
             rows = zip(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after, strict=True)
             sizes = [1] * (2 - len(counts)) + [n + b + a for n, b, a in rows]
@@ -213,14 +205,13 @@ class AveragePool(Pool):
         code: dict[str, object] = {"dilated": self._is_dilated, "divisor": divisor}
         if sig.output.quant is not None:
             requantize = self._requantizer(sig).for_high_word()
-            params |= {"x_zero": sig.input(0).q.zero_point, "offset": requantize.offset}
+            params |= {"x_zero": sig.input(0).q.zero_point, "y_zero": sig.output.q.zero_point}
+            params["offset"] = requantize.offset
             code["shift"] = requantize.shift
             if fixed:
                 params["multiplier"] = int(requantize.multiplier[0])
             else:
-                table = builder.const(
-                    f"{node.output.name}.multiplier", requantize.multiplier.astype(np.int32)
-                )
+                table = builder.const(f"{node.output.name}.multiplier", requantize.multiplier.astype(np.int32))
                 operands.append(("multiplier", Access.IN, table))
         elif fixed:
             params["scale"] = 1.0 / math.prod(int(c[0]) for c in counts)
@@ -243,9 +234,7 @@ def _window(node: OnnxNode, space: Shape, kernel: Shape) -> tuple[Window, Shape]
     if not node.attr("ceil_mode", 0):
         return window, declared
     after = []
-    for n, k, s, b, a, d in zip(
-        space, kernel, window.strides, window.before, declared, window.dilations, strict=True
-    ):
+    for n, k, s, b, a, d in zip(space, kernel, window.strides, window.before, declared, window.dilations, strict=True):
         extent = d * (k - 1) + 1
         last = -(-(n + b + a - extent) // s)
         last -= last * s >= n + b
@@ -261,15 +250,11 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
         raise Refusal(f"{node.op_type}: one or two spatial axes are supported", f"{x.rank - 2}", "split it")
     space = x.shape[2:]
     if len(kernel) != len(space) or min(kernel) < 1:
-        raise ModelError(
-            f"{node.op_type}: kernel_shape must have one entry an axis", f"{kernel}", "repair the model"
-        )
+        raise ModelError(f"{node.op_type}: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
     window, declared = _window(node, space, kernel)
     pool = Pool(kernel, window)
     if min(window.output(space, kernel)) < 1 or min(window.before + window.after) < 0:
-        raise ModelError(
-            f"{node.op_type}: the kernel must fit the input", f"{kernel} on {space}", "repair the model"
-        )
+        raise ModelError(f"{node.op_type}: the kernel must fit the input", f"{kernel} on {space}", "repair the model")
     none = (0,) * len(kernel)
     if min(int(c.min()) for c in pool._taps(space, none, none)) < 1:
         found = f"kernel {kernel}, padding {window.before} and {window.after}"
@@ -280,17 +265,15 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
 @onnx_operator("MaxPool")
 def _import_max_pool(node: OnnxNode) -> list[Value]:
     if len(node.outputs) > 1 and node.outputs[1]:
-        raise Refusal(
-            "MaxPool: only the values are computed", "the output of indices is used", "avoid MaxUnpool"
-        )
-    require_dtype(node, node.input(0), *_MAX_TYPES)
+        raise Refusal("MaxPool: only the values are computed", "the output of indices is used", "avoid MaxUnpool")
+    node.require_dtype(node.input(0), *_MAX_TYPES)
     _, kernel, window, _ = _geometry(node)
     return [node.emit(MaxPool(kernel, window), node.input(0))]
 
 
 @onnx_operator("AveragePool")
 def _import_average_pool(node: OnnxNode) -> list[Value]:
-    require_dtype(node, node.input(0), DType.FLOAT32)
+    node.require_dtype(node.input(0), DType.FLOAT32)
     space, kernel, window, declared = _geometry(node)
     if kernel == space and not any(window.before + window.after) and max(window.dilations) == 1:
         return [emit_reduce(node, node.input(0), "mean", range(2, node.input(0).type.rank))]
@@ -304,8 +287,6 @@ def _import_global_pool(node: OnnxNode) -> list[Value]:
     """A reduction of all spatial axes."""
     x = node.input(0)
     if x.type.rank < 3:
-        raise ModelError(
-            f"{node.op_type}: the input must have spatial axes", f"rank {x.type.rank}", "repair the model"
-        )
+        raise ModelError(f"{node.op_type}: the input must have spatial axes", f"rank {x.type.rank}", "repair the model")
     function = "mean" if node.op_type == "GlobalAveragePool" else "max"
     return [emit_reduce(node, x, function, range(2, x.type.rank))]

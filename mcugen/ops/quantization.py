@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from onnx import helper
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
@@ -23,7 +24,8 @@ def _params(node: OnnxNode, scale_at: int, axis: int, rank: int, what: str) -> t
     """Scale and zero point as constants of equal shape (zero points default to 0)."""
     scale = node.const(scale_at, f"{what} scale")
     zero = node.const(scale_at + 1, f"{what} zero point") if node.has(scale_at + 1) else np.zeros(scale.shape, np.uint8)
-    if scale.ndim > 1 or (scale.ndim == 1 and scale.size > 1 and not -rank <= axis < rank):
+    one_each = scale.ndim <= 1 and scale.size > 0 and zero.size in (1, scale.size)
+    if not one_each or (scale.size > 1 and not -rank <= axis < rank):
         raise Refusal(
             f"{node.op_type}: scales must be one per tensor or one per channel",
             f"scale of shape {scale.shape}",
@@ -43,6 +45,8 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") 
     """QuantizeLinear by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
     scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type.rank, "output")
     dtype = DType.of(zero)
+    if not node.has(scale_at + 1) and node.attr("output_dtype", 0):
+        dtype = DType(helper.tensor_dtype_to_np_dtype(node.attr("output_dtype", 0)).name)
     if scale.size > 1 or dtype not in (DType.INT8, DType.UINT8, DType.INT16):
         found = f"{dtype.value}, {scale.size} scales"
         raise Refusal(
@@ -58,9 +62,8 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") 
     return node.emit(FlipSign(), node.emit(Quantize(), real, types=[out], suffix="s8"), suffix=suffix)
 
 
-def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "") -> Value:
+def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
     """DequantizeLinear of `q` by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
-    axis = node.attr("axis", 1) if node.op_type == "DequantizeLinear" else 0
     scale, zero = _params(node, scale_at, axis, q.type.rank, q.name)
     if q.data is not None:
         return _dequantize_constant(node, q, scale, zero, axis, suffix)
@@ -124,7 +127,7 @@ def _import_quantize(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("DequantizeLinear")
 def _import_dequantize(node: OnnxNode) -> list[Value]:
-    return [emit_dequantize(node, node.input(0), 1)]
+    return [emit_dequantize(node, node.input(0), 1, axis=node.attr("axis", 1))]
 
 
 # ------------------------------------------------------------------------------------------------ QOperator
@@ -166,7 +169,7 @@ def _import_qlinear_conv(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("QLinearMatMul")
 def _import_qlinear_matmul(node: OnnxNode) -> list[Value]:
-    a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b")
+    a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=-1)
     return [emit_quantize(node, _as_float(node, "MatMul", (a, b)), 6)]
 
 
@@ -175,7 +178,8 @@ _MS = "com.microsoft"
 
 @onnx_operator("QGemm", domain=_MS)
 def _import_qgemm(node: OnnxNode) -> list[Value]:
-    a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b")
+    columns = 0 if node.attr("transB", 0) else 1
+    a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=columns)
     c = _bias(node, node.input(6), node.const(1, "scale"), node.const(4, "scale")) if node.has(6) else None
     real = _as_float(node, "Gemm", (a, b, c))
     return [emit_quantize(node, real, 7) if node.has(7) else real]
@@ -222,8 +226,8 @@ def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> V
     if zero.size > 1:
         raise Refusal(f"{node.op_type}: zero points must be one per tensor", f"{zero.size}", "quantize per tensor")
     unit = node.constant(f"{suffix}one", np.ones((), np.float32))
-    helper = replace(node, inputs=(value, unit, node.constant(f"{suffix}zero", zero.reshape(()))))
-    return emit_dequantize(helper, value, 1, suffix)
+    operand = replace(node, inputs=(value, unit, node.constant(f"{suffix}zero", zero.reshape(()))))
+    return emit_dequantize(operand, value, 1, suffix)
 
 
 @onnx_operator("ConvInteger", "MatMulInteger")

@@ -17,7 +17,7 @@ from mcugen.lir.program import Access, Param
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.movement import Reshape, dense_strides, normalize_axis
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
 
 _EIGHT_BITS = (DType.INT8, DType.UINT8)
@@ -41,15 +41,9 @@ class Reduction:
 REDUCTIONS: dict[str, Reduction] = {
     "mean": Reduction(lambda x, a: x.mean(a, keepdims=True), "0", "acc += v"),
     "sum": Reduction(lambda x, a: x.sum(a, x.dtype, keepdims=True), "0", "acc += v", _WIDE_INTS, wraps=True),
-    "prod": Reduction(
-        lambda x, a: x.prod(a, x.dtype, keepdims=True), "1", "acc *= v", _WIDE_INTS, wraps=True
-    ),
-    "max": Reduction(
-        lambda x, a: x.max(a, keepdims=True), "", "acc = v > acc ? v : acc", _EIGHT_BITS + _WIDE_INTS
-    ),
-    "min": Reduction(
-        lambda x, a: x.min(a, keepdims=True), "", "acc = v < acc ? v : acc", _EIGHT_BITS + _WIDE_INTS
-    ),
+    "prod": Reduction(lambda x, a: x.prod(a, x.dtype, keepdims=True), "1", "acc *= v", _WIDE_INTS, wraps=True),
+    "max": Reduction(lambda x, a: x.max(a, keepdims=True), "", "acc = v > acc ? v : acc", _EIGHT_BITS + _WIDE_INTS),
+    "min": Reduction(lambda x, a: x.min(a, keepdims=True), "", "acc = v < acc ? v : acc", _EIGHT_BITS + _WIDE_INTS),
     "sumsquare": Reduction(lambda x, a: (x * x).sum(a, keepdims=True), "0", "acc += v * v"),
     "l1": Reduction(lambda x, a: np.abs(x).sum(a, keepdims=True), "0", "acc += fabsf(v)"),
 }
@@ -86,8 +80,9 @@ class Reduce(Operator):
         x, y = sig.input(0), sig.output
         if x.quant is None or y.quant is None or (self.function in _EXTREMES and x.quant == y.quant):
             return None
-        count = self._count(x) if self.function == "mean" else 1
-        return Requantizer.of(x.quant.scale[0] / (y.quant.scale[0] * count), y.quant.zero_point)
+        is_mean = self.function == "mean"
+        count = self._count(x) if is_mean else 1
+        return Requantizer.of(x.quant.scale[0] / (y.quant.scale[0] * count), y.quant.zero_point, is_mean)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The row's numpy reference; quantized tensors by an exact sum and one requantization."""
@@ -109,14 +104,10 @@ class Reduce(Operator):
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Of single elements: nothing to do."""
-        trivial = (
-            self.function not in ("sumsquare", "l1") and node.input(0).type.quant == node.output.type.quant
-        )
+        trivial = self.function not in ("sumsquare", "l1") and node.input(0).type.quant == node.output.type.quant
         return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
 
-    def permuted(
-        self, sig: Signature, perm: Permutation
-    ) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """The axes follow."""
         return Reduce(self.function, tuple(sorted(perm.index(axis) for axis in self.axes))), (perm,)
 
@@ -159,7 +150,10 @@ class Reduce(Operator):
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
         count = self._count(sig.input(0)) if self.function in _SUMS else 1
         offset = requantize.offset - count * sig.input(0).q.zero_point * multiplier
-        return "requantize", {"multiplier": multiplier, "offset": offset}, requantize.shift
+        more: dict[str, Param] = {"multiplier": multiplier, "offset": offset}
+        if requantize.ties_to_even:
+            return "average", more | {"y_zero": requantize.zero_point}, requantize.shift
+        return "requantize", more, requantize.shift
 
 
 def _accumulator(dtype: DType, row: Reduction) -> str:
@@ -223,9 +217,7 @@ class Arg(Operator):
             return None
         return graph.add(self, [source.input(0)], node.origin, before=node).output
 
-    def permuted(
-        self, sig: Signature, perm: Permutation
-    ) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """The axis follows."""
         return Arg(self.function, perm.index(self.axis), self.last), (perm,)
 
@@ -250,20 +242,9 @@ class Arg(Operator):
 # --------------------------------------------------------------------------------------------------- import
 
 
-def require_dtype(node: OnnxNode, value: Value, *allowed: DType) -> None:
-    """Refuses element types that no kernel is written for."""
-    if value.type.dtype not in allowed:
-        names = ", ".join(dtype.value for dtype in allowed)
-        raise Refusal(
-            f"{node.op_type}: the element type must be one of {names}",
-            value.type.dtype.value,
-            "cast to float32",
-        )
-
-
 def emit_reduce(node: OnnxNode, x: Value, function: str, axes: Sequence[int], suffix: str = "") -> Value:
     """Adds a reduction that keeps dimensions."""
-    require_dtype(node, x, DType.FLOAT32, *REDUCTIONS[function].ints)
+    node.require_dtype(x, DType.FLOAT32, *REDUCTIONS[function].ints)
     return node.emit(Reduce(function, tuple(sorted(axes))), x, suffix=suffix)
 
 
@@ -304,20 +285,16 @@ def _import_function_of_sum(node: OnnxNode) -> list[Value]:
     """√Σx² and log Σx."""
     function, inner = {"ReduceL2": ("Sqrt", "sumsquare"), "ReduceLogSum": ("Log", "sum")}[node.op_type]
     x = node.input(0)
-    require_dtype(node, x, DType.FLOAT32)
+    node.require_dtype(x, DType.FLOAT32)
     axes = _axes(node, x.type.rank)
-    return [
-        _without(
-            node, node.emit(Unary(function), emit_reduce(node, x, inner, axes, "sum"), suffix="kept"), axes
-        )
-    ]
+    return [_without(node, node.emit(Unary(function), emit_reduce(node, x, inner, axes, "sum"), suffix="kept"), axes)]
 
 
 @onnx_operator("ReduceLogSumExp")
 def _import_log_sum_exp(node: OnnxNode) -> list[Value]:
     """m + log Σ exp(x − m) with m = max x, so that nothing overflows."""
     x = node.input(0)
-    require_dtype(node, x, DType.FLOAT32)
+    node.require_dtype(x, DType.FLOAT32)
     axes = _axes(node, x.type.rank)
     largest = emit_reduce(node, x, "max", axes, "max")
     centered = node.emit(Binary("Sub"), x, largest, suffix="centered")
@@ -329,7 +306,7 @@ def _import_log_sum_exp(node: OnnxNode) -> list[Value]:
 @onnx_operator("ArgMax", "ArgMin")
 def _import_arg(node: OnnxNode) -> list[Value]:
     x = node.input(0)
-    require_dtype(node, x, DType.FLOAT32, DType.INT32, DType.INT64, *_EIGHT_BITS)
+    node.require_dtype(x, DType.FLOAT32, DType.INT32, DType.INT64, *_EIGHT_BITS)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
     op = Arg(node.op_type[3:].lower(), axis, bool(node.attr("select_last_index", 0)))
     return [_without(node, node.emit(op, x, suffix="kept"), [axis])]

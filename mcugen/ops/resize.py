@@ -18,7 +18,6 @@ from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.movement import Movement, Permuted, dense_strides, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.reduce import require_dtype
 
 
 def _changes_space(rank: int, changed: Sequence[int]) -> bool:
@@ -62,11 +61,7 @@ class ResizeNearest(Movement):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Indexing."""
         shape = arrays[0].shape
-        return (
-            arrays[0][
-                np.ix_(*(range(n) if r is None else r for n, r in zip(shape, self.indices, strict=True)))
-            ],
-        )
+        return (arrays[0][np.ix_(*(range(n) if r is None else r for n, r in zip(shape, self.indices, strict=True)))],)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Nothing changes."""
@@ -160,9 +155,7 @@ class ResizeLinear(Operator):
         """As long as the taps."""
         (x,) = inputs
         assert x is not None
-        shape = tuple(
-            n if taps is None else len(taps.low) for n, taps in zip(x.shape, self.taps, strict=True)
-        )
+        shape = tuple(n if taps is None else len(taps.low) for n, taps in zip(x.shape, self.taps, strict=True))
         return (TensorType(shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -248,9 +241,7 @@ class ResizeLinear(Operator):
         kernel = f"resize_linear_{x.dtype.tag}"
         builder.emit(node, kernel, operands, params, code={"pair": pair}, variant="2d" if pair else "1d")
 
-    def _tables(
-        self, node: Node, builder: Builder, letter: str, axis: int
-    ) -> list[tuple[str, Access, Buffer]]:
+    def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> list[tuple[str, Access, Buffer]]:
         taps, name = self.taps[axis], node.output.name
         assert taps is not None
         weight = np.asarray(taps.weight, np.float32) if node.input(0).type.dtype.is_float else taps.fixed
@@ -334,9 +325,7 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
     _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
     assert scales is not None
     factors = [np.float32(s) for s in scales]
-    return {
-        a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in zip(axes, factors, strict=True)
-    }
+    return {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in zip(axes, factors, strict=True)}
 
 
 def _refuse_unless(node: OnnxNode, condition: bool, rule: str, found: str) -> None:
@@ -380,7 +369,7 @@ def _emit_nearest(node: OnnxNode, positions: dict[int, Array], rounding: Callabl
 def _emit_linear(node: OnnxNode, positions: dict[int, Array]) -> Value:
     """Two axes an operator."""
     x = node.input(0)
-    require_dtype(node, x, DType.FLOAT32)
+    node.require_dtype(x, DType.FLOAT32)
     changed = {a: Taps.at(at, x.type.shape[a]) for a, at in positions.items()}
     changed = {a: taps for a, taps in changed.items() if not _is_identity(taps, x.type.shape[a])}
     order = sorted(changed)

@@ -16,7 +16,6 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
-from mcugen.ops.reduce import require_dtype
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,7 @@ class Softmax(Operator):
         fits = not self.log and types == (DType.INT8, DType.INT8)
         return (self, inputs) if fits and FixedSoftmax.of(sig, self.axis) is not None else None
 
-    def permuted(
-        self, sig: Signature, perm: Permutation
-    ) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """The axis follows."""
         return replace(self, axis=perm.index(self.axis)), (perm,)
 
@@ -129,6 +126,6 @@ class Softmax(Operator):
 
 @onnx_operator("Softmax", "LogSoftmax")
 def _import_softmax(node: OnnxNode) -> list[Value]:
-    require_dtype(node, node.input(0), DType.FLOAT32)
+    node.require_dtype(node.input(0), DType.FLOAT32)
     axis = normalize_axis(node, node.attr("axis", -1), node.input(0).type.rank)
     return [node.emit(Softmax(axis, node.op_type == "LogSoftmax"), node.input(0))]

@@ -9,7 +9,9 @@ from __future__ import annotations
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
+from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
+from mcugen.ops.matmul import Dense, MatMul
 
 
 def convert_qdq(graph: Graph) -> bool:
@@ -30,6 +32,8 @@ def _convert(graph: Graph, node: Node) -> bool:
         return False
     out = stores[0].output.type
     if isinstance(stores[0].op, Cast):
+        if not isinstance(node.op, Conv | Dense | MatMul) or not all(v is None or _counts(v) for v in inputs):
+            return False
         out = TensorType(out.shape, DType.INT32, QuantParams((1.0,), 0))
     if node.op.moves_data:
         inputs = [_requantized(graph, node, v, out) for v in inputs]
@@ -55,6 +59,11 @@ def _stores(graph: Graph, node: Node) -> list[Node] | None:
     alike = len({(type(u.op), u.outputs[0].type.with_shape(())) for u in users}) == 1
     fits = all(isinstance(u.op, Quantize) or (isinstance(u.op, Cast) and u.op.to is DType.INT32) for u in users)
     return users if users and alike and fits else None
+
+
+def _counts(value: Value) -> bool:
+    """Whether the reals are whole numbers (scale 1), so that a cast of their products is exact."""
+    return value.type.quant is None or set(value.type.quant.scale) == {1.0}
 
 
 def _stored(value: Value | None) -> Value | None:

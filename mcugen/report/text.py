@@ -62,7 +62,7 @@ def _layers(report: Report, width: int) -> Table:
     taken = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layer", overflow="ellipsis", no_wrap=True, max_width=max(width - taken - 5, 12))
+    table.add_column("layer", overflow="ellipsis", no_wrap=True, max_width=max(width - taken - len(heads) - 4, 12))
     for column in heads[1:]:
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
     for (number, *figures), layer in zip(rows, report.layers, strict=True):

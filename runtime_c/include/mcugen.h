@@ -72,6 +72,16 @@ static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, in
     return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
 }
 
+/* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
+static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift,
+    int32_t zero_point)
+{
+    const int64_t wide = (int64_t)acc * multiplier + offset;
+    const int64_t v = wide >> shift;
+    const int64_t q = v - ((wide & ((INT64_C(1) << shift) - 1)) == 0 ? ((v - zero_point) & 1) : 0);
+    return q < INT32_MIN ? INT32_MIN : q > INT32_MAX ? INT32_MAX : (int32_t)q;
+}
+
 /* acc + a * b; one instruction with one rounding where the CPU has it. */
 static inline float mcugen_multiply_add(float acc, float a, float b)
 {

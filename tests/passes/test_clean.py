@@ -146,13 +146,15 @@ def test_reversing_is_no_identity():
     assert operators(apply(net.model(), simplify)) == ["slice"]
 
 
-def test_sign_flips_cancel():
+def test_sign_flips_cancel_between_uint8_operators():
     net = Net()
     net.input("q", 4, dtype=np.uint8)
-    real = net.dequantize("q", 0.5, 128, np.uint8)
-    net.output(net.quantize(real, 0.5, 128, np.uint8, out="y"), dtype=np.uint8)
-    assert "flip_sign" in operators(imported(net.model()))
-    apply(net.model(), simplify)
+    real = net.op("Exp", net.dequantize("q", 0.01, 128, np.uint8))
+    real = net.op("Neg", net.fake(real, 0.02, 100, np.uint8))
+    net.output(net.quantize(real, 0.03, 200, np.uint8, out="y"), dtype=np.uint8)
+    assert operators(imported(net.model())).count("flip_sign") == 4
+    names = operators(apply(net.model(), simplify))
+    assert [names[0], names[-1], names.count("flip_sign")] == ["flip_sign", "flip_sign", 2]
 
 
 # --------------------------------------------------------------------------------------- dead and equal

@@ -16,7 +16,7 @@ PIPELINE = (channels_last, simplify, sink_transposes, simplify)
 
 
 def conv(net: Net, x: str, channels: int = 4, inputs: int = 4, **attributes: object) -> str:
-    weights = np.random.default_rng(len(net.nodes)).standard_normal((channels, inputs, 3, 3))
+    weights = np.random.default_rng(len(net.nodes)).standard_normal((channels, inputs, 3, 3)) / 6
     return net.op("Conv", x, net.const(weights), pads=[1, 1, 1, 1], **attributes)
 
 

@@ -61,7 +61,7 @@ def test_swish_of_a_broadcast_input():
     net.output(net.op("Mul", shifted, net.op("Sigmoid", shifted)))
     model = net.model()
     check_everywhere(model)
-    assert operators(apply(model, stack_elementwise)) == ["add", "sigmoid+mul"]
+    assert operators(apply(model, stack_elementwise)) == ["add+sigmoid+mul"]
 
 
 def two_readers(net: Net) -> None:
