@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -128,8 +129,9 @@ def _signature(kernel: _Kernel) -> str:
     return f"static void {kernel.function}({', '.join(parts)})"
 
 
-def render(program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]) -> Bundle:
-    """All files of the generated folder."""
+@cache
+def _environment() -> jinja2.Environment:
+    """One for all models: parsing the templates takes longer than all the rest of a compilation."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_dir("templates")),
         undefined=jinja2.StrictUndefined,
@@ -140,6 +142,12 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     )
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
+    return env
+
+
+def render(program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]) -> Bundle:
+    """All files of the generated folder."""
+    env = _environment()
     name = program.name
     renderer = _Renderer(program, env)
     calls = [_call(renderer, instr) for instr in program.instrs]

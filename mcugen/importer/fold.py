@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.types import Array
 
-MAX_ELEMENTS = 1 << 26
+MAX_ELEMENTS = 1 << 24
 """Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
 
 _NOT_FOLDED = {"DequantizeLinear", "If", "Loop", "Scan", "SequenceMap", "RandomNormal", "RandomUniform"}

@@ -11,7 +11,7 @@ import onnx.checker
 import onnx.inliner
 import onnx.shape_inference
 import onnx.version_converter
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from mcugen.errors import ModelError
 
@@ -43,6 +43,7 @@ def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
 
 def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     """Checks a model, inlines its local functions, and converts old opsets."""
+    _check_text(model, place)
     opset = _opset(model, place)
     try:
         onnx.checker.check_model(onnx.shape_inference.infer_shapes(model))  # exporters omit shapes of outputs
@@ -54,6 +55,18 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
     return model
+
+
+def _check_text(message: Message, place: str) -> None:
+    """Strings that are not UTF-8 come as bytes: only a corrupt file has them."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        for item in [value] if isinstance(value, str | bytes | Message) else value:
+            if isinstance(item, bytes):
+                raise ModelError(f"{place}: names must be UTF-8", repr(item[:40]), "export the model again")
+            if isinstance(item, Message):
+                _check_text(item, place)
 
 
 def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:

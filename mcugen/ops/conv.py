@@ -16,7 +16,7 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
-from mcugen.ops.matmul import emit_weighted, exact_product, finish, integer_weights, interleave
+from mcugen.ops.matmul import BLOCK, emit_rows, emit_weighted, exact_product, finish, integer_weights, interleave
 from mcugen.ops.movement import reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
@@ -209,16 +209,16 @@ class Conv(Operator):
             )
             return
         if kernel.name.startswith("dense"):
-            params = {"rows": 1, "depth": depth, "channels": channels}
-            emit_weighted(node, builder, kernel, weights, interleave(rows), self.clamp, params)
+            emit_rows(node, builder, kernel, rows, 1, self.clamp)
             return
         per_group = rows.reshape(self.groups, channels // self.groups, depth)
         packed = np.concatenate([interleave(g) for g in per_group])
         direct = self.groups == 1 and self.reads_pixels(node.sig)
         params |= {"depth": depth, "groups": self.groups, "group_out": channels // self.groups}
         params["group_in"] = weights.shape[-1]
-        scratch = None if direct else ("patches", 2 * depth)
-        variant = "pointwise" if direct else "grouped" if self.groups > 1 else ""
+        joined = params["dilation_w"] == 1 and self.groups == 1
+        params |= {"direct": int(direct), "runs": 1 if joined else k_w, "taps": k_w if joined else 1}
+        variant = "grouped" if self.groups > 1 else ""
         emit_weighted(
             node,
             builder,
@@ -227,8 +227,8 @@ class Conv(Operator):
             packed,
             self.clamp,
             params,
-            scratch=scratch,
-            code={"direct": direct},
+            scratch=("patches", 0 if direct else 2 * depth),
+            code={"rest": channels // self.groups % BLOCK != 0},
             baked=("groups",) if self.groups == 1 else (),
             variant=variant,
         )

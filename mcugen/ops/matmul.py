@@ -167,9 +167,10 @@ def emit_weighted(
     else:
         real = np.zeros(len(weights), np.float32) if bias is None else bias.astype(np.float32).reshape(-1)
         operands.append(("bias", Access.IN, builder.const(f"{name}.bias", real)))
-        low_high = _finite(clamp)
-        params = params | {k: v for k, v in zip(("low", "high"), low_high, strict=True) if v is not None}
-        flags |= {"store": "clamp", "low": low_high[0] is not None, "high": low_high[1] is not None}
+        # a layer without activation has low −∞, and shares the code of those with ReLU
+        least, most = clamp or (-math.inf, math.inf)
+        params = params | {"low": least} | ({} if math.isinf(most) else {"high": most})
+        flags |= {"store": "clamp", "high": not math.isinf(most)}
     operands.append(("y", Access.OUT, builder.buffer(node.output)))
     if scratch:
         operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", x.dtype, scratch[1])))
@@ -177,9 +178,11 @@ def emit_weighted(
     builder.emit(node, kernel, operands, params, baked=baked, code=flags, inplace=pairs, variant=variant)
 
 
-def _finite(clamp: Range | None) -> tuple[float | None, float | None]:
-    low, high = clamp or (-math.inf, math.inf)
-    return (None if math.isinf(low) else low, None if math.isinf(high) else high)
+def emit_rows(node: Node, builder: Builder, kernel: Kernel, weights: Array, rows: int, clamp: Range | None) -> None:
+    """Emits a fully connected layer on `rows` vectors; `weights` is [N, K]."""
+    params: dict[str, Param] = {"rows": rows, "depth": weights.shape[1], "channels": len(weights)}
+    code: dict[str, object] = {"rest": len(weights) % BLOCK != 0}
+    emit_weighted(node, builder, kernel, weights, interleave(weights), clamp, params, code=code)
 
 
 # ---------------------------------------------------------------------------------------------------- dense
@@ -241,13 +244,8 @@ class Dense(Operator):
         """Weights interleaved by four channels."""
         weights = node.input(1).data
         assert weights is not None
-        params: dict[str, Param] = {
-            "rows": node.output.type.count // len(weights),
-            "depth": weights.shape[1],
-            "channels": len(weights),
-        }
-        kernel = builder.select(self.kernels, node)
-        emit_weighted(node, builder, kernel, weights, interleave(weights), self.clamp, params)
+        rows = node.output.type.count // len(weights)
+        emit_rows(node, builder, builder.select(self.kernels, node), weights, rows, self.clamp)
 
 
 # --------------------------------------------------------------------------------------------------- matmul

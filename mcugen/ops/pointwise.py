@@ -86,7 +86,7 @@ class Function:
 UNARY: dict[str, Function] = {
     "Abs": Function(np.abs, "fabsf({x})", "({t})({x} < 0 ? 0u - ({u}){x} : ({u}){x})"),
     "Neg": Function(np.negative, "-{x}", "({t})(0u - ({u}){x})"),
-    "Exp": Function(np.exp, "expf({x})"),
+    "Exp": Function(np.exp, "mcugen_expf({x})"),
     "Log": Function(np.log, "logf({x})"),
     "Sqrt": Function(np.sqrt, "sqrtf({x})"),
     "Reciprocal": Function(np.reciprocal, "1.0f / {x}"),
@@ -100,18 +100,18 @@ UNARY: dict[str, Function] = {
     "Atan": Function(np.arctan, "atanf({x})"),
     "Erf": Function(_erf, "erff({x})"),
     "Tanh": Function(np.tanh, "tanhf({x})"),
-    "Sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), "1.0f / (1.0f + expf(-{x}))"),
+    "Sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), "1.0f / (1.0f + mcugen_expf(-{x}))"),
     "HardSwish": Function(
         lambda x: x * np.clip(x / np.float32(6) + np.float32(0.5), 0, 1),
         "{x} * mcugen_clampf({x} * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f)",
     ),
     "Softplus": Function(
-        lambda x: np.logaddexp(x, np.float32(0)), "mcugen_maxf({x}, 0.0f) + log1pf(expf(-fabsf({x})))"
+        lambda x: np.logaddexp(x, np.float32(0)), "mcugen_maxf({x}, 0.0f) + log1pf(mcugen_expf(-fabsf({x})))"
     ),
     "Softsign": Function(lambda x: x / (1 + np.abs(x)), "{x} / (1.0f + fabsf({x}))"),
     "Mish": Function(
         lambda x: x * np.tanh(np.logaddexp(x, np.float32(0))),
-        "{x} * tanhf(mcugen_maxf({x}, 0.0f) + log1pf(expf(-fabsf({x}))))",
+        "{x} * tanhf(mcugen_maxf({x}, 0.0f) + log1pf(mcugen_expf(-fabsf({x}))))",
     ),
     "LeakyRelu": Function(lambda x, a: np.where(x < 0, a * x, x), "({x} < 0.0f ? {a} * {x} : {x})"),
     "Elu": Function(lambda x, a: np.where(x < 0, a * np.expm1(x), x), "({x} < 0.0f ? {a} * expm1f({x}) : {x})"),

@@ -119,6 +119,27 @@ static inline float mcugen_minf(float v, float high) { return v > high ? high : 
 static inline float mcugen_reluf(float v) { return v < 0.0f ? 0.0f : v; }
 static inline float mcugen_clampf(float v, float low, float high) { return v < low ? low : v > high ? high : v; }
 
+/* e^x to 2 units in the last place, without the C library's tables and errno: 2^n * e^r with |r| <= ln(2) / 2, the
+ * second by its Taylor polynomial. Below -87 it gives 0, above 88.7 infinity. */
+static inline float mcugen_expf(float x)
+{
+    const int32_t n = x > -88.0f && x < 89.0f ? (int32_t)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f)) : 0;
+    const float r = (x - (float)n * 0.693145752f) - (float)n * 1.42860677e-6f;
+    const float tail = 1.0f / 6.0f + r * (1.0f / 24.0f + r * (1.0f / 120.0f + r * (1.0f / 720.0f + r * (1.0f / 5040.0f))));
+    const float y = 1.0f + (r + r * r * (0.5f + r * tail));
+    const uint32_t half = (uint32_t)(127 + n / 2) << 23, rest = (uint32_t)(127 + n - n / 2) << 23;
+    float a, b;
+    if (x < -87.0f) {
+        return 0.0f;
+    }
+    if (x > 88.72283f) {
+        return 3.4028235e38f * 2.0f;
+    }
+    memcpy(&a, &half, sizeof a); /* 2^n in two factors: 2^128 has no float */
+    memcpy(&b, &rest, sizeof b);
+    return y * a * b;
+}
+
 /* v rounded half to even, limited to [low, high] within +-2^22; NaN gives low. Adding and subtracting 1.5 * 2^23
  * leaves just the integer part, rounded by the FPU's (or the library's) default mode. */
 static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)

@@ -207,7 +207,7 @@ def test_other_element_types_are_refused(op_type: str):
     net = Net()
     net.input("x", 2, 3, dtype=np.int32)
     net.output(net.op(op_type, "x", net.const(np.ones((3, 2)), np.int32)), dtype=np.int32)
-    with pytest.raises(UnsupportedError, match=f"{op_type}: tensors must be float32. found: int32"):
+    with pytest.raises(UnsupportedError, match=rf"{op_type}: .*float32\. found: int32"):
         optimized(net.model())
 
 

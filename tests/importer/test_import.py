@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Import: dimensions, inputs, refusals of all nodes at once, and every opset."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_models import Net, assert_close, imported, numpy_outputs, onnxruntime_outputs, random_feeds
+
+from mcugen import CompileOptions, compile_model
+from mcugen.errors import McugenError, ModelError, UnsupportedError, UsageError
+from mcugen.hir.types import DType
+from mcugen.importer.load import OLDEST_OPSET
+
+NEWEST_OPSET = onnx.defs.onnx_opset_version()
+MICROSOFT = "com.microsoft"
+
+
+# ----------------------------------------------------------------------------------------------- refusals
+
+
+def test_all_unsupported_nodes_are_listed_at_once():
+    net = Net()
+    x = net.op("Relu", net.input("x", 3, 4))
+    first = net.op("Det", net.op("Unsqueeze", x, net.const([0], np.int64)), out="first")
+    follower = net.op("Exp", first, out="follower")
+    second = net.op("CumSum", x, net.const(0, np.int64), out="second")
+    third = net.op("Pad", x, net.const([1, 0, 1, 0], np.int64), mode="edge", out="third")
+    net.output(follower, second, third)
+    with pytest.raises(UnsupportedError) as error:
+        imported(net.model())
+    text = str(error.value)
+    lines = text.splitlines()
+    assert error.value.exit_code == 4
+    assert lines[0] == "every operator must be supported; 3 nodes are not:"
+    assert [line.split(": ")[0] for line in lines[1:]] == [
+        "  - Det 'Det_first'",
+        "  - CumSum 'CumSum_second'",
+        "  - Pad 'Pad_third'",
+    ]
+    for line in lines[1:]:
+        assert "found: " in line
+        assert "try: " in line
+    assert "follower" not in text
+    assert "opset 17" in lines[1]
+
+
+def test_unknown_domain_is_named():
+    net = Net()
+    net.op("FusedThing", net.input("x", 3), out="y", domain=MICROSOFT)
+    net.output("y", shape=[3])
+    with pytest.raises(UnsupportedError, match=r"FusedThing.*operator not supported\. found: domain 'com.microsoft'"):
+        imported(net.model())
+
+
+def test_one_node_is_singular():
+    net = Net()
+    net.output(net.op("Det", net.input("x", 3, 3)))
+    with pytest.raises(UnsupportedError, match="1 node is not:"):
+        imported(net.model())
+
+
+def test_unsupported_input_type_is_named():
+    net = Net()
+    net.output(net.op("Identity", net.input("x", 3, dtype=np.float16)), dtype=np.float16)
+    with pytest.raises(UnsupportedError, match=r"input 'x': unsupported element type\. found: FLOAT16"):
+        imported(net.model())
+
+
+def test_weights_of_an_unknown_type_are_named():
+    net = Net()
+    net.constants.append(helper.make_tensor("w", onnx.TensorProto.BFLOAT16, [3], [1.0, 2.0, 3.0]))
+    wide = net.op("Cast", "w", to=1)
+    net.output(net.op("Add", net.input("x", 3), wide))
+    with pytest.raises(McugenError) as error:
+        imported(net.model())
+    assert error.value.exit_code in (3, 4)
+
+
+def test_half_precision_weights_are_widened():
+    net = Net()
+    half = net.const([1.5, 2.0, 3.0], np.float16)
+    net.output(net.op("Add", net.input("x", 3), net.op("Cast", half, to=1)))
+    model = net.model()
+    feeds = random_feeds(model)
+    assert_close(numpy_outputs(model, feeds), onnxruntime_outputs(model, feeds))
+
+
+def test_an_output_that_the_operator_does_not_give_here():
+    """The mask of a Dropout, read by another node."""
+    net = Net()
+    _, mask = net.ops("Dropout", net.input("x", 3), outs=["y", "mask"])
+    net.output(net.op("Not", mask), dtype=bool)
+    with pytest.raises(McugenError) as error:
+        imported(net.model())
+    assert error.value.exit_code in (3, 4)
+
+
+def test_a_node_of_a_foreign_domain_without_name_or_outputs():
+    net = Net()
+    net.output(net.op("Relu", net.input("x", 3)))
+    net.nodes.append(helper.make_node("Print", ["x"], [], domain=MICROSOFT))
+    with pytest.raises(McugenError) as error:
+        imported(net.model())
+    assert error.value.exit_code in (3, 4)
+
+
+# --------------------------------------------------------------------------------------------- dimensions
+
+
+def symbolic_net() -> Net:
+    net = Net()
+    x = net.input("x", "N", 4)
+    net.input("y", "N", "width")
+    net.output(net.op("Concat", x, "y", axis=1))
+    return net
+
+
+def test_unbound_dimensions_are_all_named_with_the_option():
+    with pytest.raises(ModelError, match=r"'N', 'width' unbound\. try: .*--dim N=1 --dim width=1") as error:
+        imported(symbolic_net().model())
+    assert error.value.exit_code == 3
+
+
+def test_some_unbound_dimensions():
+    with pytest.raises(ModelError, match=r"found: 'width' unbound"):
+        imported(symbolic_net().model(), N=2)
+
+
+def test_bound_dimensions():
+    graph = imported(symbolic_net().model(), N=2, width=3)
+    assert [value.type.shape for value in graph.inputs] == [(2, 4), (2, 3)]
+    assert graph.outputs[0].type.shape == (2, 7)
+
+
+def test_unknown_dimension_names_those_there_are():
+    with pytest.raises(UsageError, match=r"found: 'batch'\. try: one of: N, width"):
+        imported(symbolic_net().model(), N=1, width=1, batch=1)
+
+
+@pytest.mark.parametrize("dim", ["N", "x:0"])
+def test_a_fixed_dimension_cannot_be_bound(dim: str):
+    net = Net()
+    net.output(net.op("Relu", net.input("x", 3, 4)))
+    with pytest.raises(UsageError, match=f"found: '{dim}'"):
+        imported(net.model(), **{dim: 7})
+
+
+def test_a_nameless_dimension_is_bound_by_its_position():
+    net = Net()
+    net.output(net.op("Relu", net.input("x", 3, 4)))
+    model = net.model()
+    model.graph.input[0].type.tensor_type.shape.dim[1].Clear()
+    with pytest.raises(ModelError, match="--dim x:1=1"):
+        imported(model)
+    assert imported(model, **{"x:1": 5}).inputs[0].type.shape == (3, 5)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_dimension_that_is_not_positive(size: int):
+    net = Net()
+    net.op("Relu", net.input("x", 3, size), out="y")
+    net.output("y", shape=[3, 1])
+    with pytest.raises(ModelError, match="every input dimension must be a positive number"):
+        imported(net.plain_model())
+
+
+def test_dims_reach_the_banner():
+    net = symbolic_net()
+    compiled = compile_model(net.model(), options=CompileOptions(dims={"N": 2, "width": 3}))
+    assert "dims N=2, width=3" in compiled.bundle.files["net.c"]
+
+
+def test_an_enormous_input_is_refused():
+    net = Net()
+    net.op("Relu", net.input("x", 2**20, 2**20), out="y")
+    net.output("y", shape=[2**20, 2**20])
+    with pytest.raises(McugenError) as error:
+        compile_model(net.plain_model())
+    assert error.value.exit_code in (3, 4, 5)
+
+
+# ------------------------------------------------------------------------------------------ inputs, outputs
+
+
+def test_model_without_inputs():
+    net = Net()
+    net.output(net.op("Identity", net.const([1.0])))
+    with pytest.raises(ModelError, match="a model must have an input"):
+        imported(net.model())
+
+
+def test_initializers_listed_as_inputs_are_constants():
+    net = Net(opset=7, ir_version=3)
+    weights = net.const(np.ones((4, 2)), name="w")
+    net.output(net.op("MatMul", net.input("x", 3, 4), weights))
+    net.input("w", 4, 2)
+    graph = imported(net.model())
+    assert [value.name for value in graph.inputs] == ["x"]
+
+
+def test_inputs_that_nobody_reads_stay():
+    net = Net()
+    net.input("unused", 2)
+    net.output(net.op("Relu", net.input("x", 3)))
+    compiled = compile_model(net.model())
+    assert [port.name for port in compiled.bundle.inputs] == ["unused", "x"]
+
+
+def test_types_and_order_of_endpoints():
+    net = Net()
+    net.input("b", 2, dtype=np.int8)
+    net.input("a", 3)
+    net.output(net.op("Relu", "a", out="z"))
+    net.output(net.op("Identity", "b", out="y"), dtype=np.int8)
+    graph = imported(net.model())
+    assert [(v.name, v.type.dtype) for v in graph.inputs] == [("b", DType.INT8), ("a", DType.FLOAT32)]
+    assert graph.output_names == ["z", "y"]
+
+
+def test_sparse_initializers_are_refused():
+    net = Net()
+    net.output(net.op("Relu", net.input("x", 3)))
+    model = net.model()
+    values = helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [1.0])
+    indices = helper.make_tensor("s_i", onnx.TensorProto.INT64, [1], [0])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [3]))
+    with pytest.raises(ModelError, match="initializers must be dense"):
+        imported(model)
+
+
+# ------------------------------------------------------------------------------------------------ opsets
+
+
+def conv_net(opset: int) -> Net:
+    """conv → batch normalization → relu → reshape → gemm → clip, as exporters of that opset write it."""
+    random = np.random.default_rng(1)
+    net = Net(opset, ir_version=3 if opset < 9 else 10)
+    net.input("x", 1, 2, 6, 6)
+    conv = net.op("Conv", "x", net.const(random.standard_normal((4, 2, 3, 3))), pads=[1, 1, 1, 1])
+    statistics = [net.const(random.uniform(0.5, 1.5, 4)) for _ in range(4)]
+    relu = net.op("Relu", net.op("BatchNormalization", conv, *statistics, epsilon=1e-3))
+    flat = net.op("Reshape", relu, net.const([1, -1], np.int64))
+    bias = net.const(random.standard_normal(5))
+    gemm = net.op("Gemm", flat, net.const(random.standard_normal((5, 144)) / 20), bias, transB=1, alpha=0.5)
+    if opset < 11:
+        net.output(net.op("Clip", gemm, min=-1.0, max=2.0, out="y"))
+    else:
+        net.output(net.op("Clip", gemm, net.const(-1.0), net.const(2.0), out="y"))
+    if net.ir_version < 4:
+        net.inputs += [
+            helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in net.constants
+        ]
+    return net
+
+
+@pytest.mark.parametrize("opset", range(OLDEST_OPSET, NEWEST_OPSET + 1))
+def test_every_opset(opset: int):
+    model = conv_net(opset).model()
+    feeds = {"x": np.random.default_rng(2).standard_normal((1, 2, 6, 6)).astype(np.float32)}
+    found = numpy_outputs(model, feeds)
+    # the meaning of these operators does not change: onnxruntime may know fewer opsets than onnx
+    assert_close(found, onnxruntime_outputs(conv_net(min(opset, 20)).model(), feeds))
+    assert not np.all(found["y"] == found["y"][0, 0])
