@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared"
+_GOLDEN = Path(__file__).parent / "golden"
 _QEMU_TOOLS = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "qemu-system-arm": "qemu-system-arm",
@@ -27,3 +30,25 @@ def _skip_without_qemu() -> None:
     if missing:
         packages = " ".join(_QEMU_TOOLS[tool] for tool in missing)
         pytest.skip(f"needs {', '.join(missing)}: sudo apt-get install {packages}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the file of that name in tests/golden; the difference is shown."""
+
+    def compare(name: str, text: str) -> None:
+        path = _GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        expected = path.read_text() if path.is_file() else ""
+        lines = difflib.unified_diff(expected.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm="")
+        difference = "\n".join(lines)
+        if difference:
+            pytest.fail(f"{difference}\nif that is meant: pytest --update-golden", pytrace=False)
+
+    return compare
