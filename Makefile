@@ -2,7 +2,7 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench sweep clean setup
+.PHONY: demo test lint bench docs sweep clean setup
 
 demo: setup  ## compile the digits example, run it in the simulator, report
 	$(BIN)/mcugen compile $(DIGITS)/digits_int8.onnx --board rt1060 -o build/demo
@@ -16,9 +16,12 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: setup  ## compare with other compilers
+bench: setup  ## compare with other compilers; options in BENCH
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
-	$(BIN)/python tools/bench.py
+	$(BIN)/python tools/bench.py $(BENCH)
+
+docs: setup  ## rewrite the generated passages of the documents
+	$(BIN)/python tools/write_docs.py
 
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 -m slow

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import shutil
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import bench
 import numpy as np
 import pytest
 
@@ -20,18 +19,6 @@ from mcugen.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[1]
 
-
-def _load_bench() -> ModuleType:
-    """`tools` is no package: its programs are run, not imported."""
-    spec = importlib.util.spec_from_file_location("bench", ROOT / "tools" / "bench.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-bench = _load_bench()
 
 needs_emx = pytest.mark.skipif(
     not Path(sys.executable).with_name(bench.EMX).is_file() and shutil.which(bench.EMX) is None,
@@ -123,9 +110,7 @@ def test_table_has_ratios_means_and_notes():
     text = bench.to_markdown(table)
     assert "| net | M0+ | 100 | 400 | **0.25x** |" in text
     assert "no \\| such operator" in text
-    assert (
-        len({line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")}) == 1
-    )
+    assert len({line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")}) == 1
     assert bench.to_rich(table).row_count == 3
 
 
@@ -158,13 +143,3 @@ def test_roomy_board_differs_in_memory_only():
     large = bench.roomy(board)
     assert large.memory(large.arena_memory).size > board.memory(board.arena_memory).size
     assert (large.name, large.cflags, large.features) == (board.name, board.cflags, board.features)
-
-
-def test_document_is_rewritten_between_its_markers():
-    text = f"head\n{bench.BEGIN}\nold\n{bench.END}\ntail\n"
-    once = bench.replace_between_markers(text, "new\n")
-    assert once == f"head\n{bench.BEGIN}\nnew\n{bench.END}\ntail\n"
-    assert bench.replace_between_markers(once, "new\n") == once
-    with pytest.raises(UsageError, match="bench:begin"):
-        bench.replace_between_markers("no markers", "new")
-    bench.replace_between_markers((ROOT / "docs" / "benchmarks.md").read_text(), "fits")

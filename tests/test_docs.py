@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from markers import replace_between_markers
+
 from mcugen.errors import McugenError
 from mcugen.report.listing import operator_table
 
@@ -23,3 +26,20 @@ def test_readme_documents_every_exit_code() -> None:
     assert len(codes) >= 8
     for code in codes:
         assert f"| {code} |" in readme
+
+
+def test_passage_is_rewritten_between_its_markers() -> None:
+    text = "head\n<!-- a:begin -->\nold\n<!-- a:end -->\ntail\n"
+    once = replace_between_markers(text, "a", "new\n")
+    assert once == "head\n<!-- a:begin -->\nnew\n<!-- a:end -->\ntail\n"
+    assert replace_between_markers(once, "a", "new\n") == once
+    with pytest.raises(ValueError, match="b:begin"):
+        replace_between_markers(text, "b", "new")
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("README.md", "demo"), ("docs/operators.md", "operators"), ("docs/benchmarks.md", "bench")]
+)
+def test_generated_passages_are_filled(file: str, name: str) -> None:
+    text = (ROOT / file).read_text()
+    assert len(text.split(f"<!-- {name}:begin -->")[1].split(f"<!-- {name}:end -->")[0]) > 200

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import onnx
 import typer
+from markers import replace_between_markers
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -86,8 +87,6 @@ FLOAT_TOLERANCE = 1e-3
 """Largest error of an output, relative to the output of largest magnitude."""
 INT_TOLERANCE = 4
 """Largest error of an integer output, in quantization steps: rounding may differ by one in every layer."""
-
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 
 @dataclass(frozen=True)
@@ -220,16 +219,12 @@ def emx_bundle(path: Path, name: str, folder: Path) -> Bundle:
     return wrap_emx(name, code.read_text(), data, inputs=inputs, outputs=outputs)
 
 
-def wrap_emx(
-    name: str, code: str, data: str, *, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
-) -> Bundle:
+def wrap_emx(name: str, code: str, data: str, *, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> Bundle:
     """A bundle whose arena holds inputs and outputs alone: emx has its other buffers on the stack."""
     tensors = (*inputs, *outputs)
     parameters = emx_parameters(code, f"{name}_emx")
     if len(parameters) != len(tensors):
-        raise VerificationError(
-            f"the entry of {EMX}'s code must take inputs and outputs", ", ".join(parameters)
-        )
+        raise VerificationError(f"the entry of {EMX}'s code must take inputs and outputs", ", ".join(parameters))
     *offsets, size = accumulate((_aligned(port.nbytes) for port in tensors), initial=0)
     accessors = [
         f"{_signature(port, port in outputs)} {{ return ({'const ' if port in outputs else ''}char *)arena + {at}; }}"
@@ -468,9 +463,7 @@ class Measure:
 
 INSTRUCTIONS = Measure("instructions", lambda f: f.instructions, lambda f: f"{f.instructions:,}")
 FLASH = Measure("flash (code + weights)", lambda f: f.flash, lambda f: f"{f.code:,} + {f.weights:,}")
-RAM = Measure(
-    "RAM (arena + static + stack)", lambda f: f.ram, lambda f: f"{f.arena:,} + {f.static:,} + {f.stack:,}"
-)
+RAM = Measure("RAM (arena + static + stack)", lambda f: f.ram, lambda f: f"{f.arena:,} + {f.static:,} + {f.stack:,}")
 ARENA = Measure("arena", lambda f: f.arena, lambda f: f"{f.arena:,}")
 CODE = Measure("code", lambda f: f.code, lambda f: f"{f.code:,}")
 FLASH_TOTAL = Measure("flash", lambda f: f.flash, lambda f: f"{f.flash:,}")
@@ -539,17 +532,6 @@ def _markdown_cell(cell: Cell) -> str:
     return (cell or "").replace("|", "\\|")
 
 
-def replace_between_markers(text: str, content: str) -> str:
-    """The text with what stands between the markers replaced. UsageError unless there is one pair of them."""
-    if (text.count(BEGIN), text.count(END)) != (1, 1) or text.index(BEGIN) > text.index(END):
-        raise UsageError(f"the document must have one '{BEGIN}' and one '{END}' behind it")
-    head, rest = text.split(BEGIN)
-    return f"{head}{BEGIN}\n{content.strip()}\n{END}{rest.split(END)[1]}"
-
-
-# The whole
-
-
 @dataclass(frozen=True)
 class Results:
     """All that was measured, and how."""
@@ -584,9 +566,7 @@ class Results:
             "tools": dict(self.tools),
             "flags": {"float32": self.flags, "int8": self.int8_flags},
             "emx_options": list(EMX_OPTIONS),
-            "float32": [
-                _row_json(row, "emx", ("instructions", "code", "flash", "ram")) for row in self.float_rows
-            ],
+            "float32": [_row_json(row, "emx", ("instructions", "code", "flash", "ram")) for row in self.float_rows],
             "int8": [_row_json(row, "tflm", tuple(_MEASURES)) for row in self.int8_rows],
             "compile_seconds": {model: dict(taken) for model, taken in self.seconds.items()},
         }
@@ -656,9 +636,7 @@ def main(
         flags=opt,
         int8_flags=int8_opt,
         float_rows=_rows(float_models, boards or FLOAT_BOARDS, opt, console, measure_emx),
-        int8_rows=_rows(
-            int8_models, boards or INT8_BOARDS, int8_opt, console, partial(measure_tflm, anchors)
-        ),
+        int8_rows=_rows(int8_models, boards or INT8_BOARDS, int8_opt, console, partial(measure_tflm, anchors)),
         seconds={path.stem: compile_seconds(path) for path in float_models},
     )
     for table in results.tables():
@@ -668,7 +646,7 @@ def main(
     json_.write_text(json.dumps(results.to_json(), indent=1) + "\n")
     if write_docs:
         content = "\n".join([results.how(), *map(to_markdown, results.tables())])
-        write_docs.write_text(replace_between_markers(write_docs.read_text(), content))
+        write_docs.write_text(replace_between_markers(write_docs.read_text(), "bench", content))
 
 
 def _rows(

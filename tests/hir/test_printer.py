@@ -17,7 +17,7 @@ Golden = Callable[[str, str], None]
 
 
 def quantized_net() -> Net:
-    """int8 conv, relu, residual sum, flatten, dense; a float branch."""
+    """int8 conv, relu, sum, flatten and dense; a float function of it."""
     net = Net()
     x = net.dequantize(net.input("x", 1, 2, 4, 4, dtype=np.int8), 0.5, -3)
     codes = net.const(np.arange(18 * 4).reshape(4, 2, 3, 3) % 7 - 3, np.int8, "conv.weight")
@@ -27,7 +27,7 @@ def quantized_net() -> Net:
     added = net.fake(net.op("Add", conv, conv), 2.0, -128)
     flat = net.fake(net.op("Flatten", added), 2.0, -128)
     matrix = net.dequantize(net.const(np.arange(48).reshape(16, 3) % 5 - 2, np.int8, "fc.weight"), 0.25)
-    net.output(net.op("Softsign", net.op("MatMul", flat, matrix), out="scores"))
+    net.output(net.op("Softsign", net.fake(net.op("MatMul", flat, matrix), 8.0), out="scores"))
     return net
 
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs written by hand, without an operator in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcugen.hir.types import DType
+from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program, Space
+
+
+class Sketch:
+    """A program of byte buffers: `step("c", "a", "b")` computes c from a and b."""
+
+    def __init__(self) -> None:
+        self.program = Program("sketch")
+        self.buffers: dict[str, Buffer] = {}
+
+    def buffer(self, name: str, nbytes: int = 16, space: Space = Space.ARENA) -> Buffer:
+        self.buffers[name] = Buffer(name, DType.INT8, nbytes, space)
+        self.program.buffers.append(self.buffers[name])
+        return self.buffers[name]
+
+    def input(self, name: str, nbytes: int = 16) -> None:
+        self.program.inputs.append(_endpoint(self.buffer(name, nbytes, Space.INPUT)))
+
+    def output(self, name: str) -> None:
+        self.program.outputs.append(_endpoint(self.buffers[name]))
+
+    def step(
+        self,
+        target: str,
+        *sources: str,
+        nbytes: int = 16,
+        inplace: bool | Sequence[int] = False,
+        scratch: int = 0,
+        access: Access = Access.OUT,
+    ) -> Instr:
+        """An instruction; `inplace` names the operands whose memory the result may take (True: all)."""
+        if target not in self.buffers:
+            self.buffer(target, nbytes)
+        operands = [Operand(f"x{i}", Access.IN, self.buffers[name]) for i, name in enumerate(sources)]
+        operands.append(Operand("y", access, self.buffers[target]))
+        if scratch:
+            operands.append(Operand("s", Access.SCRATCH, self.buffer(f"{target}.scratch", scratch)))
+        allowed = range(len(sources)) if inplace is True else inplace or ()
+        instr = Instr("kernel", target, tuple(operands), inplace=tuple(("y", f"x{i}") for i in allowed))
+        self.program.instrs.append(instr)
+        return instr
+
+    def offsets(self) -> dict[str, int | None]:
+        return {name: buffer.offset for name, buffer in self.buffers.items()}
+
+
+def _endpoint(buffer: Buffer) -> Endpoint:
+    return Endpoint(buffer.name, (buffer.count,), buffer.dtype, None, buffer)
+
+
+def chain(*sizes: int, inplace: bool = False) -> Sketch:
+    """x0 → x1 → … of these sizes in bytes; the last is the output."""
+    sketch = Sketch()
+    sketch.input("x0", sizes[0])
+    for index, nbytes in enumerate(sizes[1:], 1):
+        sketch.step(f"x{index}", f"x{index - 1}", nbytes=nbytes, inplace=inplace)
+    sketch.output(f"x{len(sizes) - 1}")
+    return sketch
