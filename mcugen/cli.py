@@ -23,7 +23,7 @@ from mcugen.compiler import CompiledModel, Trace, compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.options import CompileOptions
 from mcugen.report.accuracy import compare, run_onnxruntime
-from mcugen.report.figures import Report, measured
+from mcugen.report.figures import Report, measured, require_fit
 from mcugen.report.listing import operator_table, print_board, print_boards, print_model
 from mcugen.report.samples import Samples, load_samples, random_samples
 from mcugen.report.text import print_report
@@ -83,6 +83,7 @@ def compile_command(
             f"{escape(str(folder))}: {len(compiled.bundle.files)} files, arena {ram.arena:,} bytes, "
             f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs",
             highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -110,6 +111,7 @@ def report(
     _write_json(json_, result)
     if json_ != "-":
         print_report(result, stdout)
+    require_fit(result, compiled.board)
 
 
 @app.command()

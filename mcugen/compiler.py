@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from mcugen.codegen.golden import golden_sample
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.render import Provenance, render
 from mcugen.codegen.write import write_folder
+from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
@@ -52,8 +54,8 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "and its activations"),
     (layout.channels_last, "the kernels read pixels; NHWC from here on"),
     (clean.simplify, "neighbouring transpositions cancel"),
-    (layout.sink_transposes, "the others move on until they meet"),
-    (clean.simplify, "and cancel"),
+    (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
+    (layout.sink_transposes, "the others move on until they meet and cancel"),
     (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
     (clean.fold_constants, "permuted weights are constants"),
     (clean.simplify, "nothing dead may cost memory"),
@@ -61,6 +63,10 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (stack.stack_elementwise, "one loop instead of many"),
     (clean.simplify, "the graph is final"),
 )
+
+
+REPEATED = (clean.simplify, layout.sink_transposes, fuse.fold_pad)
+MAX_ROUNDS = 1000
 
 
 @dataclass
@@ -77,13 +83,22 @@ def optimize(graph: Graph, trace: Trace | None = None) -> None:
     verify_graph(graph)
     for pass_, _because in PIPELINE:
         start = time.perf_counter()
-        while pass_(graph) and pass_ in (clean.simplify, layout.sink_transposes, fuse.fold_pad):
-            pass  # until nothing changes
+        _run_pass(pass_, graph)
         verify_graph(graph)
         if trace is not None:
             trace.seconds.append((pass_.__name__, time.perf_counter() - start))
             if trace.dump_after in (pass_.__name__, "all"):
                 trace.dumps.append((pass_.__name__, str(graph)))
+
+
+def _run_pass(pass_: Pass, graph: Graph) -> None:
+    """Once, or until nothing changes where one round makes work for the next."""
+    if pass_ not in REPEATED:
+        pass_(graph)
+        return
+    rounds = sum(1 for _ in takewhile(lambda _: pass_(graph), range(MAX_ROUNDS)))
+    if rounds == MAX_ROUNDS:
+        raise VerificationError(f"pass {pass_.__name__} must end", f"{rounds} rounds", "report this as a bug of mcugen")
 
 
 def build_program(graph: Graph, board: Board) -> Program:

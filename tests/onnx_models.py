@@ -45,9 +45,7 @@ class Net:
     def op(self, op_type: str, *inputs: str, out: str = "", domain: str = "", **attributes: object) -> str:
         return self.ops(op_type, *inputs, outs=[out or f"t{len(self.nodes)}"], domain=domain, **attributes)[0]
 
-    def ops(
-        self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object
-    ) -> list[str]:
+    def ops(self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object) -> list[str]:
         """A node of several outputs. Its name is the operator and the first output."""
         name = f"{op_type}_{outs[0]}"
         node = helper.make_node(op_type, inputs, outs, name, domain=domain, **attributes)
@@ -129,9 +127,7 @@ def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, map(np.asarray, session.run(names, dict(feeds))), strict=True))
 

@@ -12,10 +12,14 @@ _RESERVED = frozenset(
     for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or
     or_eq private protected public register reinterpret_cast restrict return short signed sizeof static
     static_assert struct switch template this throw true try typedef typeid typename union unsigned
-    using virtual void volatile wchar_t while xor xor_eq p arena main
+    using virtual void volatile wchar_t while xor xor_eq p arena main base default_arena
+    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t size_t ptrdiff_t
+    linux unix i386 arm mips errno stdin stdout stderr signgam near far interrupt typeof fortran
+    assert complex ctype endian features fenv inttypes iso646 limits locale math memory reent setjmp
+    signal stdarg stdbool stddef stdint stdio stdlib string strings tgmath time wchar wctype
     """.split()  # noqa: SIM905
 )
-"""Words of C and C++, and names that the templates use themselves."""
+"""Words of C, C++ and their dialects, names that the templates use, and headers that a model must not hide."""
 
 _LONGEST = 40
 """Characters of a name that are kept: long exporter names differ in their ends."""
@@ -27,7 +31,7 @@ def identifier(text: str, taken: set[str] | None = None) -> str:
     if len(word) > _LONGEST:
         word = word[-_LONGEST:]
         word = word[word.find("_") + 1 :] if "_" in word[: _LONGEST // 2] else word
-    if not word or word[0].isdigit() or word in _RESERVED:
+    if not word or word[0].isdigit() or word in _RESERVED or word.startswith("mcugen"):
         word = f"t_{word}".rstrip("_")
     unique, number = word, 1
     while taken is not None and unique in taken:
@@ -41,7 +45,7 @@ def identifier(text: str, taken: set[str] | None = None) -> str:
 def comment(text: str, longest: int = 120) -> str:
     """Text that is harmless inside a C comment: printable ASCII without comment marks, escapes or trigraphs."""
     plain = "".join(c if " " <= c <= "~" else "?" for c in text)
-    plain = plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
+    plain = plain.replace("\\", "/").replace("*/", "* /").replace("/*", "/ *")
     while "??" in plain:
         plain = plain.replace("??", "?")
     return plain if len(plain) <= longest else plain[: longest - 3] + "..."

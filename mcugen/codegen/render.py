@@ -80,14 +80,22 @@ class _Params:
 class _Renderer:
     program: Program
     env: jinja2.Environment
+    taken: set[str]
+    """All names of the model's C files, external ones with the model's name before them."""
     names: dict[Buffer, str] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-    functions: set[str] = field(default_factory=set)
     kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for buffer in self.program.buffers:
-            self.names[buffer] = identifier(buffer.name, self.taken)
+            self.names[buffer] = self.unique(buffer.name, "" if buffer.planned else f"{self.program.name}_")
+
+    def unique(self, text: str, prefix: str = "", suffix: str = "") -> str:
+        """A free identifier that is free with `prefix` and `suffix` too."""
+        word = identifier(text, self.taken)
+        while prefix + word + suffix != word and prefix + word + suffix in self.taken:
+            word = identifier(text, self.taken)
+        self.taken.add(prefix + word + suffix)
+        return word
 
     def kernel(self, instr: Instr) -> _Kernel:
         """The function of an instruction, rendered once per set of baked constants and code."""
@@ -103,7 +111,7 @@ class _Renderer:
         )
         if key not in self.kernels:
             suffix = f"_{instr.variant}" if instr.variant else ""
-            kernel = _Kernel(instr, identifier(instr.kernel + suffix, self.functions))
+            kernel = _Kernel(instr, self.unique(instr.kernel + suffix, suffix="_params"))
             kernel.text = self.env.get_template(f"kernels/{instr.kernel}.c.j2").render(
                 fn=kernel.function,
                 p=_Params(instr),
@@ -149,9 +157,10 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     """All files of the generated folder."""
     env = _environment()
     name = program.name
-    renderer = _Renderer(program, env)
-    calls = [_call(renderer, instr) for instr in program.instrs]
     inputs, outputs = _ports(program.inputs, "input", name), _ports(program.outputs, "output", name)
+    accessors = {port.accessor for port in (*inputs, *outputs)}
+    renderer = _Renderer(program, env, accessors | {f"{name}_{own}" for own in ("run", "selftest", "default_arena")})
+    calls = [_call(renderer, instr) for instr in program.instrs]
     constants = [_constant(b, renderer.names[b]) for b in program.buffers if b.space is Space.CONST]
     context: dict[str, object] = {
         "name": name,
@@ -245,17 +254,17 @@ def _kernel_context(kernel: _Kernel) -> dict[str, object]:
 
 def _call(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     kernel = renderer.kernel(instr)
-    layer = identifier(instr.name, renderer.taken)
     params = _runtime_params(instr)
+    params_name = identifier(f"{instr.name}_params", renderer.taken) if params else ""
     names = [
         f"{renderer.program.name}_{renderer.names[o.buffer]}" if not o.buffer.planned else renderer.names[o.buffer]
         for o in instr.operands
     ]
     return {
         "function": kernel.function,
-        "params": f"{layer}_params" if params else "",
+        "params": params_name,
         "members": params,
-        "arguments": ", ".join(([f"&{layer}_params"] if params else []) + names),
+        "arguments": ", ".join(([f"&{params_name}"] if params else []) + names),
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }
@@ -294,9 +303,13 @@ def _sample_context(
             for e, port in zip(endpoints, ports, strict=True)
         ]
 
-    return {
+    sides = {
         "inputs": rows(program.inputs, inputs, sample.inputs),
         "outputs": rows(program.outputs, outputs, sample.outputs),
+    }
+    return {
+        **sides,
+        "uses_math": any(_MATH.search(str(tensor["rows"])) for side in sides.values() for tensor in side),
         "tolerance": c_float(sample.tolerance),
         "steps": sample.steps,
     }

@@ -13,18 +13,21 @@ from typing import IO
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import OutputError, UsageError
 
-_MARK = "mcugen.h"
-"""A folder that holds it is one of ours, and may be replaced."""
+_SELFTEST = "_selftest.c"
+_COMMON = frozenset({"mcugen.h", "CMakeLists.txt"})
+_OWN = (".h", ".c", "_weights.h", "_weights.c", _SELFTEST, "_report.json")
+"""What a model's files are called, its name before them."""
 
 
 def write_folder(bundle: Bundle, folder: Path) -> Path:
     """Replaces `folder` by the bundle's files, by renaming: readers see the old or the new, never a mixture."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: the output must be a folder", "a file", "choose another name with -o")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
+    foreign = _foreign(folder) if folder.is_dir() else []
+    if foreign:
         raise UsageError(
             f"{folder}: an existing folder is replaced only if mcugen wrote it",
-            "other files in it",
+            f"'{foreign[0]}' in it",
             "choose another with -o",
         )
     try:
@@ -33,6 +36,14 @@ def write_folder(bundle: Bundle, folder: Path) -> Path:
         reason = error.strerror or str(error)
         raise OutputError(f"{folder}: the output must be writable", reason, "check space and permissions") from error
     return folder
+
+
+def _foreign(folder: Path) -> list[str]:
+    """Files in the folder that mcugen did not write: neither common to all models nor those of one in it."""
+    found = sorted(path.name for path in folder.iterdir())
+    models = [name.removesuffix(_SELFTEST) for name in found if name.endswith(_SELFTEST)]
+    own = {model + ending for model in models for ending in _OWN} | (_COMMON if models else set())
+    return [name for name in found if name not in own]
 
 
 def _replace(bundle: Bundle, folder: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Permutation
 from mcugen.ops.movement import Transpose, inverse, to_channels_last
+from mcugen.passes import clean
 
 
 def channels_last(graph: Graph) -> bool:
@@ -22,13 +23,13 @@ def channels_last(graph: Graph) -> bool:
 
 
 def sink_transposes(graph: Graph) -> bool:
-    """op(Transpose(a), …) → Transpose(op'(a, …)) where that leaves no more transposed bytes than before."""
+    """op(Transpose(a), …) → Transpose(op'(a, …)) where that pays."""
     changed = False
     for node in list(graph.nodes):
         perm = _sinkable(node)
-        if perm is not None and _gain(graph, node, perm) >= 0:
+        if perm is not None and _pays(graph, node, perm):
             changed |= _rewrite_permuted(graph, node, inverse(perm))
-    return changed
+    return clean.simplify(graph) or changed  # pairs that now meet cancel, and free others to move
 
 
 def _sinkable(node: Node) -> Permutation | None:
@@ -41,35 +42,25 @@ def _sinkable(node: Node) -> Permutation | None:
     return None
 
 
-def _gain(graph: Graph, node: Node, perm: Permutation) -> int:
-    """Bytes no longer transposed on the way in, less those newly transposed on the way in or out."""
+def _pays(graph: Graph, node: Node, perm: Permutation) -> bool:
+    """Whether fewer bytes are transposed afterwards, or as many and none of them on the way in.
+
+    Either the sum of transposed bytes falls or a transposition moves towards the outputs: so the pass ends.
+    """
     form = node.op.permuted(node.sig, inverse(perm))
     if form is None:
-        return -1
-    gain = 0 if _only_turned(graph, node.output, perm=inverse(perm)) else -node.output.type.nbytes
-    for value, wanted in dict(zip(node.inputs, form[1], strict=True)).items():
+        return False
+    saved = added = 0
+    for value, wanted in zip(node.inputs, form[1], strict=True):
         if value is None or wanted is None or value.is_constant:
             continue
         source = value.producer
-        cancels = source is not None and isinstance(source.op, Transpose) and source.op.perm == inverse(wanted)
-        gain += _saved(graph, value, wanted) if cancels else -value.type.nbytes
-    return gain
-
-
-def _only_turned(graph: Graph, value: Value, perm: Permutation) -> bool:
-    """Whether a value is but transposed by `perm`: turning it the other way first costs nothing."""
-    turned = all(isinstance(user.op, Transpose) and user.op.perm == perm for user in value.users)
-    return turned and bool(value.users) and not graph.is_output(value)
-
-
-def _saved(graph: Graph, turned: Value, wanted: Permutation) -> int:
-    """Bytes of a transposition that vanish with one of its readers: its share, if all of them can sink.
-
-    Transpositions among the readers merge with it anyway.
-    """
-    readers = [user for user in turned.users if not isinstance(user.op, Transpose)]
-    alone = len(readers) == 1 or all(user.op.permuted(user.sig, wanted) is not None for user in readers)
-    return turned.type.nbytes // len(readers) if alone and not graph.is_output(turned) else 0
+        if source is None or not isinstance(source.op, Transpose) or source.op.perm != inverse(wanted):
+            added += value.type.nbytes
+        elif graph.only_user(value) is not None:
+            saved += value.type.nbytes
+    gain = saved - added - node.output.type.nbytes
+    return gain > 0 or (gain == 0 and added == 0)
 
 
 def _rewrite_permuted(graph: Graph, node: Node, perm: Permutation) -> bool:

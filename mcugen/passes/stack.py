@@ -57,9 +57,8 @@ def _stackable(node: Node, single_input: bool) -> bool:
         return False
     if not single_input:
         return True
-    varying = {v for v in node.inputs if v is not None and not v.is_constant}
-    scalars = all(v is None or v.type.count == 1 for v in node.inputs if v is not None and v.is_constant)
-    return not isinstance(node.op, Quantize | Dequantize) and len(varying) == 1 and scalars
+    scalars = all(v.type.count == 1 for v in node.inputs if v is not None and v.is_constant)
+    return scalars and not isinstance(node.op, Quantize | Dequantize)
 
 
 def _value_in_tables(node: Node, value: Value) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mcugen.board import Board
+from mcugen.errors import DoesNotFitError
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Instr, Program, Space
 from mcugen.report.accuracy import Accuracy
@@ -140,6 +141,17 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Rep
         accuracy=accuracy,
         layers=[replace(layer, instructions=n) for layer, n in zip(report.layers, each, strict=True)],
     )
+
+
+def require_fit(report: Report, board: Board) -> None:
+    """DoesNotFitError if what was measured, code and stack included, is more than the board has."""
+    for kind, needed, available in (
+        ("flash", report.flash.total, board.total_flash),
+        ("RAM", report.ram.total, board.total_ram),
+    ):
+        if needed is not None and needed > available:
+            found = f"{needed:,} bytes, {needed - available:,} more than there are"
+            raise DoesNotFitError(f"code, weights and memory must fit the {kind} of board '{board.name}'", found)
 
 
 def _precision(program: Program) -> str:

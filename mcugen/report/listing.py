@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from mcugen.board import Board, Memory, board_names, load_board
 from mcugen.hir.graph import Graph
@@ -25,7 +25,8 @@ def print_boards(console: Console, as_json: bool) -> None:
     if as_json:
         print(json.dumps([_plain(board) for board in boards], indent=2))
         return
-    table = Table("board", "CPU", "extensions", "RAM", "flash", "QEMU machine")
+    board_, cpu, machine = (Column(title, no_wrap=True) for title in ("board", "CPU", "QEMU machine"))
+    table = Table(board_, cpu, "extensions", "RAM", "flash", machine)
     for board in boards:
         ram = ", ".join(_memory(m) for m in board.memories if m.kind == "ram")
         flash = ", ".join(_memory(m) for m in board.memories if m.kind == "flash")

@@ -92,7 +92,8 @@ static inline float mcugen_multiply_add(float acc, float a, float b)
 #endif
 }
 
-/* memcpy in words where the CPU reads them at any address: small C libraries copy byte by byte. */
+/* memcpy in words where the CPU reads them at any address: small C libraries copy byte by byte. Compile with
+ * -mno-unaligned-access if the arena lies in device memory, which allows only aligned words. */
 static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 {
 #if defined(__ARM_FEATURE_UNALIGNED)

@@ -21,7 +21,10 @@ def quantized_net() -> Net:
     net = Net()
     x = net.dequantize(net.input("x", 1, 2, 4, 4, dtype=np.int8), 0.5, -3)
     codes = net.const(np.arange(18 * 4).reshape(4, 2, 3, 3) % 7 - 3, np.int8, "conv.weight")
-    scales, zeros = net.const(np.arange(1, 5) / 8, name="conv.scale"), net.const([0] * 4, np.int8, "conv.zero")
+    scales, zeros = (
+        net.const(np.arange(1, 5) / 8, name="conv.scale"),
+        net.const([0] * 4, np.int8, "conv.zero"),
+    )
     weights = net.op("DequantizeLinear", codes, scales, zeros, axis=0)
     conv = net.fake(net.op("Relu", net.op("Conv", x, weights)), 1.0, -128)
     added = net.fake(net.op("Add", conv, conv), 2.0, -128)

@@ -250,9 +250,7 @@ def conv_net(opset: int) -> Net:
     else:
         net.output(net.op("Clip", gemm, net.const(-1.0), net.const(2.0), out="y"))
     if net.ir_version < 4:
-        net.inputs += [
-            helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in net.constants
-        ]
+        net.inputs += [helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in net.constants]
     return net
 
 

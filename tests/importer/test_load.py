@@ -140,7 +140,12 @@ def test_too_little_data_for_an_initializer(tmp_path: Path):
 FUZZED = [small_net(opset).model().SerializeToString() for opset in (9, 17)]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     which=st.sampled_from(range(len(FUZZED))),
     flips=st.lists(st.tuples(st.integers(0, len(FUZZED[0]) - 1), st.integers(1, 255)), min_size=1, max_size=4),

@@ -136,7 +136,11 @@ def test_constants_take_no_part():
 
 def test_buffers_that_meet_are_found_by_live_ranges():
     program = chain(16, 16, 16).program
-    assert {b.name: life for b, life in program.live_ranges().items()} == {"x0": (-1, 0), "x1": (0, 1), "x2": (1, 2)}
+    assert {b.name: life for b, life in program.live_ranges().items()} == {
+        "x0": (-1, 0),
+        "x1": (0, 1),
+        "x2": (1, 2),
+    }
     assert [b.name for b in program.live_at(1)] == ["x1", "x2"]
 
 
@@ -156,7 +160,13 @@ def programs(draw: st.DrawFn) -> Sketch:
             sketch.step(draw(st.sampled_from(again)), *sources, access=Access.INOUT)
             continue
         inplace = draw(st.lists(st.sampled_from(range(len(sources))), unique=True))
-        sketch.step(f"b{index}", *sources, nbytes=draw(sizes), inplace=inplace, scratch=draw(st.sampled_from([0, 0, 40])))
+        sketch.step(
+            f"b{index}",
+            *sources,
+            nbytes=draw(sizes),
+            inplace=inplace,
+            scratch=draw(st.sampled_from([0, 0, 40])),
+        )
         written.append(f"b{index}")
     visible = [name for name in sketch.buffers if not name.endswith(".scratch")]
     for name in draw(st.lists(st.sampled_from(visible), min_size=1, max_size=3, unique=True)):
@@ -164,7 +174,7 @@ def programs(draw: st.DrawFn) -> Sketch:
     return sketch
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(programs())
 def test_every_plan_is_sound_and_no_smaller_than_the_bound(sketch: Sketch):
     program = sketch.program

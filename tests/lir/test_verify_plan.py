@@ -33,6 +33,7 @@ def move(name: str, onto: str, by: int = 0) -> Callable[[Sketch], None]:
         target = sketch.buffers[onto].offset
         assert target is not None
         sketch.buffers[name].offset = target + by
+        sketch.program.arena_size += 256  # room for it there
 
     return damage
 

@@ -57,7 +57,10 @@ def weight_shape(case: Case) -> tuple[int, ...]:
 
 def float_conv(net: Net, name: str, case: Case) -> None:
     x = net.input(f"x {name}", *case[0])
-    weights, bias = net.const(rng().standard_normal(weight_shape(case))), net.const(rng().standard_normal(case[1]))
+    weights, bias = (
+        net.const(rng().standard_normal(weight_shape(case))),
+        net.const(rng().standard_normal(case[1])),
+    )
     net.output(net.op("Conv", x, weights, bias, out=name, **case[3]))
 
 

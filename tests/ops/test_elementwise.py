@@ -13,7 +13,6 @@ from onnx_models import (
     check_everywhere,
     check_quantized,
     numpy_outputs,
-    onnxruntime_outputs,
     operators,
     optimized,
     random_feeds,
@@ -66,9 +65,7 @@ def test_every_binary_function_of_special_values():
     net.input("x", len(special), 1)
     net.input("y", len(special))
     for function in FLOAT_BINARY:
-        net.output(
-            net.op(function, "x", "y", out=function), dtype=bool if function in COMPARISONS else np.float32
-        )
+        net.output(net.op(function, "x", "y", out=function), dtype=bool if function in COMPARISONS else np.float32)
     values = np.array(special, np.float32)
     feeds = {"x": values[:, None], "y": values}
     model = net.model()
@@ -220,9 +217,7 @@ def test_casts():
         ):
             net.output(net.op("Cast", source, to=to, out=f"{source}.{to}"), dtype=dtype)
     net.output(net.op("Cast", wide, to=TensorProto.INT64, out="wide"), dtype=np.int64)
-    net.output(
-        net.op("Cast", net.op("Mul", wide, net.const(1e9)), to=TensorProto.INT64, out="wider"), dtype=np.int64
-    )
+    net.output(net.op("Cast", net.op("Mul", wide, net.const(1e9)), to=TensorProto.INT64, out="wider"), dtype=np.int64)
     check_everywhere(net.model())
 
 

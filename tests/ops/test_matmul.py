@@ -76,7 +76,10 @@ def test_matmul_shapes(second: str):
 def test_constant_on_the_left():
     net = Net()
     net.input("x", 4, 5)
-    net.output(net.op("MatMul", weights(net, 3, 4), "x", out="y"), net.op("MatMul", weights(net, 2, 3, 4), "x", out="z"))
+    net.output(
+        net.op("MatMul", weights(net, 3, 4), "x", out="y"),
+        net.op("MatMul", weights(net, 2, 3, 4), "x", out="z"),
+    )
     check_everywhere(net.model())
 
 
@@ -173,7 +176,9 @@ def test_an_integer_bias_stays_exact():
     """2^24 + 1 is no float32."""
     net = Net()
     net.input("x", 4, 6, dtype=np.uint8)
-    product = net.op("MatMulInteger", "x", net.const(rng().integers(-128, 128, (6, 5)), np.int8), net.const(3, np.uint8))
+    product = net.op(
+        "MatMulInteger", "x", net.const(rng().integers(-128, 128, (6, 5)), np.int8), net.const(3, np.uint8)
+    )
     bias = net.const([2**24 + 1, -(2**24) - 1, 2**30 + 1, 0, 1], np.int32)
     net.output(net.op("Add", product, bias, out="y"), dtype=np.int32)
     check_everywhere(net.model())

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import onnx
 import pytest
 from onnx_models import Net, apply, imported, operators, random_feeds
 
@@ -17,6 +20,8 @@ from mcugen.passes.clean import (
     remove_dead_code,
     simplify,
 )
+
+Build = Callable[[Net], str]
 
 
 def net_of_x(*shape: int) -> Net:
@@ -49,7 +54,7 @@ def test_a_node_of_constants_becomes_one():
     assert not fold_constants(graph)
 
 
-def net_with(build) -> object:  # noqa: ANN001
+def net_with(build: Build) -> onnx.ModelProto:
     net = net_of_x(3, 4)
     net.output(build(net))
     return net.model()
@@ -198,7 +203,7 @@ def test_two_equal_outputs_become_one_value():
     ],
     ids=["attribute", "input", "operator"],
 )
-def test_unequal_nodes_stay(second):  # noqa: ANN001
+def test_unequal_nodes_stay(second: Build):
     net = net_of_x(3)
     net.output(net.op("Elu", "x", alpha=0.5, out="a"), second(net))
     graph = imported(net.model())

@@ -267,7 +267,9 @@ def test_qlinear_matmul(activation: type, per_column: bool, columns: int):
 def test_qlinear_matmul_of_two_activations(activation: type):
     net = Net()
     a, b = net.input("a", 2, 30, 12, dtype=activation), net.input("b", 2, 12, 20, dtype=activation)
-    params = [(net.const(s), net.const(zero_of(activation, z), activation)) for s, z in ((0.05, 3), (0.03, -8), (0.1, 0))]
+    params = [
+        (net.const(s), net.const(zero_of(activation, z), activation)) for s, z in ((0.05, 3), (0.03, -8), (0.1, 0))
+    ]
     net.output(net.op("QLinearMatMul", a, *params[0], b, *params[1], *params[2], out="y"), dtype=activation)
     check_integer(net)
 
@@ -277,7 +279,10 @@ def test_integer_products_are_exact(activation: type):
     net = Net()
     net.input("x", 30, 12, dtype=activation)
     zero = net.const(zero_of(activation), activation)
-    matrices = {"s8": net.const(codes((12, 5), np.int8), np.int8), "u8": net.const(codes((12, 5), np.uint8), np.uint8)}
+    matrices = {
+        "s8": net.const(codes((12, 5), np.int8), np.int8),
+        "u8": net.const(codes((12, 5), np.uint8), np.uint8),
+    }
     zeros = {"s8": net.const(0, np.int8), "u8": net.const(131, np.uint8)}
     for kind, matrix in matrices.items():
         if activation is np.int8 and kind == "u8":
@@ -288,7 +293,10 @@ def test_integer_products_are_exact(activation: type):
     if activation is np.uint8:
         image = net.input("image", 1, 3, 7, 7, dtype=activation)
         kernel, kernel_zero = net.const(codes((4, 3, 3, 3), np.uint8), np.uint8), net.const(120, np.uint8)
-        net.output(net.op("ConvInteger", image, kernel, zero, kernel_zero, pads=[1, 1, 1, 1], out="conv"), dtype=np.int32)
+        net.output(
+            net.op("ConvInteger", image, kernel, zero, kernel_zero, pads=[1, 1, 1, 1], out="conv"),
+            dtype=np.int32,
+        )
         bare = net.input("bare image", 1, 3, 7, 7, dtype=activation)
         net.output(net.op("ConvInteger", bare, kernel, strides=[2, 2], out="conv bare"), dtype=np.int32)
     assert_integer(optimized(net.model()))
@@ -300,7 +308,8 @@ def test_microsofts_operators(activation: type):
     net = Net()
     a, b = (net.input(name, 30, 12, dtype=activation) for name in "ab")
     qa, qb, qy = (
-        (net.const(s), net.const(zero_of(activation, z), activation)) for s, z in ((0.0511, 3), (0.0307, -8), (0.0613, 0))
+        (net.const(s), net.const(zero_of(activation, z), activation))
+        for s, z in ((0.0511, 3), (0.0307, -8), (0.0613, 0))
     )
     for function in ("QLinearAdd", "QLinearMul"):
         net.op(function, a, *qa, b, *qb, *qy, out=function, domain=MICROSOFT)
@@ -308,12 +317,19 @@ def test_microsofts_operators(activation: type):
     net.op("QLinearLeakyRelu", a, *qa, *qy, out="QLinearLeakyRelu", domain=MICROSOFT, alpha=0.2)
     net.op("QLinearConcat", *qy, a, *qa, b, *qb, out="QLinearConcat", domain=MICROSOFT, axis=1)
     matrix = net.const(codes((5, 12), np.int8), np.int8)
-    for name, scales in (("per tensor", rng().uniform(0.005, 0.02)), ("per channel", rng().uniform(0.005, 0.02, 5))):
+    for name, scales in (
+        ("per tensor", rng().uniform(0.005, 0.02)),
+        ("per channel", rng().uniform(0.005, 0.02, 5)),
+    ):
         params = (net.const(scales), net.const(np.zeros(np.shape(scales)), np.int8))
         bias = net.const(rng().integers(-500, 500, 5), np.int32)
         net.op("QGemm", a, *qa, matrix, *params, bias, *qy, out=name, domain=MICROSOFT, transB=1)
     for node in net.nodes:
-        net.output(node.output[0], dtype=activation, shape=[30, {"QLinearConcat": 24, "QGemm": 5}.get(node.op_type, 12)])
+        net.output(
+            node.output[0],
+            dtype=activation,
+            shape=[30, {"QLinearConcat": 24, "QGemm": 5}.get(node.op_type, 12)],
+        )
     check_integer(net)
 
 

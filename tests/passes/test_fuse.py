@@ -289,5 +289,13 @@ def test_quantized_matrix_is_permuted_too():
     flat = net.op("Flatten", conv)
     codes = net.dequantize(net.const(np.arange(96).reshape(48, 2), np.int8), 0.1)
     net.output(net.op("MatMul", flat, codes))
-    graph = apply(net.model(), fuse_dense, fold_dequantized, channels_last, simplify, fold_transpose_into_dense, simplify)
+    graph = apply(
+        net.model(),
+        fuse_dense,
+        fold_dequantized,
+        channels_last,
+        simplify,
+        fold_transpose_into_dense,
+        simplify,
+    )
     assert operators(graph) == ["transpose", "conv", "reshape", "dense"]

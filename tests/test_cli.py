@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: results on stdout, everything else on stderr, an exit code for each kind of failure."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net, onnxruntime_outputs, random_feeds
+
+from mcugen import __version__, cli
+from mcugen.board import board_names
+from mcugen.errors import ConstraintError, VerificationError
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def mcugen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Runs the command line in this process, as `main` does."""
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["mcugen", *map(str, arguments)])
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        return Done(int(code or 0), captured.out, captured.err)
+
+    return call
+
+
+def network() -> Net:
+    net = Net()
+    weights = np.random.default_rng(0).standard_normal((6, 4))
+    net.output(net.op("Tanh", net.op("MatMul", net.input("x", 1, 6), net.const(weights)), out="scores"))
+    return net
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny net.onnx"
+    onnx.save(network().model(), path)
+    return path
+
+
+def save(path: Path, net: Net) -> Path:
+    onnx.save(net.model(), path)
+    return path
+
+
+# --------------------------------------------------------------------------------------------- results
+
+
+def test_version(mcugen: Callable[..., Done]):
+    assert mcugen("version") == Done(0, f"{__version__}\n", "")
+
+
+def test_help_names_every_command(mcugen: Callable[..., Done]):
+    done = mcugen("--help")
+    assert done.code == 0
+    for command in ("compile", "report", "run", "inspect", "boards", "version"):
+        assert re.search(rf"\b{command}\b", done.out)
+
+
+def test_compile_writes_the_folder(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    done = mcugen("compile", model, "-b", "rt1060", "-o", tmp_path / "out")
+    assert (done.code, done.out) == (0, "")
+    assert re.search(r"8 files, arena [\d,]+ bytes, weights [\d,]+ bytes, 24 MACs", done.err)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("tiny_net.c", "tiny_net.h", "tiny_net_weights.c", "tiny_net_weights.h", "tiny_net_selftest.c"),
+        *("tiny_net_report.json", "CMakeLists.txt", "mcugen.h"),
+    }
+
+
+def test_compile_into_a_folder_of_the_models_name(
+    mcugen: Callable[..., Done], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert mcugen("compile", model, "--board", "host", "--name", "Mine", "--quiet") == Done(0, "", "")
+    assert (tmp_path / "mine" / "mine.h").is_file()
+
+
+def test_compile_json(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    done = mcugen("compile", model, "-b", "rt1060", "-o", tmp_path / "out", "--json", "-")
+    report = json.loads(done.out)
+    assert (report["board"], report["model"]["macs"], report["instructions"]) == ("rt1060", 24, None)
+    mcugen("compile", model, "-b", "rt1060", "-o", tmp_path / "out", "--json", tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+
+
+def test_dumps_and_times_go_to_stderr(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    done = mcugen(
+        "compile",
+        model,
+        "-b",
+        "host",
+        "-o",
+        tmp_path / "out",
+        "--dump-after",
+        "fuse_dense",
+        "--time-passes",
+        "-q",
+    )
+    assert (done.code, done.out) == (0, "")
+    assert "after fuse_dense:\ngraph tiny_net {" in done.err
+    assert re.search(r"0\.\d{4} s  fuse_dense", done.err)
+
+
+@pytest.mark.parametrize(
+    ("ir", "first", "word"), [("hir", "graph tiny_net {", "dense"), ("lir", "program tiny_net {", "arena")]
+)
+def test_inspect_dumps(mcugen: Callable[..., Done], model: Path, ir: str, first: str, word: str):
+    done = mcugen("inspect", model, "--ir", ir)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == first
+    assert done.out.splitlines()[-1] == "}"
+    assert word in done.out
+
+
+def test_inspect_shows_the_model(mcugen: Callable[..., Done], model: Path):
+    done = mcugen("inspect", model)
+    assert done.code == 0
+    for word in ("x: float32 1x6", "scores", "MACs", "24", "dense"):
+        assert word in done.out
+
+
+def test_inspect_json(mcugen: Callable[..., Done], model: Path):
+    assert json.loads(mcugen("inspect", model, "--json", "-").out)["model"]["macs"] == 24
+
+
+def test_symbolic_dimensions_are_bound(mcugen: Callable[..., Done], tmp_path: Path):
+    net = Net()
+    net.output(net.op("Relu", net.input("x", "batch=size", 3)))
+    path = save(tmp_path / "m.onnx", net)
+    assert "input %x : 2x3" in mcugen("inspect", path, "--ir", "hir", "--dim", "batch=size=2").out
+
+
+def test_run_writes_the_outputs(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    samples = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32)
+    np.savez(tmp_path / "in.npz", x=samples)
+    done = mcugen("run", model, "-b", "host", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "-q")
+    assert done == Done(0, "", "")
+    with np.load(tmp_path / "out.npz") as found:
+        assert list(found) == ["scores"]
+        scores = found["scores"]
+    proto = network().model()
+    expected = np.stack([onnxruntime_outputs(proto, {"x": sample[None]})["scores"] for sample in samples])
+    assert scores.shape == (3, 1, 4)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_report_of_the_host(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    done = mcugen("report", model, "-b", "host", "--json", "-", "-q")
+    report = json.loads(done.out)
+    assert done.code == 0
+    assert report["accuracy"]["samples"] == 1
+    assert report["accuracy"]["max_abs_error"] < 1e-5
+
+
+# ---------------------------------------------------------------------------------------------- boards
+
+
+def test_boards_are_listed(mcugen: Callable[..., Done]):
+    done = mcugen("boards")
+    assert done.code == 0
+    assert all(name in done.out for name in board_names())
+    assert [board["name"] for board in json.loads(mcugen("boards", "--json").out)] == board_names()
+
+
+def test_one_board(mcugen: Callable[..., Done]):
+    done = mcugen("boards", "show", "rt1060")
+    assert done.code == 0
+    for word in ("rt1060", "cortex-m7", "600 MHz"):
+        assert word in done.out
+    assert json.loads(mcugen("boards", "show", "rt1060", "--json").out)["cpu"] == "cortex-m7"
+
+
+@pytest.mark.parametrize("command", [("boards", "show"), ("inspect", "MODEL", "-b")])
+def test_unknown_board_suggests_its_neighbours(mcugen: Callable[..., Done], model: Path, command: tuple[str, ...]):
+    arguments = [model if word == "MODEL" else word for word in command]
+    done = mcugen(*arguments, "rt1061")
+    assert (done.code, done.out) == (2, "")
+    assert re.search(r"found: 'rt1061'\. try: one of rt1060", done.err)
+
+
+# ------------------------------------------------------------------------------------------- exit codes
+
+
+def assert_failed(done: Done, code: int, message: str) -> None:
+    assert (done.code, done.out) == (code, "")
+    assert re.search(message, done.err), done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compile",),
+        ("compile", "MODEL"),
+        ("fly",),
+        ("inspect", "MODEL", "--ir", "mir"),
+        ("inspect", "MODEL", "--speed"),
+        ("run", "MODEL", "-b", "host"),
+    ],
+    ids=" ".join,
+)
+def test_usage_2_by_the_parser(mcugen: Callable[..., Done], model: Path, arguments: tuple[str, ...]):
+    done = mcugen(*(model if word == "MODEL" else word for word in arguments))
+    assert (done.code, done.out) == (2, "")
+    assert "Usage" in done.err
+
+
+@pytest.mark.parametrize("dim", ["N", "N=", "=3", "N=0", "N=-1", "N=x", "N=1.5", "N=٣"])
+def test_usage_2_of_dim(mcugen: Callable[..., Done], model: Path, dim: str):
+    assert_failed(mcugen("inspect", model, "--dim", dim), 2, r"--dim")
+
+
+def test_usage_2_of_a_foreign_folder(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    assert_failed(mcugen("compile", model, "-b", "host", "-o", tmp_path), 2, "only if mcugen wrote it")
+
+
+def test_bad_model_3(mcugen: Callable[..., Done], tmp_path: Path):
+    (tmp_path / "bad.onnx").write_text("no model")
+    assert_failed(mcugen("inspect", tmp_path / "bad.onnx"), 3, r"bad\.onnx: the file must be an ONNX model")
+    assert_failed(mcugen("inspect", tmp_path / "none.onnx"), 3, "No such file")
+
+
+def test_unsupported_4(mcugen: Callable[..., Done], tmp_path: Path):
+    net = Net()
+    net.output(net.op("Det", net.input("x", 3, 3)))
+    assert_failed(mcugen("inspect", save(tmp_path / "m.onnx", net)), 4, r"Det 'Det_t0': operator not supported")
+
+
+def test_does_not_fit_5(mcugen: Callable[..., Done], tmp_path: Path):
+    net = Net()
+    net.output(net.op("Relu", net.input("x", 100_000)))
+    done = mcugen("inspect", save(tmp_path / "m.onnx", net), "-b", "stm32f103")
+    assert_failed(done, 5, r"more than 'sram' has; largest: .*'x' 400,000 bytes")
+
+
+def test_constraint_6_and_verification_7(mcugen: Callable[..., Done], model: Path, monkeypatch: pytest.MonkeyPatch):
+    for error in (ConstraintError("accuracy"), VerificationError("plan")):
+
+        def fail(*arguments: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "compile_model", fail)
+        assert_failed(mcugen("inspect", model), error.exit_code, f"error: {error.rule}")
+    assert (ConstraintError.exit_code, VerificationError.exit_code) == (6, 7)
+
+
+def test_missing_tool_8(mcugen: Callable[..., Done], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    np.savez(tmp_path / "in.npz", x=np.zeros((1, 6), np.float32))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    done = mcugen("run", model, "-b", "host", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "-q")
+    assert_failed(done, 8, "'gcc' must be installed")
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_output_9(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert_failed(mcugen("compile", model, "-b", "host", "-o", tmp_path / "file" / "out"), 9, "must be writable")
+    done = mcugen("inspect", model, "--json", tmp_path / "nowhere" / "report.json")
+    assert_failed(done, 9, "must be writable")
+
+
+def test_internal_error_1():
+    """What is no McugenError is a bug: it is shown whole."""
+    code = (
+        "import sys; from mcugen import cli\n"
+        "cli.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', 'm.onnx']\ncli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_messages_show_brackets_of_names(mcugen: Callable[..., Done], tmp_path: Path):
+    net = Net()
+    net.output(net.op("Det", net.input("x", 3, 3), out="[bold]y[/bold]"))
+    assert "[bold]y[/bold]" in mcugen("inspect", save(tmp_path / "m.onnx", net)).err
+
+
+def test_a_closed_pipe_is_no_error(model: Path):
+    command = f"{sys.executable} -c 'from mcugen.cli import main; main()' boards --json | head -c 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=os.environ)
+    assert done.stdout == "["
+    assert "Traceback" not in done.stderr
+
+
+# ------------------------------------------------------------------------------------------- wrong samples
+
+
+def npz(**arrays: object) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+GOOD = np.zeros((2, 6), np.float32)
+WRONG: dict[str, tuple[bytes, str]] = {
+    "missing array": (npz(z=GOOD), r"there must be an array 'x'.* found: 'z'"),
+    "no arrays": (npz(), r"there must be an array 'x'.* found: nothing"),
+    "wrong size": (
+        npz(x=np.zeros((2, 5), np.float32)),
+        r"samples of the input's size\. found: \(5,\), the input is \(1, 6\)",
+    ),
+    "no samples": (npz(x=np.zeros((0, 6), np.float32)), "must have a leading axis of samples"),
+    "a scalar": (npz(x=np.float32(1)), "must have a leading axis of samples"),
+    "NaN": (npz(x=np.full((2, 6), np.nan, np.float32)), "must be finite"),
+    "infinity": (npz(x=np.full((2, 6), np.inf)), "must be finite"),
+    "text": (npz(x=np.full((2, 6), "one")), "must be numeric"),
+    "complex": (npz(x=np.full((2, 6), 1j)), "must be numeric"),
+    "pickled object": (
+        npz(x=np.array([[None] * 6] * 2)),
+        r"samples must be in an \.npz file.*[Oo]bject arrays",
+    ),
+    "not a zip": (b"x,y\n1,2\n", r"samples must be in an? .*\.npz file"),
+    "empty": (b"", r"samples must be in an? .*\.npz file"),
+    "cut off": (npz(x=GOOD)[:-40], r"samples must be in an? .*\.npz file"),
+    "damaged": (npz(x=GOOD).replace(b"NUMPY", b"NUMPU"), r"samples must be in an? .*\.npz file"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_samples_are_refused(mcugen: Callable[..., Done], model: Path, tmp_path: Path, name: str):
+    data, message = WRONG[name]
+    path = tmp_path / "in.npz"
+    path.write_bytes(data)
+    done = mcugen("run", model, "-b", "host", "--inputs", path, "-o", tmp_path / "out.npz", "-q")
+    assert_failed(done, 2, message)
+    assert "in.npz" in done.err
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_single_array_and_missing_file(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    np.save(tmp_path / "in.npy", GOOD)
+    for name in ("in.npy", "none.npz"):
+        done = mcugen("run", model, "-b", "host", "--inputs", tmp_path / name, "-o", tmp_path / "out.npz", "-q")
+        assert_failed(done, 2, r"samples must be in an? .*\.npz file")
+
+
+def test_labels_must_match_the_samples(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    np.savez(tmp_path / "in.npz", x=GOOD, labels=np.array([1, 2, 3]))
+    done = mcugen("report", model, "-b", "host", "--data", tmp_path / "in.npz", "-q")
+    assert_failed(done, 2, "'labels' must hold one class number a sample")
+
+
+def test_integer_inputs_take_whole_numbers_only(mcugen: Callable[..., Done], tmp_path: Path):
+    net = Net()
+    net.output(net.op("Neg", net.input("x", 4, dtype=np.int8)), dtype=np.int8)
+    path = save(tmp_path / "m.onnx", net)
+    for values, code in (([1, 2, 3, 4], 0), ([1, 2, 3, 300], 2), ([0.5, 1, 2, 3], 2)):
+        np.savez(tmp_path / "in.npz", x=np.array([values]))
+        done = mcugen("run", path, "-b", "host", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "-q")
+        assert done.code == code, done.err
+    feeds = random_feeds(net.model())
+    assert feeds["x"].dtype == np.int8
