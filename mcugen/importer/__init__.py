@@ -25,6 +25,8 @@ class _State:
     env: dict[str, Value | None] = field(default_factory=dict)
     """ONNX name → value; None for outputs of refused nodes and their dependents."""
     refusals: list[str] = field(default_factory=list)
+    strange: dict[str, str] = field(default_factory=dict)
+    """Constants of element types that C does not have."""
 
 
 def import_model(model: onnx.ModelProto, name: str, dims: Mapping[str, int] | None = None) -> Graph:
@@ -73,6 +75,7 @@ def _constant(state: _State, name: str, array: Array) -> Value | None:
     try:
         return state.graph.constant(name, np.ascontiguousarray(array).reshape(array.shape))
     except ValueError:
+        state.strange[name] = array.dtype.name
         return None
 
 
@@ -118,6 +121,10 @@ def _import_node(state: _State, node: onnx.NodeProto) -> None:
     absent = [name for name in node.input if name and name not in state.env]
     if absent:
         return _fail(state, node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model.")
+    strange = [f"'{name}' is {state.strange[name]}" for name in node.input if name in state.strange]
+    if strange:
+        reason = f"constants must have an element type of C. found: {strange[0]}. try: export float32 weights."
+        return _fail(state, node, reason)
     if any(name and state.env[name] is None for name in node.input):
         return _fail(state, node)  # a consequence of an earlier refusal: not worth a line of its own
     inputs = tuple(state.env[name] if name else None for name in node.input)

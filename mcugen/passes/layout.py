@@ -46,20 +46,23 @@ def _pays(graph: Graph, node: Node, perm: Permutation) -> bool:
     """Whether fewer bytes are transposed afterwards, or as many and none of them on the way in.
 
     Either the sum of transposed bytes falls or a transposition moves towards the outputs: so the pass ends.
+    A transposed tensor with several readers counts a share for each: all of them may follow.
     """
     form = node.op.permuted(node.sig, inverse(perm))
     if form is None:
         return False
-    saved = added = 0
+    saved, added = 0.0, 0
     for value, wanted in zip(node.inputs, form[1], strict=True):
         if value is None or wanted is None or value.is_constant:
             continue
         source = value.producer
         if source is None or not isinstance(source.op, Transpose) or source.op.perm != inverse(wanted):
             added += value.type.nbytes
-        elif graph.only_user(value) is not None:
-            saved += value.type.nbytes
-    gain = saved - added - node.output.type.nbytes
+        elif not graph.is_output(value):
+            saved += value.type.nbytes / len(value.users)
+    cancels = [isinstance(user.op, Transpose) and user.op.perm == inverse(perm) for user in node.output.users]
+    cost = 0 if cancels and all(cancels) and not graph.is_output(node.output) else node.output.type.nbytes
+    gain = saved - added - cost
     return gain > 0 or (gain == 0 and added == 0)
 
 

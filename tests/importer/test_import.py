@@ -74,9 +74,8 @@ def test_weights_of_an_unknown_type_are_named():
     net.constants.append(helper.make_tensor("w", onnx.TensorProto.BFLOAT16, [3], [1.0, 2.0, 3.0]))
     wide = net.op("Cast", "w", to=1)
     net.output(net.op("Add", net.input("x", 3), wide))
-    with pytest.raises(McugenError) as error:
+    with pytest.raises(UnsupportedError, match=r"Cast 'Cast_t0': .*found: 'w' is bfloat16"):
         imported(net.model())
-    assert error.value.exit_code in (3, 4)
 
 
 def test_half_precision_weights_are_widened():
@@ -93,9 +92,8 @@ def test_an_output_that_the_operator_does_not_give_here():
     net = Net()
     _, mask = net.ops("Dropout", net.input("x", 3), outs=["y", "mask"])
     net.output(net.op("Not", mask), dtype=bool)
-    with pytest.raises(McugenError) as error:
+    with pytest.raises(UnsupportedError, match=r"Not 'Not_t1': .*found: 'mask' is not"):
         imported(net.model())
-    assert error.value.exit_code in (3, 4)
 
 
 def test_a_node_of_a_foreign_domain_without_name_or_outputs():
