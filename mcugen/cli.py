@@ -21,6 +21,8 @@ from mcugen.board import load_board
 from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiler import CompiledModel, Trace, compile_model
 from mcugen.errors import McugenError, UsageError
+from mcugen.hir.printer import print_graph
+from mcugen.lir.printer import print_program
 from mcugen.options import CompileOptions
 from mcugen.report.accuracy import compare, run_onnxruntime
 from mcugen.report.figures import Report, measured, require_fit
@@ -148,7 +150,7 @@ def inspect(
     compiled = compile_model(model, board, _options("", dim))
     _write_json(json_, compiled.report)
     if ir is not None:
-        typer.echo(str(compiled.graph if ir is Ir.HIR else compiled.program), nl=False)
+        typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif json_ != "-":
         print_model(compiled.graph, compiled.program, compiled.report, stdout)
 

@@ -21,6 +21,7 @@ from mcugen.codegen.render import Provenance, render
 from mcugen.codegen.write import write_folder
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph
+from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
@@ -88,7 +89,7 @@ def optimize(graph: Graph, trace: Trace | None = None) -> None:
         if trace is not None:
             trace.seconds.append((pass_.__name__, time.perf_counter() - start))
             if trace.dump_after in (pass_.__name__, "all"):
-                trace.dumps.append((pass_.__name__, str(graph)))
+                trace.dumps.append((pass_.__name__, print_graph(graph)))
 
 
 def _run_pass(pass_: Pass, graph: Graph) -> None:

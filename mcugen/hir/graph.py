@@ -207,11 +207,6 @@ class Graph:
             raise VerificationError("every producer must be a node of the graph")
         self.nodes = list(order)
 
-    def __str__(self) -> str:
-        from mcugen.hir.printer import print_graph  # the printer reads graphs: imported where it is used
-
-        return print_graph(self)
-
 
 def retyped(value: Value, **changes: object) -> None:
     """Changes fields of a value's type in place (e.g. `quant=`)."""

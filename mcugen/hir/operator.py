@@ -11,7 +11,6 @@ from mcugen.hir.types import Array, TensorType
 
 if TYPE_CHECKING:
     from mcugen.hir.graph import Graph, Node, Value
-    from mcugen.lir.builder import Builder
 
 Permutation = tuple[int, ...]
 IntegerForm = tuple["Operator", Sequence["Value | None"]]
@@ -42,7 +41,7 @@ class Operator:
     """An operator with its attributes; immutable, compared by value. Subclasses live in ops/.
 
     A method that a pass calls has a default meaning "nothing to gain here", so that a new operator needs
-    only `infer`, `evaluate` and `lower`.
+    only `infer`, `evaluate` and `lower` (see lir/lower.py).
     """
 
     mnemonic: ClassVar[str] = ""
@@ -66,10 +65,6 @@ class Operator:
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The numpy reference: for integer types, the specification to the last bit."""
-        raise NotImplementedError
-
-    def lower(self, node: Node, builder: Builder) -> None:
-        """Emits the instructions that compute `node`."""
         raise NotImplementedError
 
     def macs(self, sig: Signature) -> int:

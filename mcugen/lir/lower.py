@@ -3,9 +3,20 @@
 
 from __future__ import annotations
 
-from mcugen.hir.graph import Graph
+from typing import Protocol, runtime_checkable
+
+from mcugen.errors import VerificationError
+from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Program, Space
+
+
+@runtime_checkable
+class Lowerable(Protocol):
+    """An operator that knows its kernels; those that always vanish before lowering need not."""
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Emits the instructions that compute `node`."""
 
 
 def lower(graph: Graph, features: frozenset[str]) -> Program:
@@ -14,6 +25,8 @@ def lower(graph: Graph, features: frozenset[str]) -> Program:
     builder = Builder(program, features)
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs]
     for node in graph.nodes:
+        if not isinstance(node.op, Lowerable):
+            raise VerificationError("every operator must have a kernel", node.place, "report this as a bug of mcugen")
         node.op.lower(node, builder)
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))

@@ -149,8 +149,3 @@ class Program:
     def live_at(self, index: int) -> Iterator[Buffer]:
         """The planned buffers whose contents matter during instruction `index`."""
         return (b for b, (first, last) in self.live_ranges().items() if first <= index <= last)
-
-    def __str__(self) -> str:
-        from mcugen.lir.printer import print_program  # the printer reads programs: imported where it is used
-
-        return print_program(self)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from c_programs import build_and_run, check_compiles
+from c_programs import build_and_run, check_compiles, write
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import Net
@@ -165,7 +165,7 @@ def test_models_of_any_name_compile_and_run(tmp_path: Path, name: str):
     model = net.model()
     model.graph.name = name or "model"
     bundle = compile_model(model, options=CompileOptions(name=name)).bundle
-    check_compiles(bundle, tmp_path)
+    write(bundle, tmp_path)
     assert re.fullmatch(r"[a-z][a-z0-9_]*", bundle.name)
     call = f"{bundle.name}_selftest({bundle.name}_default_arena())"
     main = f'#include "{bundle.name}.h"\nint main(void) {{ return {call}; }}\n'
