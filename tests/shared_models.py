@@ -57,7 +57,9 @@ def roomy(board: str) -> Board:
     return dataclasses.replace(found, memories=memories)
 
 
-def recorded(name: str, compiled: mcugen.CompiledModel) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+def recorded(
+    name: str, compiled: mcugen.CompiledModel
+) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
     """The three inputs beside a model and the outputs to expect."""
     io = np.load(MODELS / f"{name}.io.npz")
     inputs = [

@@ -30,6 +30,7 @@ LAYERS = {
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 
+
 def room(path: Path) -> str:
     relative = path.relative_to(PACKAGE)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
@@ -54,7 +55,9 @@ def test_imports_go_one_way(path: Path) -> None:
 def test_rooms_below_the_passes_know_no_operator(folder: str) -> None:
     for path in (PACKAGE / folder).rglob("*.py"):
         text = path.read_text()
-        assert ".op.name ==" not in text and "from mcugen.ops" not in text.replace("from mcugen.ops.fixedpoint", "").replace("from mcugen.ops.onnx_node", ""), path
+        assert ".op.name ==" not in text and "from mcugen.ops" not in text.replace(
+            "from mcugen.ops.fixedpoint", ""
+        ).replace("from mcugen.ops.onnx_node", ""), path
 
 
 def test_every_kernel_template_is_used() -> None:

@@ -25,6 +25,18 @@ _LONGEST = 40
 """Characters of a name that are kept: long exporter names differ in their ends."""
 
 
+_ROLE = re.compile(r"\.[a-z]+$")
+_NOISE = re.compile(r"(_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+", re.IGNORECASE)
+
+
+def tensor_name(text: str) -> str:
+    """What a reader calls a tensor: of fused exporter names the first, without the exporter's own endings."""
+    role = _ROLE.search(text)
+    name = text[: role.start()] if role else text
+    first = name.split(";")[0] or name
+    return (_NOISE.sub("", first) or first) + (role.group() if role else "")
+
+
 def identifier(text: str, taken: set[str] | None = None) -> str:
     """A lower-case C identifier that recalls `text`; unique in `taken`, to which it is added."""
     word = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")

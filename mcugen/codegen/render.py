@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.codegen.identifiers import comment, identifier
+from mcugen.codegen.identifiers import comment, identifier, tensor_name
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.hir.types import Array
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Program, Space
@@ -87,7 +87,9 @@ class _Renderer:
 
     def __post_init__(self) -> None:
         for buffer in self.program.buffers:
-            self.names[buffer] = self.unique(buffer.name, "" if buffer.planned else f"{self.program.name}_")
+            self.names[buffer] = self.unique(
+                tensor_name(buffer.name), "" if buffer.planned else f"{self.program.name}_"
+            )
 
     def unique(self, text: str, prefix: str = "", suffix: str = "") -> str:
         """A free identifier that is free with `prefix` and `suffix` too."""
@@ -255,27 +257,44 @@ def _kernel_context(kernel: _Kernel) -> dict[str, object]:
 def _call(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     kernel = renderer.kernel(instr)
     params = _runtime_params(instr)
-    params_name = identifier(f"{instr.name}_params", renderer.taken) if params else ""
-    names = [
-        f"{renderer.program.name}_{renderer.names[o.buffer]}" if not o.buffer.planned else renderer.names[o.buffer]
-        for o in instr.operands
-    ]
+    params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
+    names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     return {
         "function": kernel.function,
         "params": params_name,
         "members": params,
-        "arguments": ", ".join(([f"&{params_name}"] if params else []) + names),
+        "arguments": _wrapped([f"&{params_name}"] * bool(params) + names),
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }
 
 
+def _wrapped(arguments: list[str], width: int = 108) -> str:
+    """Arguments of a call on lines of at most `width` characters."""
+    lines = [""]
+    for index, argument in enumerate(arguments):
+        text = argument + (", " if index < len(arguments) - 1 else "")
+        if lines[-1] and len(lines[-1]) + len(text) > width:
+            lines.append("")
+        lines[-1] += text
+    return "\n        ".join(line.rstrip() if index < len(lines) - 1 else line for index, line in enumerate(lines))
+
+
+def _argument(renderer: _Renderer, buffer: Buffer) -> str:
+    """A local pointer, a constant, or NULL where a kernel needs no scratch."""
+    if not buffer.count:
+        return "NULL"
+    return renderer.names[buffer] if buffer.planned else f"{renderer.program.name}_{renderer.names[buffer]}"
+
+
 def _locals(renderer: _Renderer) -> list[dict[str, object]]:
     """Typed pointers into the arena, for the buffers that instructions use."""
-    written = {o.buffer: False for i in renderer.program.instrs for o in i.operands if o.buffer.planned}
+    written = {
+        o.buffer: False for i in renderer.program.instrs for o in i.operands if o.buffer.planned and o.buffer.count
+    }
     for instr in renderer.program.instrs:
         for operand in instr.operands:
-            if operand.buffer.planned and operand.access is not Access.IN:
+            if operand.buffer in written and operand.access is not Access.IN:
                 written[operand.buffer] = True
     return [
         {

@@ -56,9 +56,7 @@ def test_average_pool():
 def test_average_pool_may_count_padding():
     cases = Cases()
     for window in PADDED:
-        cases.add(
-            "AveragePool", (2, 5, 9, 8)[: 2 + len(window["kernel_shape"])], count_include_pad=1, **window
-        )
+        cases.add("AveragePool", (2, 5, 9, 8)[: 2 + len(window["kernel_shape"])], count_include_pad=1, **window)
     cases.check_float()
 
 

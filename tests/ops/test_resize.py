@@ -97,9 +97,7 @@ def test_linear():
 
 def test_linear_int8():
     cases = Cases()
-    for zeros, transform in zip(
-        [(-128, 127), (127, -128), (3, -7), (-1, 0), (0, 99)], TRANSFORMS, strict=True
-    ):
+    for zeros, transform in zip([(-128, 127), (127, -128), (3, -7), (-1, 0), (0, 99)], TRANSFORMS, strict=True):
         x, y = (0.05, zeros[0]), (0.05 + SPREAD, zeros[1])
         mode = {"mode": "linear", "coordinate_transformation_mode": transform}
         for size in SIZES:

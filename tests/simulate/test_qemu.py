@@ -135,8 +135,7 @@ def test_a_layer_without_hook_is_refused():
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_peak_stack_is_seen(board: Board):
     model = tiny(
-        "volatile char deep[600]; for (int i = 0; i < 600; i++) { deep[i] = 1; }"
-        "(void)arena; return deep[9] - 1;"
+        "volatile char deep[600]; for (int i = 0; i < 600; i++) { deep[i] = 1; }(void)arena; return deep[9] - 1;"
     )
     stack = simulate(model, board, ONE).stack
     assert stack is not None

@@ -33,9 +33,7 @@ def tiny(
     for p, const in [(p, "") for p in inputs] + [(p, "const ") for p in outputs]:
         signature = f"{const}{_C_TYPES[p.dtype]} *{p.accessor}({const}void *arena)"
         declarations.append(f"{signature};\n")
-        definitions.append(
-            f"{signature} {{ return ({const}void *)(({const}unsigned char *)arena + {offset}); }}\n"
-        )
+        definitions.append(f"{signature} {{ return ({const}void *)(({const}unsigned char *)arena + {offset}); }}\n")
         offset += (p.nbytes + 15) // 16 * 16
     files = {
         "mcugen.h": _RUNTIME_H,
@@ -104,15 +102,11 @@ def counted(instructions: int) -> Bundle:
 def weights_file(sizes: Mapping[str, int], first: int = 1) -> str:
     """C of constant int8 arrays of these sizes; the first element of each is `first`, the others 0."""
     arrays = (
-        f"extern const int8_t {name}[];\nconst int8_t {name}[{size}] = {{{first}}};\n"
-        for name, size in sizes.items()
+        f"extern const int8_t {name}[];\nconst int8_t {name}[{size}] = {{{first}}};\n" for name, size in sizes.items()
     )
     return '#include "mcugen.h"\n' + "".join(arrays)
 
 
 def random_samples(bundle: Bundle, count: int) -> list[dict[str, np.ndarray]]:
     random = np.random.default_rng(1)
-    return [
-        {p.name: random.integers(-100, 100, p.shape).astype(p.dtype) for p in bundle.inputs}
-        for _ in range(count)
-    ]
+    return [{p.name: random.integers(-100, 100, p.shape).astype(p.dtype) for p in bundle.inputs} for _ in range(count)]
