@@ -147,6 +147,8 @@ def inspect(
     json_: Json = "",
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory."""
+    if ir is not None and json_ == "-":
+        raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
     compiled = compile_model(model, board, _options("", dim))
     _write_json(json_, compiled.report)
     if ir is not None:

@@ -33,7 +33,7 @@ from mcugen.lir.program import Program
 from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
-from mcugen.passes.convert_qdq import convert_qdq
+from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
 from mcugen.report.figures import Report, count_parameters, describe
 from mcugen.simulate import Execution, simulate
 
@@ -48,6 +48,8 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (clean.simplify, "folding leaves dead constants"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),
+    (sink_dequantize, "data may as well move as they are stored"),
+    (clean.simplify, "conversions that now meet cancel"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import Layout
 
 
 def verify_graph(graph: Graph) -> None:
@@ -39,6 +40,8 @@ def _check_types(node: Node) -> None:
         found = value.type
         message = f"%{value.name} has shape {found.shape}, the operator gives {expected.shape}"
         _require(found.shape == expected.shape, node.place, message)
+        tags = {found.layout, expected.layout} - {Layout.NONE}
+        _require(len(tags) <= 1, node.place, f"%{value.name} is {found.layout}, the operator gives {expected.layout}")
         quant = found.quant
         if quant is not None:
             channels = 1 if quant.axis is None else found.shape[quant.axis]

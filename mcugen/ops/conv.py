@@ -12,14 +12,15 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
-from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.types import Array, DType, Layout, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
 from mcugen.ops.matmul import BLOCK, emit_rows, emit_weighted, exact_product, finish, integer_weights, interleave
 from mcugen.ops.movement import reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
+from mcugen.ops.spatial import Spatial, Window
 
 
 def _is_depthwise(op: object, sig: Signature) -> bool:
@@ -40,52 +41,7 @@ def _is_single_row(op: object, sig: Signature) -> bool:
 
 
 @dataclass(frozen=True)
-class Window:
-    """How a kernel slides over the spatial axes: shared by convolution and pooling. One entry an axis."""
-
-    strides: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    dilations: tuple[int, ...]
-
-    def output(self, space: Shape, kernel: Shape) -> Shape:
-        """Output sizes (rounded down)."""
-        rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
-        return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
-
-    def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
-        """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
-        widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
-        padded = np.pad(x, widths, constant_values=pad_value)
-        rank = len(kernel)
-        extent = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
-        views = np.lib.stride_tricks.sliding_window_view(padded, extent, tuple(range(1, rank + 1)))
-        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
-        return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
-
-    @staticmethod
-    def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
-        """From the attributes strides, pads, auto_pad and dilations."""
-        rank = len(kernel)
-        strides = tuple(node.attr("strides", None) or (1,) * rank)
-        dilations = tuple(node.attr("dilations", None) or (1,) * rank)
-        pads = tuple(node.attr("pads", None) or (0,) * 2 * rank)
-        auto = node.attr("auto_pad", "NOTSET")
-        if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or min(strides + dilations) < 1:
-            raise ModelError(f"{node.op_type}: attributes must have one entry an axis", node.name, "repair the model")
-        if auto not in ("SAME_UPPER", "SAME_LOWER"):
-            pads = (0,) * 2 * rank if auto == "VALID" else pads
-            return Window(strides, pads[:rank], pads[rank:], dilations)
-        total = [
-            max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
-            for n, k, s, d in zip(space, kernel, strides, dilations, strict=True)
-        ]
-        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-        return Window(strides, *((small, large) if auto == "SAME_UPPER" else (large, small)), dilations)
-
-
-@dataclass(frozen=True)
-class Conv(Operator):
+class Conv(Spatial):
     """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
 
     Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],
@@ -101,19 +57,8 @@ class Conv(Operator):
         Kernel("conv2d_f32", when=_is_float),
         Kernel("conv2d_s8"),
     )
-    window: Window
     groups: int = 1
     clamp: Range | None = None
-    is_channels_last: bool = False
-
-    @property
-    def wants_channels_last(self) -> bool:
-        """Kernels exist for channels-last tensors."""
-        return not self.is_channels_last
-
-    def _last(self, t: TensorType) -> Shape:
-        """A shape in channels-last order."""
-        return t.shape if self.is_channels_last else tuple(t.shape[a] for a in to_channels_last(t.rank))
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Output size by the window."""
@@ -159,12 +104,6 @@ class Conv(Operator):
     def macs(self, sig: Signature) -> int:
         """outputs · kernel · channels of a group."""
         return sig.output.count * math.prod(sig.input(1).shape[1:])
-
-    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """To channels last, once."""
-        if self.is_channels_last or perm != to_channels_last(len(perm)):
-            return None
-        return replace(self, is_channels_last=True), (perm, perm, None)[: len(sig.inputs)]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """int8 with symmetric weights."""

@@ -201,7 +201,13 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     operands: list[tuple[str, Access, Buffer]] = [
         (names[i], Access.IN, builder.buffer(node.input(i))) for i in range(len(node.inputs))
     ]
-    dense = [i for i in streams if node.input(i).type.count == out.type.count]
+    # in place only where C may: the same type, or bytes over another (which may alias anything)
+    dense = [
+        i
+        for i in streams
+        if node.input(i).type.count == out.type.count
+        and (node.input(i).type.dtype is out.type.dtype or out.type.dtype.nbytes == 1)
+    ]
     builder.emit(
         node,
         "elementwise",

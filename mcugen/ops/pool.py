@@ -12,38 +12,27 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
-from mcugen.ops.conv import Window
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.movement import inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.reduce import emit_reduce
+from mcugen.ops.spatial import Spatial, Window
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)
 
 
 @dataclass(frozen=True)
-class Pool(Operator):
+class Pool(Spatial):
     """A function of the elements under a sliding window, channel by channel; padding is never an element.
 
-    Channels first: x [N, C, *space]; channels last: x [N, *space, C]. Every window meets the input.
+    Every window meets the input.
     """
 
-    kernel: Shape
-    window: Window
-    is_channels_last: bool = False
-
-    @property
-    def wants_channels_last(self) -> bool:
-        """Kernels exist for channels-last tensors."""
-        return not self.is_channels_last
-
-    def _last(self, t: TensorType) -> Shape:
-        """A shape in channels-last order."""
-        return t.shape if self.is_channels_last else tuple(t.shape[a] for a in to_channels_last(t.rank))
+    kernel: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Output size by the window; element type and quantization of the input."""
@@ -60,12 +49,6 @@ class Pool(Operator):
         shape = (batch, *out, channels) if self.is_channels_last else (batch, channels, *out)
         layout = Layout.CHANNELS_LAST if self.is_channels_last else Layout.CHANNELS_FIRST
         return (replace(x, shape=shape, layout=layout),)
-
-    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """To channels last, once."""
-        if self.is_channels_last or perm != to_channels_last(len(perm)):
-            return None
-        return replace(self, is_channels_last=True), (perm,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """On channels-last arrays."""
@@ -252,7 +235,7 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
     if len(kernel) != len(space) or min(kernel) < 1:
         raise ModelError(f"{node.op_type}: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
     window, declared = _window(node, space, kernel)
-    pool = Pool(kernel, window)
+    pool = Pool(window, kernel=kernel)
     if min(window.output(space, kernel)) < 1 or min(window.before + window.after) < 0:
         raise ModelError(f"{node.op_type}: the kernel must fit the input", f"{kernel} on {space}", "repair the model")
     none = (0,) * len(kernel)
@@ -268,7 +251,7 @@ def _import_max_pool(node: OnnxNode) -> list[Value]:
         raise Refusal("MaxPool: only the values are computed", "the output of indices is used", "avoid MaxUnpool")
     node.require_dtype(node.input(0), *_MAX_TYPES)
     _, kernel, window, _ = _geometry(node)
-    return [node.emit(MaxPool(kernel, window), node.input(0))]
+    return [node.emit(MaxPool(window, kernel=kernel), node.input(0))]
 
 
 @onnx_operator("AveragePool")
@@ -279,7 +262,7 @@ def _import_average_pool(node: OnnxNode) -> list[Value]:
         return [emit_reduce(node, node.input(0), "mean", range(2, node.input(0).type.rank))]
     none = (0,) * len(kernel)
     counted = (window.before, declared) if node.attr("count_include_pad", 0) else (none, none)
-    return [node.emit(AveragePool(kernel, window, False, *counted), node.input(0))]
+    return [node.emit(AveragePool(window, False, kernel, *counted), node.input(0))]
 
 
 @onnx_operator("GlobalAveragePool", "GlobalMaxPool")

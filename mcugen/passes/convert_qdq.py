@@ -12,6 +12,23 @@ from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 from mcugen.ops.matmul import Dense, MatMul
+from mcugen.ops.movement import Pad
+
+
+def sink_dequantize(graph: Graph) -> bool:
+    """Movement(Dequantize(x)) → Dequantize(Movement(x)): data move as they are stored, and the next layer sees them."""
+    changed = False
+    for node in list(graph.nodes):
+        source = node.input(0).producer if node.op.moves_data and len(node.inputs) == 1 else None
+        if source is None or not isinstance(source.op, Dequantize) or source.input(0).is_constant:
+            continue
+        stored = source.input(0)
+        if stored.type.q.axis is not None or (isinstance(node.op, Pad) and node.op.value != 0):
+            continue  # a padding value other than 0 may have no code
+        moved = graph.add(node.op, [stored], node.origin, before=node)
+        graph.rewrite(node, Dequantize(), [moved.output], types=[node.output.type], origin=source.origin)
+        changed = True
+    return changed
 
 
 def convert_qdq(graph: Graph) -> bool:

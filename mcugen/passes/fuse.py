@@ -91,6 +91,8 @@ def _absorb_affine(graph: Graph, node: Node) -> Node | None:
     bias_only = function in ("Add", "Sub")
     constant = _per_channel(other, node)
     bias = _bias_data(node)
+    if function == "Div" and constant is not None and not constant.all():
+        return None
     if constant is None or bias is None or user.output.type.shape != node.output.type.shape:
         return None
     weights = node.input(1)

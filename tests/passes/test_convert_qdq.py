@@ -368,3 +368,25 @@ def test_activations_per_channel_are_refused():
     net.output(net.op("QuantizeLinear", "x", net.const([0.5, 0.25]), net.const([0, 0], np.int8)), dtype=np.int8)
     with pytest.raises(UnsupportedError, match="activations must be quantized per tensor"):
         optimized(net.model())
+
+
+def test_data_moves_as_it_is_stored():
+    """Dequantize → movements → layer: the conversion follows the data, and the layer is an integer one."""
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 2, 3, 4, dtype=np.int8), 0.1, 5)
+    turned = net.op("Transpose", x, perm=[0, 2, 3, 1])
+    halves = net.ops("Split", net.op("Flatten", turned), outs=["a", "b"], axis=1)
+    padded = net.op("Pad", halves[0], net.const([0, 1, 0, 1], np.int64))
+    weights = net.dequantize(net.const(codes((14, 3), np.int8), np.int8), 0.02)
+    net.output(net.quantize(net.op("MatMul", padded, weights), 0.3, 1, out="y"), dtype=np.int8)
+    net.output(net.quantize(net.op("Relu", halves[1]), 0.1, 5, out="z"), dtype=np.int8)
+    check_integer(net)
+
+
+def test_padding_value_without_a_code_stays_real():
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 4, dtype=np.int8), 0.1, 5)
+    padded = net.op("Pad", x, net.const([0, 1, 0, 1], np.int64), net.const(1000.0))
+    net.output(net.op("Exp", padded, out="y"))
+    assert "pad" in operators(optimized(net.model()))
+    check_everywhere(net.model())

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators with a sliding window over space share: the window, and where the channels are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.types import Array, Shape, TensorType
+from mcugen.ops.movement import to_channels_last
+from mcugen.ops.onnx_node import OnnxNode
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a kernel slides over the spatial axes: shared by convolution and pooling. One entry an axis."""
+
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    def __str__(self) -> str:
+        rows = (("stride", self.strides), ("pad", (*self.before, *self.after)), ("dilation", self.dilations))
+        return "(" + " ".join(f"{name} {'x'.join(map(str, row))}" for name, row in rows) + ")"
+
+    def output(self, space: Shape, kernel: Shape) -> Shape:
+        """Output sizes (rounded down)."""
+        rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
+        return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
+
+    def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
+        """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
+        widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
+        padded = np.pad(x, widths, constant_values=pad_value)
+        rank = len(kernel)
+        extent = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
+        views = np.lib.stride_tricks.sliding_window_view(padded, extent, tuple(range(1, rank + 1)))
+        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
+        return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
+
+    @staticmethod
+    def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
+        """From the attributes strides, pads, auto_pad and dilations."""
+        rank = len(kernel)
+        strides = tuple(node.attr("strides", None) or (1,) * rank)
+        dilations = tuple(node.attr("dilations", None) or (1,) * rank)
+        pads = tuple(node.attr("pads", None) or (0,) * 2 * rank)
+        auto = node.attr("auto_pad", "NOTSET")
+        if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or min(strides + dilations) < 1:
+            raise ModelError(f"{node.op_type}: attributes must have one entry an axis", node.name, "repair the model")
+        if auto not in ("SAME_UPPER", "SAME_LOWER"):
+            pads = (0,) * 2 * rank if auto == "VALID" else pads
+            return Window(strides, pads[:rank], pads[rank:], dilations)
+        total = [
+            max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+            for n, k, s, d in zip(space, kernel, strides, dilations, strict=True)
+        ]
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        return Window(strides, *((small, large) if auto == "SAME_UPPER" else (large, small)), dilations)
+
+
+@dataclass(frozen=True)
+class Spatial(Operator):
+    """An operator with a window. Channels first: x [N, C, *space]; channels last: x [N, *space, C].
+
+    Weights, where there are any, are [O, C, *kernel] or [O, *kernel, C] likewise.
+    """
+
+    window: Window
+    is_channels_last: bool = False
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Kernels exist for channels-last tensors."""
+        return not self.is_channels_last
+
+    def _last(self, t: TensorType) -> Shape:
+        """A shape in channels-last order."""
+        return t.shape if self.is_channels_last else tuple(t.shape[a] for a in to_channels_last(t.rank))
+
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+        """To channels last, once; a bias stays."""
+        if self.is_channels_last or perm != to_channels_last(len(perm)):
+            return None
+        turned = tuple(perm if t is not None and t.rank == len(perm) else None for t in sig.inputs)
+        return replace(self, is_channels_last=True), turned
