@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 from shared_models import (
@@ -55,6 +59,17 @@ def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name:
                 assert error <= 1e-4 * np.ptp(wanted[endpoint.name])
             else:
                 assert found[endpoint.name].argmax() == wanted[endpoint.name].argmax()
+
+
+@pytest.mark.parametrize("compiler", [("clang", "-std=c99"), ("g++", "-std=c++11", "-x", "c++")], ids=["clang", "g++"])
+@pytest.mark.parametrize("name", NAMES)
+def test_generated_code_compiles_without_a_warning(name: str, compiler: tuple[str, ...], tmp_path: Path) -> None:
+    """gcc, for the host and for Arm, sees it in the other tests, under the same flags."""
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"needs {compiler[0]}")
+    folder = compiled(name).write(tmp_path / "model")
+    flags = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only")
+    subprocess.run([*compiler, *flags, *folder.glob("*.c")], check=True)
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
