@@ -19,7 +19,7 @@ from mcugen.codegen.golden import golden_sample
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.render import Provenance, render
 from mcugen.codegen.write import write_folder
-from mcugen.errors import VerificationError
+from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
@@ -79,6 +79,11 @@ class Trace:
     dump_after: str = ""
     dumps: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE)
+        if self.dump_after not in ("", "all", *names):
+            raise UsageError("the pass to dump after must exist", f"'{self.dump_after}'", f"all, {', '.join(names)}")
 
 
 def optimize(graph: Graph, trace: Trace | None = None) -> None:
