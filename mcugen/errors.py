@@ -6,6 +6,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def printable(text: str) -> str:
+    """Text from models for a terminal: what is no printable character (escape sequences, say) becomes a dot."""
+    return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
+
+
 class McugenError(Exception):
     """Base of all expected failures.
 
@@ -18,7 +23,7 @@ class McugenError(Exception):
     def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
         self.rule, self.found, self.remedy = rule, found, remedy
         parts = [f"{rule}."] + [f"{label}: {text}." for label, text in (("found", found), ("try", remedy)) if text]
-        super().__init__(" ".join(part.replace("..", ".") if part.endswith("..") else part for part in parts))
+        super().__init__(printable(" ".join(p.replace("..", ".") if p.endswith("..") else p for p in parts)))
 
 
 class UsageError(McugenError):

@@ -376,3 +376,20 @@ def test_integer_inputs_take_whole_numbers_only(mcugen: Callable[..., Done], tmp
         assert done.code == code, done.err
     feeds = random_feeds(net.model())
     assert feeds["x"].dtype == np.int8
+
+
+@pytest.mark.parametrize("arguments", [[], ["--ir", "hir"], ["--ir", "lir"]], ids=["table", "hir", "lir"])
+def test_names_cannot_command_the_terminal(mcugen: Callable[..., Done], tmp_path: Path, arguments: list[str]):
+    net = Net()
+    net.output(net.op("Relu", net.input("x\x1b[31m", 1, 4), out="y\x1b]0;title\x07"))
+    done = mcugen("inspect", save(tmp_path / "model.onnx", net), *arguments)
+    assert done.code == 0 and "31m" in done.out and "\x1b" not in done.out
+
+
+def test_refused_names_cannot_command_the_terminal(mcugen: Callable[..., Done], tmp_path: Path):
+    net = Net()
+    net.output(net.op("Exp", net.op("NoSuchOperator", net.input("x", 1, 4), out="y\x1b[31m"), out="z"), shape=(1, 4))
+    path = tmp_path / "model.onnx"
+    onnx.save(net.plain_model(), path)
+    done = mcugen("inspect", path)
+    assert done.code in (3, 4) and "\x1b" not in done.err

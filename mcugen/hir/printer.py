@@ -13,10 +13,11 @@ def _name(value: Value | None) -> str:
         return "-"
     if value.data is not None and value.type.count == 1 and value.type.quant is None:
         return str(value.data.reshape(-1)[0])
-    return "%" + _quoted(value.name)
+    return "%" + quoted(value.name)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name from a model as it stands in dumps: as it is if plain, else as a JSON string."""
     plain = name.isascii() and name.replace(".", "").replace("_", "").replace("/", "").isalnum()
     return name if plain else json.dumps(name)
 
@@ -26,16 +27,16 @@ def _print_node(node: Node) -> str:
     types = ", ".join(str(v.type) for v in node.outputs)
     attributes = node.op.attributes()
     operands = ", ".join(_name(v) for v in node.inputs)
-    origin = f"  # {', '.join(map(_quoted, node.origin))}" if node.origin else ""
+    origin = f"  # {', '.join(map(quoted, node.origin))}" if node.origin else ""
     return f"  {results} = {node.op.name}({operands}){' {' + attributes + '}' if attributes else ''} : {types}{origin}"
 
 
 def print_graph(graph: Graph) -> str:
     """The whole graph: inputs, constants with their types, nodes, outputs."""
     constants = [v for v in graph.values() if v.is_constant and (v.type.count > 1 or v.type.quant)]
-    lines = [f"graph {_quoted(graph.name)} {{"]
+    lines = [f"graph {quoted(graph.name)} {{"]
     lines += [f"  input {_name(v)} : {v.type}" for v in graph.inputs]
     lines += [f"  const {_name(v)} : {v.type}" for v in constants]
     lines += [_print_node(node) for node in graph.nodes]
-    lines += [f"  output {_quoted(n)} = {_name(v)}" for n, v in zip(graph.output_names, graph.outputs, strict=True)]
+    lines += [f"  output {quoted(n)} = {_name(v)}" for n, v in zip(graph.output_names, graph.outputs, strict=True)]
     return "\n".join([*lines, "}", ""])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from mcugen.hir.printer import quoted
 from mcugen.lir.program import Buffer, Instr, Program
 
 
@@ -21,11 +22,11 @@ def print_program(program: Program) -> str:
 def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
     place = "" if buffer.offset is None else f" at {buffer.offset}"
     span = "" if life is None else f" live {life[0]}..{life[1]}"
-    return f"  {buffer.space.value} %{buffer.name} : {buffer.dtype.value}[{buffer.count}]{place}{span}"
+    return f"  {buffer.space.value} %{quoted(buffer.name)} : {buffer.dtype.value}[{buffer.count}]{place}{span}"
 
 
 def _print_instr(instr: Instr) -> str:
-    operands = ", ".join(f"@{o.access.value} {o.role}=%{o.buffer.name}" for o in instr.operands)
+    operands = ", ".join(f"@{o.access.value} {o.role}=%{quoted(o.buffer.name)}" for o in instr.operands)
     params = ", ".join(f"{key}={value}" for key, value in instr.params.items())
     code = ", ".join(f"{key}={value}" for key, value in instr.code.items())
     return f"{instr.kernel} {operands} {{{', '.join(filter(None, (params, code)))}}}"

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from mcugen.board import Board, Memory, board_names, load_board
+from mcugen.errors import printable
 from mcugen.hir.graph import Graph
 from mcugen.lir.plan import peak_live_bytes
 from mcugen.lir.program import Program
@@ -61,7 +62,9 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
     for kind, endpoints in (("input", program.inputs), ("output", program.outputs)):
         for e in endpoints:
             shape = "x".join(map(str, e.shape)) or "scalar"
-            facts.add_row(kind, escape(f"{e.name}: {e.dtype.value} {shape}" + (f" {e.quant}" if e.quant else "")))
+            facts.add_row(
+                kind, escape(printable(f"{e.name}: {e.dtype.value} {shape}" + (f" {e.quant}" if e.quant else "")))
+            )
     facts.add_row("MACs", f"{report.model.macs:,}")
     facts.add_row("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants")
     facts.add_row(
@@ -72,7 +75,9 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
     table = Table("#", "operator", "output", "MACs", "ONNX nodes")
     for index, node in enumerate(graph.nodes):
         types = ", ".join(str(v.type) for v in node.outputs)
-        table.add_row(str(index), node.op.name, types, f"{node.op.macs(node.sig):,}", escape(", ".join(node.origin)))
+        table.add_row(
+            str(index), node.op.name, types, f"{node.op.macs(node.sig):,}", escape(printable(", ".join(node.origin)))
+        )
     console.print(table)
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
 from mcugen.report.figures import Layer, Report
 
@@ -67,7 +68,7 @@ def _layers(report: Report, width: int) -> Table:
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
     for (number, *figures), layer in zip(rows, report.layers, strict=True):
         name = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
-        table.add_row(number, escape(name), *figures)
+        table.add_row(number, escape(printable(name)), *figures)
     return table
 
 
