@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mcugen import ops
-from mcugen.errors import ModelError, UnsupportedError, UsageError
+from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError, UsageError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
@@ -156,9 +156,12 @@ def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
     for value in results:
         if value is None or value.is_constant:
             continue
-        if not 0 < value.type.count <= fold.MAX_ELEMENTS:
-            rule = f"a tensor must have 1 to {fold.MAX_ELEMENTS:,} elements"
-            raise Refusal(rule, f"{value.type.count:,} in '{value.name}'", "use smaller shapes")
+        count, name = value.type.count, value.name
+        if count > fold.MAX_ELEMENTS:
+            rule = f"{_label(node)}: a tensor must have at most {fold.MAX_ELEMENTS:,} elements, to fit any board"
+            raise DoesNotFitError(rule, f"{count:,} in '{name}'", "use smaller shapes")
+        if not count:
+            raise Refusal("a tensor must have elements", f"none in '{name}'", "use larger shapes")
 
 
 def _label(node: onnx.NodeProto) -> str:
