@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mcugen import ops
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mcugen"
 
@@ -77,3 +79,11 @@ def test_what_lands_in_firmware_is_0bsd() -> None:
     assert header.startswith("/* SPDX-License-Identifier: 0BSD */")
     for name in ("banner.j2", "CMakeLists.txt.j2"):
         assert "SPDX-License-Identifier: 0BSD" in (ROOT / "templates" / name).read_text()
+
+
+def test_every_kernel_says_why_it_is_taken() -> None:
+    modules = [getattr(ops, name) for name in ops.__all__]
+    classes = [c for module in modules for c in vars(module).values() if isinstance(c, type)]
+    kernels = {kernel for c in classes for kernel in getattr(c, "kernels", ())}
+    assert len(kernels) >= 8
+    assert all(holds.__doc__ for kernel in kernels for holds in kernel.when)

@@ -18,25 +18,23 @@ from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Param, 
 class Kernel:
     """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
 
-    `needs` are CPU features; `when` says for which signatures it works and its docstring's first line why
-    it was taken.
+    `needs` are CPU features. `when` are conditions on the operator and its signature that must all hold; their
+    docstrings' first lines say why the kernel was taken.
     """
 
     name: str
     needs: frozenset[str] = frozenset()
-    when: Callable[[object, Signature], bool] | None = None
+    when: tuple[Callable[[object, Signature], bool], ...] = ()
 
     def fits(self, op: object, sig: Signature, features: frozenset[str]) -> bool:
         """Whether the CPU and the shapes allow it."""
-        return self.needs <= features and (self.when is None or self.when(op, sig))
+        return self.needs <= features and all(holds(op, sig) for holds in self.when)
 
     @property
     def reason(self) -> str:
         """Why this kernel and not another, for the report."""
-        conditions = sorted(self.needs)
-        if self.when is not None:
-            conditions.append((self.when.__doc__ or self.when.__name__).strip().split("\n")[0].rstrip("."))
-        return "; ".join(conditions) or "portable C"
+        reasons = ((holds.__doc__ or holds.__name__).strip().split("\n")[0] for holds in self.when)
+        return "; ".join([*sorted(self.needs), *reasons]) or "portable C"
 
 
 class Builder:

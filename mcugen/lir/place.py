@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mcugen.board import Board, Memory
 from mcugen.errors import DoesNotFitError
-from mcugen.lir.program import Program, Space
+from mcugen.lir.program import Buffer, Program, Space
 
 CONTRIBUTORS = 3
 """How many of the largest buffers a refusal names."""
@@ -23,17 +24,24 @@ class Placement:
 
 def place(program: Program, board: Board) -> Placement:
     """The board's default memories, or else the fastest that are large enough. DoesNotFitError if none is."""
-    peak = max(range(len(program.instrs)), key=lambda i: sum(b.nbytes for b in program.live_at(i)), default=0)
-    busiest = [(b.name, b.nbytes) for b in program.live_at(peak)]
-    weights = [(b.name, b.nbytes) for b in program.buffers if b.space is Space.CONST]
     return Placement(
-        _memory(board, "ram", board.arena_memory, "arena", program.arena_size, busiest),
-        _memory(board, "flash", board.weights_memory, "weights", program.weights_size, weights),
+        _memory(board, "ram", board.arena_memory, "arena", program.arena_size, lambda: _busiest(program)),
+        _memory(board, "flash", board.weights_memory, "weights", program.weights_size, lambda: _constants(program)),
     )
 
 
+def _busiest(program: Program) -> list[Buffer]:
+    """The buffers alive at the instruction with the most live bytes."""
+    live = (list(program.live_at(i)) for i in range(max(len(program.instrs), 1)))
+    return max(live, key=lambda buffers: sum(b.nbytes for b in buffers))
+
+
+def _constants(program: Program) -> list[Buffer]:
+    return [b for b in program.buffers if b.space is Space.CONST]
+
+
 def _memory(
-    board: Board, kind: str, preferred: str, what: str, nbytes: int, contributors: list[tuple[str, int]]
+    board: Board, kind: str, preferred: str, what: str, nbytes: int, contributors: Callable[[], list[Buffer]]
 ) -> Memory:
     if board.memory(preferred).size >= nbytes:
         return board.memory(preferred)
@@ -42,8 +50,8 @@ def _memory(
     if fitting:
         return min(fitting, key=lambda m: (m.speed, m.name))
     largest = max(choices, key=lambda m: m.size)
-    named = sorted(contributors, key=lambda c: (-c[1], c[0]))[:CONTRIBUTORS]
-    listing = ", ".join(f"'{name}' {size:,} bytes" for name, size in named)
+    named = sorted(contributors(), key=lambda b: (-b.nbytes, b.name))[:CONTRIBUTORS]
+    listing = ", ".join(f"'{b.name}' {b.nbytes:,} bytes" for b in named)
     raise DoesNotFitError(
         f"the {what} must fit in one {kind} memory of board '{board.name}'",
         f"{nbytes:,} bytes, {nbytes - largest.size:,} more than '{largest.name}' has; largest: {listing}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution of one, two or three spatial dimensions, grouped and depthwise."""
+"""Convolution of one or two spatial dimensions, grouped and depthwise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, Layout, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
-from mcugen.ops.matmul import BLOCK, emit_rows, emit_weighted, exact_product, finish, integer_weights, interleave
+from mcugen.ops.matmul import (
+    BLOCK,
+    emit_rows,
+    emit_weighted,
+    exact_product,
+    finish,
+    float_tensors,
+    integer_weights,
+    interleave,
+)
 from mcugen.ops.movement import reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
@@ -27,11 +36,6 @@ def _is_depthwise(op: object, sig: Signature) -> bool:
     """one filter a channel"""
     assert isinstance(op, Conv)
     return op.groups > 1 and op.groups == sig.input(0).shape[-1] == sig.output.shape[-1]
-
-
-def _is_float(op: object, sig: Signature) -> bool:
-    """float32 tensors"""
-    return sig.input(0).dtype is DType.FLOAT32
 
 
 def _is_single_row(op: object, sig: Signature) -> bool:
@@ -50,11 +54,11 @@ class Conv(Spatial):
 
     mnemonic: ClassVar[str] = "conv"
     kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("depthwise_f32", when=lambda op, sig: _is_float(op, sig) and _is_depthwise(op, sig)),
-        Kernel("depthwise_s8", when=_is_depthwise),
-        Kernel("dense_f32", when=lambda op, sig: _is_float(op, sig) and _is_single_row(op, sig)),
-        Kernel("dense_s8", when=_is_single_row),
-        Kernel("conv2d_f32", when=_is_float),
+        Kernel("depthwise_f32", when=(float_tensors, _is_depthwise)),
+        Kernel("depthwise_s8", when=(_is_depthwise,)),
+        Kernel("dense_f32", when=(float_tensors, _is_single_row)),
+        Kernel("dense_s8", when=(_is_single_row,)),
+        Kernel("conv2d_f32", when=(float_tensors,)),
         Kernel("conv2d_s8"),
     )
     groups: int = 1

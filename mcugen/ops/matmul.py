@@ -188,12 +188,12 @@ def emit_rows(node: Node, builder: Builder, kernel: Kernel, weights: Array, rows
 # ---------------------------------------------------------------------------------------------------- dense
 
 
-def _float_tensors(op: object, sig: Signature) -> bool:
+def float_tensors(op: object, sig: Signature) -> bool:
     """float32 tensors"""
     return sig.input(0).dtype is DType.FLOAT32
 
 
-def _int8_tensors(op: object, sig: Signature) -> bool:
+def int8_tensors(op: object, sig: Signature) -> bool:
     """int8 tensors"""
     return sig.input(0).dtype is DType.INT8
 
@@ -204,8 +204,8 @@ class Dense(Operator):
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("dense_f32", when=_float_tensors),
-        Kernel("dense_s8", when=_int8_tensors),
+        Kernel("dense_f32", when=(float_tensors,)),
+        Kernel("dense_s8", when=(int8_tensors,)),
     )
     clamp: Range | None = None
 
@@ -257,8 +257,8 @@ class MatMul(Operator):
 
     mnemonic: ClassVar[str] = "matmul"
     kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("matmul_f32", when=_float_tensors),
-        Kernel("matmul_s8", when=_int8_tensors),
+        Kernel("matmul_f32", when=(float_tensors,)),
+        Kernel("matmul_s8", when=(int8_tensors,)),
     )
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:

@@ -162,6 +162,11 @@ def dense_strides(shape: Shape) -> list[int]:
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
+def axis_walk(shape: Shape, axis: int) -> dict[str, Param]:
+    """Kernel parameters to walk one axis: `outer` blocks of `depth` elements that lie `inner` apart."""
+    return {"outer": math.prod(shape[:axis]), "depth": shape[axis], "inner": math.prod(shape[axis + 1 :])}
+
+
 # -------------------------------------------------------------------------------------------- strided copies
 
 

@@ -16,7 +16,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.movement import Reshape, dense_strides, normalize_axis
+from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
 
@@ -224,11 +224,7 @@ class Arg(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Rows of `depth` elements, `inner` apart."""
         x = node.input(0).type
-        params: dict[str, Param] = {
-            "outer": math.prod(x.shape[: self.axis]),
-            "depth": x.shape[self.axis],
-            "inner": math.prod(x.shape[self.axis + 1 :]),
-        }
+        params = axis_walk(x.shape, self.axis)
         beats = (">" if self.function == "max" else "<") + ("=" if self.last else "")
         code = {"what": self.name, "x_t": x.dtype.c, "beats": beats}
         operands = [

@@ -13,8 +13,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
-from mcugen.ops.movement import normalize_axis
+from mcugen.lir.program import Access, Buffer
+from mcugen.ops.movement import axis_walk, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
@@ -108,11 +108,7 @@ class Softmax(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Rows of `depth` elements, `inner` apart; the result may overwrite the input."""
         x = node.input(0).type
-        params: dict[str, Param] = {
-            "outer": math.prod(x.shape[: self.axis]),
-            "depth": x.shape[self.axis],
-            "inner": math.prod(x.shape[self.axis + 1 :]),
-        }
+        params = axis_walk(x.shape, self.axis)
         operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
         fixed = FixedSoftmax.of(node.sig, self.axis)
         if fixed is not None:
