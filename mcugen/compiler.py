@@ -175,7 +175,7 @@ def compile_model(
     target = board if isinstance(board, Board) else load_board(board)
     proto, sha256, file = _load(model)
     name = identifier(options.name or Path(file).stem)
-    graph = import_model(proto, name, options.dims)
+    graph = import_model(proto, name, options.dims, options.bound)
     optimize(graph, trace)
     program = build_program(graph, target)
     place(program, target)

@@ -6,15 +6,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mcugen.hir.types import Array
+
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """`name` prefixes all C symbols (default: from the model's file name); `dims` binds symbolic dimensions."""
+    """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
+
+    `bound` gives inputs their values at compile time: they are constants then.
+    """
 
     name: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
+    bound: Mapping[str, Array] = field(default_factory=dict)
 
     def describe(self) -> str:
         """The options that shape the generated code, for its banner."""
-        bound = ", ".join(f"{key}={size}" for key, size in sorted(self.dims.items()))
-        return f"dims {bound}" if bound else "default options"
+        dims = ", ".join(f"{key}={size}" for key, size in sorted(self.dims.items()))
+        parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
+        return "; ".join(parts) or "default options"

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from mcugen.hir.types import Array, DType
+from mcugen.lir.program import Double
 
 
 def c_float(value: float) -> str:
@@ -29,6 +31,13 @@ def c_float(value: float) -> str:
     return text.rstrip(".") + ("f" if "." in text.rstrip(".") or "e" in text else ".0f")
 
 
+def c_double(value: float) -> str:
+    """The shortest decimal that gives back the same float64."""
+    if math.isnan(value) or math.isinf(value):
+        return c_float(value)
+    return repr(float(value))
+
+
 def c_int(value: int) -> str:
     """An integer literal; the most negative ones have no literal of their own in C."""
     if value == -(2**31):
@@ -42,22 +51,21 @@ def c_int(value: int) -> str:
 
 def c_param(value: float) -> str:
     """The literal of a kernel parameter."""
-    return c_float(value) if isinstance(value, float) else c_int(value)
+    if isinstance(value, float):
+        return c_double(value) if isinstance(value, Double) else c_float(value)
+    return c_int(value)
 
 
 def c_param_type(value: float) -> str:
-    """The C type of a kernel parameter: float, int32_t, or int64_t where it must be."""
+    """The C type of a kernel parameter: float, double, int32_t, or int64_t where it must be."""
     if isinstance(value, float):
-        return "float"
+        return "double" if isinstance(value, Double) else "float"
     return "int32_t" if -(2**31) <= value < 2**31 else "int64_t"
 
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """The elements of a constant, as lines of an initializer."""
-    dtype = DType.of(data)
-    texts = (
-        [c_float(float(v)) for v in data.reshape(-1)] if dtype.is_float else [c_int(int(v)) for v in data.reshape(-1)]
-    )
+    texts = map(_literal(DType.of(data)), (data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1))
     line = ""
     for text in texts:
         if len(line) + len(text) + 2 > width:
@@ -66,3 +74,9 @@ def c_rows(data: Array, width: int = 108) -> Iterator[str]:
         line += f" {text}," if line else f"{text},"
     if line:
         yield line
+
+
+def _literal(dtype: DType) -> Callable[[Any], str]:
+    if dtype.is_float:
+        return lambda v: c_double(float(v)) if dtype is DType.FLOAT64 else c_float(float(v))
+    return lambda v: c_int(int(v))

@@ -24,7 +24,10 @@ ABI_VERSION = 1
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
-_MATH = re.compile(r"\b(?!mcugen_)\w+f\(|\bNAN\b|\bINFINITY\b")
+_MATH = re.compile(
+    r"\b(a?(sin|cos|tan)h?|atan2|exp2?|expm1|log(1p|2|10)?|sqrt|cbrt|hypot|pow|erfc?|fabs|floor|ceil|rint|l?lrint"
+    r"|round|trunc|fmod|fma|fmax|fmin|ldexp|copysign|isnan|isinf|isfinite|signbit)f?\(|\bNAN\b|\bINFINITY\b"
+)
 """C text that needs math.h."""
 
 
@@ -211,7 +214,7 @@ def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
     for endpoint in endpoints:
         accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{identifier(endpoint.name, taken)}"
         nbytes = endpoint.buffer.nbytes
-        ports.append(Port(endpoint.name, accessor, endpoint.dtype.value, endpoint.shape, nbytes))
+        ports.append(Port(endpoint.name, accessor, endpoint.dtype.numpy.name, endpoint.shape, nbytes))
     return tuple(ports)
 
 
@@ -239,10 +242,10 @@ def _constant(buffer: Buffer, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "ctype": buffer.dtype.c,
-        "count": buffer.count,
+        "count": max(buffer.count, 1),  # C has no arrays of size 0
         "nbytes": buffer.nbytes,
         "origin": comment(buffer.name),
-        "rows": list(c_rows(buffer.data)),
+        "rows": list(c_rows(buffer.data)) or ["0,"],
     }
 
 
@@ -317,7 +320,7 @@ def _sample_context(
                 "ctype": e.dtype.c,
                 "count": e.buffer.count,
                 "is_float": e.dtype.is_float,
-                "rows": list(c_rows(arrays[e.name].reshape(-1).astype(e.dtype.numpy))),
+                "rows": list(c_rows(arrays[e.name].reshape(-1).astype(e.dtype.numpy))) or ["0,"],
             }
             for e, port in zip(endpoints, ports, strict=True)
         ]

@@ -121,9 +121,9 @@ class Graph:
         self.outputs.append(value)
         self.output_names.append(name)
 
-    def constant(self, name: str, data: Array, quant: QuantParams | None = None) -> Value:
-        """A new constant."""
-        return Value(self.fresh_name(name), TensorType(data.shape, DType.of(data), quant), data)
+    def constant(self, name: str, data: Array, quant: QuantParams | None = None, dtype: DType | None = None) -> Value:
+        """A new constant. `dtype` says what numpy cannot: integers below 8 bits lie in bytes."""
+        return Value(self.fresh_name(name), TensorType(data.shape, dtype or DType.of(data), quant), data)
 
     def add(
         self,

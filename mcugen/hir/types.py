@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (tells numpy of bfloat16)
 import numpy as np
 import numpy.typing as npt
 
@@ -16,10 +17,16 @@ Shape = tuple[int, ...]
 
 
 class DType(Enum):
-    """Element types. The value is the numpy name; `c` the C99 type; `tag` the suffix of kernel names."""
+    """Element types. The value is ONNX's and numpy's name; `c` the C99 type; `tag` the suffix of kernel names."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT2 = "int2"
+    UINT2 = "uint2"
+    INT4 = "int4"
+    UINT4 = "uint4"
     INT8 = "int8"
     UINT8 = "uint8"
     INT16 = "int16"
@@ -32,8 +39,10 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy dtype."""
-        return np.dtype(self.value)
+        """The numpy dtype; integers below 8 bits take a whole byte each."""
+        return np.dtype(
+            {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}.get(self.value, self.value)
+        )
 
     @property
     def nbytes(self) -> int:
@@ -42,21 +51,38 @@ class DType(Enum):
 
     @property
     def c(self) -> str:
-        """The C99 type of one element; a bool is one byte, 0 or 1."""
-        named = {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.BOOL: "uint8_t"}
-        return named.get(self, f"{self.value}_t")
+        """The C99 type of one element; a bool is one byte, 0 or 1, a half its 16 bits."""
+        named: dict[DType, str] = {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.BOOL: "uint8_t"}
+        return "uint16_t" if self.is_half else named.get(self, f"{self.numpy.name}_t")
 
     @property
     def tag(self) -> str:
         """Suffix in kernel names: f32, s8, u8, …"""
-        if self is DType.BOOL:
-            return "b8"
-        return {"f": "f", "i": "s", "u": "u"}[self.numpy.kind] + str(8 * self.nbytes)
+        if self in (DType.BOOL, DType.BFLOAT16):
+            return "b8" if self is DType.BOOL else "bf16"
+        letter: str = self.value.rstrip("0123456789")
+        return {"float": "f", "int": "s", "uint": "u"}[letter] + self.value.removeprefix(letter)
 
     @property
     def is_float(self) -> bool:
-        """Whether elements are floating-point numbers."""
-        return self.numpy.kind == "f"
+        """Whether C computes with the elements as floating-point numbers."""
+        return self in (DType.FLOAT32, DType.FLOAT64)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether elements are 16-bit floats: C stores their bits, and computes with them as float32."""
+        return self in (DType.FLOAT16, DType.BFLOAT16)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether elements are integers (bool is not)."""
+        return not (self.is_float or self.is_half or self is DType.BOOL)
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer of the type."""
+        bits = int(self.value.lstrip("uint"))
+        return (0, 2**bits - 1) if self.value[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
     @staticmethod
     def of(array: Array) -> DType:

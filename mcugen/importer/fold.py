@@ -14,13 +14,13 @@ from mcugen.hir.types import Array
 MAX_ELEMENTS = 1 << 24
 """Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
 
-_NOT_FOLDED = {"DequantizeLinear", "If", "Loop", "Scan", "SequenceMap", "RandomNormal", "RandomUniform"}
+_NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform"}
 _RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 
 
-def can_fold(op_type: str) -> bool:
+def can_fold(node: onnx.NodeProto) -> bool:
     """Whether the node is a function of its inputs that is better computed now (weights stay quantized)."""
-    return op_type not in _NOT_FOLDED | _RANDOM
+    return node.op_type not in _NOT_FOLDED | _RANDOM and not any(a.HasField("g") for a in node.attribute)
 
 
 def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> list[Array] | None:

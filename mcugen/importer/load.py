@@ -46,7 +46,8 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     _check_text(model, place)
     opset = _opset(model, place)
     try:
-        onnx.checker.check_model(onnx.shape_inference.infer_shapes(model))  # exporters omit shapes of outputs
+        inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
+        onnx.checker.check_model(inferred)
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         if opset < CONVERTED_OPSET:

@@ -67,8 +67,17 @@ class Operand:
     buffer: Buffer
 
 
+class Double(float):
+    """A parameter that C holds as double; any other float it holds as float."""
+
+
 Param = int | float
-"""A per-layer scalar: int (int32_t, or int64_t where it needs to be) or float."""
+"""A per-layer scalar: int (int32_t, or int64_t where it needs to be), float or Double."""
+
+
+def real_param(value: float, dtype: DType) -> Param:
+    """A real parameter of a kernel that computes in `dtype`."""
+    return Double(value) if dtype is DType.FLOAT64 else float(value)
 
 
 @dataclass

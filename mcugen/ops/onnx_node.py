@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,9 +21,38 @@ class Refusal(McugenError):
     exit_code = 4
 
 
+Capture = Callable[[Value], Value]
+
+
+class Body(Protocol):
+    """A graph attribute (of If, Loop, Scan), to be imported where the operator wants it."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the formal inputs."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the results."""
+
+    def import_into(
+        self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
+    ) -> list[Value]:
+        """Adds the body's nodes to `graph` and returns its results; `inputs` are the actual inputs.
+
+        `place` comes before the names of values. Values of the enclosing graph pass `capture` when they are
+        first used (none: they are used as they are, `graph` being the enclosing graph itself). May be called
+        more than once. Raises Refusal; the reasons are on the list that the user will see.
+        """
+
+
 @dataclass
 class OnnxNode:
-    """One node: operator, inputs as HIR values (None where absent), attributes as Python values."""
+    """One node: operator, inputs as HIR values (None where absent), attributes as Python values.
+
+    Inputs of ONNX type float16 or bfloat16 come as float32, unless the operator is registered with
+    `keeps_halves`; `dtypes` tells what they are in ONNX.
+    """
 
     graph: Graph
     domain: str
@@ -33,6 +62,11 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     opset: int
+    """Version of the operator set of `domain`."""
+    dtypes: tuple[DType | None, ...] = ()
+    """ONNX element types of the inputs."""
+    declared: tuple[TensorType | None, ...] = ()
+    """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
 
     def has(self, index: int) -> bool:
         """Whether input `index` is given."""
@@ -73,6 +107,11 @@ class OnnxNode:
         found = self.param(key, index)
         return None if found is None else [int(v) for v in np.asarray(found).reshape(-1)]
 
+    def body(self, key: str) -> Body:
+        """A graph attribute."""
+        found: Body = self.attributes[key]
+        return found
+
     def require_dtype(self, value: Value, *allowed: DType) -> None:
         """Refuses element types that no kernel is written for."""
         if value.type.dtype not in allowed:
@@ -98,12 +137,18 @@ IMPORTERS: dict[tuple[str, str], Importer] = {}
 """(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs."""
 
 
-def onnx_operator(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
-    """Registers the importer of ONNX operators."""
+KEEP_HALVES: set[tuple[str, str]] = set()
+"""Operators that take 16-bit floats as they are stored."""
+
+
+def onnx_operator(*op_types: str, domain: str = "", keeps_halves: bool = False) -> Callable[[Importer], Importer]:
+    """Registers the importer of ONNX operators. `keeps_halves`: it takes 16-bit floats as they are stored."""
 
     def register(importer: Importer) -> Importer:
         for op_type in op_types:
             IMPORTERS[domain, op_type] = importer
+            if keeps_halves:
+                KEEP_HALVES.add((domain, op_type))
         return importer
 
     return register

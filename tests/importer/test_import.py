@@ -64,17 +64,20 @@ def test_one_node_is_singular():
 
 def test_unsupported_input_type_is_named():
     net = Net()
-    net.output(net.op("Identity", net.input("x", 3, dtype=np.float16)), dtype=np.float16)
-    with pytest.raises(UnsupportedError, match=r"input 'x': unsupported element type\. found: FLOAT16"):
-        imported(net.model())
+    net.output(net.op("Identity", net.input("x", 3)))
+    model = net.plain_model()
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.elem_type = onnx.TensorProto.COMPLEX64
+    with pytest.raises(UnsupportedError, match=r"input 'x': unsupported element type\. found: COMPLEX64"):
+        imported(model)
 
 
 def test_weights_of_an_unknown_type_are_named():
     net = Net()
-    net.constants.append(helper.make_tensor("w", onnx.TensorProto.BFLOAT16, [3], [1.0, 2.0, 3.0]))
+    net.constants.append(helper.make_tensor("w", onnx.TensorProto.FLOAT8E5M2, [3], [1.0, 2.0, 3.0]))
     wide = net.op("Cast", "w", to=1)
     net.output(net.op("Add", net.input("x", 3), wide))
-    with pytest.raises(UnsupportedError, match=r"Cast 'Cast_t0': .*found: 'w' is bfloat16"):
+    with pytest.raises(UnsupportedError, match=r"Cast 'Cast_t0': .*found: 'w' is float8_e5m2"):
         imported(net.model())
 
 
@@ -156,12 +159,11 @@ def test_a_nameless_dimension_is_bound_by_its_position():
     assert imported(model, **{"x:1": 5}).inputs[0].type.shape == (3, 5)
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_a_dimension_that_is_not_positive(size: int):
+def test_a_negative_dimension():
     net = Net()
-    net.op("Relu", net.input("x", 3, size), out="y")
+    net.op("Relu", net.input("x", 3, -1), out="y")
     net.output("y", shape=[3, 1])
-    with pytest.raises(ModelError, match="every input dimension must be a positive number"):
+    with pytest.raises(ModelError, match="every input dimension must be known"):
         imported(net.plain_model())
 
 
@@ -183,11 +185,12 @@ def test_an_enormous_input_is_refused():
 # ------------------------------------------------------------------------------------------ inputs, outputs
 
 
-def test_model_without_inputs():
+def test_model_without_inputs_is_its_constants():
     net = Net()
     net.output(net.op("Identity", net.const([1.0])))
-    with pytest.raises(ModelError, match="a model must have an input"):
-        imported(net.model())
+    (output,) = imported(net.model()).outputs
+    assert output.data is not None
+    assert output.data.tolist() == [1.0]
 
 
 def test_initializers_listed_as_inputs_are_constants():

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The function bodies by which ONNX itself defines its composite operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import helper
+
+from mcugen.hir.types import DType, TensorType
+
+
+def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
+    """The body of a composite operator for the given input types, attributes filled in; None for primitives."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    data = _plain(schema, opset) or _context_dependent(schema, node, opset, inputs)
+    if not data:
+        return None
+    body = onnx.FunctionProto()
+    body.ParseFromString(data)
+    given = {a.name: a for a in node.attribute}
+    defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+    _fill_attributes(body.node, defaults | {a.name: a for a in body.attribute_proto} | given)
+    return body
+
+
+def _plain(schema: onnx.defs.OpSchema, opset: int) -> bytes:
+    version = _best(schema.function_opset_versions, opset)
+    return bytes(schema.get_function_with_opset_version(version)) if version else b""
+
+
+def _context_dependent(
+    schema: onnx.defs.OpSchema, node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]
+) -> bytes:
+    version = _best(schema.context_dependent_function_opset_versions, opset)
+    if not version:
+        return b""
+    types = [_type_proto(t).SerializeToString() if t else b"" for t in inputs]
+    return bytes(schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types))
+
+
+def _best(versions: Sequence[int], opset: int) -> int:
+    """The newest version that the model's opset knows, else the oldest; 0 for none."""
+    known = [v for v in versions if v <= opset]
+    return max(known) if known else min(versions, default=0)
+
+
+def _type_proto(type_: TensorType) -> onnx.TypeProto:
+    number = onnx.TensorProto.DataType.Value(_ONNX_NAMES.get(type_.dtype, type_.dtype.name))
+    return helper.make_tensor_type_proto(number, type_.shape)
+
+
+_ONNX_NAMES = {DType.FLOAT32: "FLOAT", DType.FLOAT64: "DOUBLE"}
+
+
+def _fill_attributes(nodes: Sequence[onnx.NodeProto], known: dict[str, onnx.AttributeProto]) -> None:
+    """Replaces references to the function's attributes by their values; those not given vanish."""
+    for node in nodes:
+        kept = []
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                if attribute.ref_attr_name not in known:
+                    continue
+                value = onnx.AttributeProto()
+                value.CopyFrom(known[attribute.ref_attr_name])
+                value.name = attribute.name
+                kept.append(value)
+                continue
+            if attribute.HasField("g"):
+                _fill_attributes(attribute.g.node, known)
+            kept.append(attribute)
+        copies = [onnx.AttributeProto.FromString(a.SerializeToString()) for a in kept]
+        del node.attribute[:]
+        node.attribute.extend(copies)

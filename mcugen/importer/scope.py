@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of one ONNX graph, subgraph or function body → HIR nodes, under the names that hold there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mcugen.errors import DoesNotFitError, ModelError
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.importer import fold
+from mcugen.importer.functions import find_body
+from mcugen.ops.conversion import Cast
+from mcugen.ops.onnx_node import IMPORTERS, KEEP_HALVES, Body, Capture, OnnxNode, Refusal
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass
+class Scope:
+    """Imports nodes into `graph`. Names that are not in `env` are sought in the enclosing scope.
+
+    Values of ONNX type float16 and bfloat16 are computed as float32, as C must: `halves` remembers what they are.
+    """
+
+    graph: Graph
+    opsets: Mapping[str, int]
+    env: dict[str, Value | None] = field(default_factory=dict)
+    """ONNX name → value; None for outputs of refused nodes and their dependents."""
+    halves: dict[str, DType] = field(default_factory=dict)
+    declared: Mapping[str, TensorType] = field(default_factory=dict)
+    """Types by ONNX's shape inference, where they are complete."""
+    refusals: list[str] = field(default_factory=list)
+    strange: dict[str, str] = field(default_factory=dict)
+    """Constants of element types that C does not have."""
+    place: str = ""
+    """Of which composite operator this is the body, for messages; and a prefix of value names."""
+    outer: Scope | None = None
+    capture: Capture | None = None
+    """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
+
+    # ------------------------------------------------------------------------------------------------ names
+
+    def knows(self, name: str) -> bool:
+        """Whether `name` is a value here, even of a refused node."""
+        return name in self.env or (self.outer is not None and self.outer.knows(name))
+
+    def lookup(self, name: str) -> Value | None:
+        """The value of a known name."""
+        if name in self.env or self.outer is None:
+            return self.env[name]
+        value = self.outer.lookup(name)
+        if value is not None and self.capture is not None:
+            value = self.env[name] = self.capture(value)
+        return value
+
+    def half(self, name: str) -> DType | None:
+        """float16 or bfloat16 if ONNX says that the value is one."""
+        if name in self.env or self.outer is None:
+            return self.halves.get(name)
+        return self.outer.half(name)
+
+    def constant(self, name: str, array: Array) -> Value | None:
+        """A constant under its ONNX name; element types without a C counterpart are unknown."""
+        try:
+            dtype = DType.of(array)
+        except ValueError:
+            self.strange[name] = array.dtype.name
+            return None
+        stored = np.ascontiguousarray(array).astype(dtype.numpy).reshape(array.shape)
+        return self.graph.constant(self.place + name, stored, dtype=dtype)
+
+    def output(self, name: str, wanted: DType | None) -> Value | None:
+        """A value as the world outside sees it: halves are narrowed again."""
+        value = self.lookup(name)
+        half = wanted if wanted is not None and wanted.is_half else self.half(name)
+        if value is None or half is None or value.type.dtype is not DType.FLOAT32:
+            return value
+        return self.graph.add(Cast(half), [value], names=[f"{self.place}{name}.narrow"]).output
+
+    # ------------------------------------------------------------------------------------------------ nodes
+
+    def import_nodes(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Imports nodes in order; those that cannot be compiled are noted in `refusals`."""
+        for node in nodes:
+            self._import_node(node)
+
+    def _import_node(self, node: onnx.NodeProto) -> None:
+        absent = [name for name in node.input if name and not self.knows(name)]
+        if absent:
+            return self._fail(
+                node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model."
+            )
+        inputs = tuple(self.lookup(name) if name else None for name in node.input)
+        missing = [n for n, v in zip(node.input, inputs, strict=True) if n and v is None]
+        strange = [f"'{name}' is {self.strange[name]}" for name in missing if name in self.strange]
+        if strange:
+            reason = f"constants must have an element type of C. found: {strange[0]}. try: export float32 weights."
+            return self._fail(node, reason)
+        if missing:
+            return self._fail(node)  # a consequence of an earlier refusal: not worth a line of its own
+        try:
+            results = self._results(node, inputs)
+            _check_sizes(node, results)
+        except Refusal as refusal:
+            return self._fail(node, str(refusal))
+        except ModelError as error:
+            raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            KeyError,
+            ZeroDivisionError,
+            OverflowError,
+            AssertionError,
+        ) as error:
+            raise ModelError(
+                f"{label(node)}: attributes and shapes must be consistent", str(error)[:200], "repair the model"
+            ) from error
+        for name, value in zip(node.output, results, strict=False):
+            if name:
+                self.env[name] = self._without_elements(name, value)
+
+    def _without_elements(self, name: str, value: Value | None) -> Value | None:
+        """A tensor without elements is known: nothing computes it."""
+        if value is None or value.is_constant or value.type.count:
+            return value
+        return self.constant(name, np.empty(value.type.shape, value.type.dtype.numpy))
+
+    def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
+        if reason:
+            where = f" (in {self.place.rstrip('/')})" if self.place else ""
+            self.refusals.append(f"{label(node)}{where}: {reason}")
+        self.env.update(dict.fromkeys(filter(None, node.output)))
+
+    def _results(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Sequence[Value | None]:
+        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        folded = self._fold(node, inputs)
+        if folded is not None:
+            return folded
+        importer = IMPORTERS.get((domain, node.op_type))
+        if (domain, node.op_type) not in KEEP_HALVES:
+            inputs = self._widened(node, inputs)
+        if importer is not None:
+            return importer(self._view(node, domain, inputs))
+        types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
+        body = find_body(node, self.opsets.get(domain, 1), types)
+        if body is None:
+            found = f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+            remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+            raise Refusal("operator not supported", found, remedy)
+        return self._expand(node, body, inputs)
+
+    def _view(self, node: onnx.NodeProto, domain: str, inputs: Sequence[Value | None]) -> OnnxNode:
+        attributes = {a.name: self._attribute(a) for a in node.attribute}
+        return OnnxNode(
+            self.graph,
+            domain,
+            node.op_type,
+            self.place + node.name if node.name else self.place.rstrip("/"),
+            tuple(inputs),
+            tuple(self.place + name if name else "" for name in node.output),
+            attributes,
+            self.opsets.get(domain, 1),
+            tuple(self._onnx_dtype(name, v) for name, v in zip(node.input, inputs, strict=True)),
+            tuple(self.declared.get(name) for name in node.output),
+        )
+
+    def _attribute(self, attribute: onnx.AttributeProto) -> object:
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, onnx.GraphProto):
+            return Subgraph(self, value)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
+            return [item.decode("utf-8", "replace") for item in value]
+        return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+    # ----------------------------------------------------------------------------------------------- halves
+
+    def _onnx_dtype(self, name: str, value: Value | None) -> DType | None:
+        return None if value is None else self.half(name) or value.type.dtype
+
+    def _onnx_type(self, name: str, value: Value | None) -> TensorType | None:
+        dtype = self._onnx_dtype(name, value)
+        return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
+
+    def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
+        """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes."""
+        dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
+        half = next((d for d in dtypes if d is not None and d.is_half), None)
+        if half is not None:
+            self.halves.update(dict.fromkeys(filter(None, node.output), half))
+        return [v if v is None or not v.type.dtype.is_half else self._widen(v) for v in inputs]
+
+    def _widen(self, value: Value) -> Value:
+        if value.data is not None:
+            return self.graph.constant(f"{value.name}.wide", value.data.astype(np.float32))
+        return self.graph.add(Cast(DType.FLOAT32), [value], names=[f"{value.name}.wide"]).output
+
+    # ---------------------------------------------------------------------------- what is known or composite
+
+    def _fold(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None] | None:
+        """Outputs known at compile time: shapes, and functions of constants."""
+        if node.op_type in ("Shape", "Size") and inputs[0] is not None:
+            shape = np.asarray(inputs[0].type.shape, np.int64)
+            span = {a.name: a.i for a in node.attribute}
+            array = (
+                shape[span.get("start", 0) : span.get("end", len(shape))] if node.op_type == "Shape" else shape.prod()
+            )
+            return [self.constant(node.output[0], np.asarray(array))]
+        known = all(v is None or (v.data is not None and v.type.quant is None) for v in inputs)
+        if not known or node.domain not in STANDARD_DOMAINS or not fold.can_fold(node):
+            return None
+        feeds = {
+            name: self._reference_array(name, v) for name, v in zip(node.input, inputs, strict=True) if v is not None
+        }
+        arrays = fold.evaluate(node, feeds, self.opsets[""])
+        if arrays is None:
+            return None
+        return [self.constant(name, array) for name, array in zip(node.output, arrays, strict=False)]
+
+    def _reference_array(self, name: str, value: Value) -> Array:
+        """A constant as ONNX's reference expects it."""
+        assert value.data is not None
+        dtype = self._onnx_dtype(name, value)
+        assert dtype is not None
+        return value.data.astype(dtype.value) if dtype.value != value.data.dtype.name else value.data
+
+    def _expand(
+        self, node: onnx.NodeProto, body: onnx.FunctionProto, inputs: Sequence[Value | None]
+    ) -> list[Value | None]:
+        """The body of a composite operator, imported in the node's place."""
+        opsets = dict(self.opsets) | {entry.domain: entry.version for entry in body.opset_import}
+        inner = Scope(
+            self.graph,
+            opsets,
+            refusals=self.refusals,
+            place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
+        )
+        actual = dict(zip(body.input, zip(node.input, inputs, strict=True), strict=False))
+        for formal in body.input:
+            name, value = actual.get(formal, ("", None))
+            if value is not None:
+                inner.env[formal] = value
+                half = self.half(name)
+                if half is not None:
+                    inner.halves[formal] = half
+        for step in body.node:  # optional inputs that are not given are empty names inside, too
+            for index, name in enumerate(step.input):
+                if name in body.input and name not in inner.env:
+                    step.input[index] = ""
+        inner.import_nodes(body.node)
+        for outer, name in zip(node.output, body.output, strict=False):
+            half = inner.half(name)
+            if half is not None:
+                self.halves[outer] = half
+            else:
+                self.halves.pop(outer, None)
+        return [inner.lookup(name) if inner.knows(name) else None for name in body.output]
+
+
+@dataclass
+class Subgraph(Body):
+    """A graph attribute (of If, Loop, Scan), to be imported where the operator wants it."""
+
+    scope: Scope
+    proto: onnx.GraphProto
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the formal inputs."""
+        return tuple(v.name for v in self.proto.input)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the results."""
+        return tuple(v.name for v in self.proto.output)
+
+    def import_into(
+        self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
+    ) -> list[Value]:
+        """Adds the body's nodes to `graph`; see Body."""
+        inner = Scope(
+            graph,
+            self.scope.opsets,
+            refusals=[],
+            place=f"{place}/",
+            outer=self.scope,
+            capture=capture,
+        )
+        for tensor in self.proto.initializer:
+            inner.env[tensor.name] = inner.constant(tensor.name, to_array(tensor))
+        for info, value in zip(self.proto.input, inputs, strict=True):
+            inner.env[info.name] = value
+        inner.import_nodes(self.proto.node)
+        if inner.refusals:
+            self.scope.refusals.extend(inner.refusals)
+            raise Refusal("every operator of its body must be supported", "those listed", "see their lines")
+        results = [inner.output(v.name, None) for v in self.proto.output]
+        absent = [v.name for v, r in zip(self.proto.output, results, strict=True) if r is None]
+        if absent:
+            raise Refusal("every output of the body must be computed", f"'{absent[0]}' is not", "repair the model")
+        return [r for r in results if r is not None]
+
+
+def to_array(tensor: onnx.TensorProto) -> Array:
+    """The elements of an initializer; ModelError where they cannot be read."""
+    try:
+        array: Array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ModelError(f"initializer '{tensor.name}' must be readable", str(error)[:200], "export again") from error
+    return array
+
+
+def label(node: onnx.NodeProto) -> str:
+    """A node for messages."""
+    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+
+
+def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
+    for value in results:
+        if value is None or value.is_constant or value.type.count <= fold.MAX_ELEMENTS:
+            continue
+        rule = f"{label(node)}: a tensor must have at most {fold.MAX_ELEMENTS:,} elements, to fit any board"
+        raise DoesNotFitError(rule, f"{value.type.count:,} in '{value.name}'", "use smaller shapes")
