@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from mcugen.hir.types import Array
+import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class CompileOptions:
 
     name: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
-    bound: Mapping[str, Array] = field(default_factory=dict)
+    bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def describe(self) -> str:
         """The options that shape the generated code, for its banner."""

@@ -53,7 +53,7 @@ class DType(Enum):
     def c(self) -> str:
         """The C99 type of one element; a bool is one byte, 0 or 1, a half its 16 bits."""
         named: dict[DType, str] = {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.BOOL: "uint8_t"}
-        return "uint16_t" if self.is_half else named.get(self, f"{self.numpy.name}_t")
+        return named.get(self, "uint16_t" if self.is_half else f"{self.numpy.name}_t")
 
     @property
     def tag(self) -> str:
