@@ -60,8 +60,8 @@ class DType(Enum):
         """Suffix in kernel names: f32, s8, u8, …"""
         if self in (DType.BOOL, DType.BFLOAT16):
             return "b8" if self is DType.BOOL else "bf16"
-        letter: str = self.value.rstrip("0123456789")
-        return {"float": "f", "int": "s", "uint": "u"}[letter] + self.value.removeprefix(letter)
+        letter = str(self.value).rstrip("0123456789")
+        return {"float": "f", "int": "s", "uint": "u"}[letter] + str(self.value).removeprefix(letter)
 
     @property
     def is_float(self) -> bool:
