@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many compiled models as one, so that one build and one run serve them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mcugen.codegen.bundle import Bundle, Port
+
+ALIGN = 16
+
+
+def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
+    """A bundle that runs the given ones in turn, each in its own part of the arena. Their names must differ.
+
+    Port `x` of model `m` is called `m/x`.
+    """
+    files: dict[str, str] = {}
+    offsets, size = [], 0
+    for bundle in bundles:
+        files |= bundle.files
+        offsets.append(size)
+        size += -(-bundle.arena_size // ALIGN) * ALIGN
+    inputs = _ports(bundles, "inputs", name)
+    outputs = _ports(bundles, "outputs", name)
+    header, source = _texts(bundles, offsets, size, name)
+    files |= {f"{name}.h": header, f"{name}.c": source, f"{name}_weights.c": "typedef int nothing;\n"}
+    return replace(
+        bundles[0],
+        name=name,
+        files=files,
+        arena_size=size,
+        arena_align=ALIGN,
+        inputs=inputs,
+        outputs=outputs,
+        layers=tuple(b.name for b in bundles),
+    )
+
+
+def _ports(bundles: Sequence[Bundle], side: str, name: str) -> tuple[Port, ...]:
+    return tuple(
+        replace(port, name=f"{bundle.name}/{port.name}", accessor=f"{name}_{port.accessor}")
+        for bundle in bundles
+        for port in getattr(bundle, side)
+    )
+
+
+def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: str) -> tuple[str, str]:
+    """The C that calls the models."""
+    macro = name.upper()
+    header = [f'#include "{b.name}.h"' for b in bundles]
+    header += [f"#define {macro}_ARENA_SIZE {size}u", f"#define {macro}_ARENA_ALIGN {ALIGN}u"]
+    header.append(f"int {name}_run(void *arena);")
+    source = [f'#include "{name}.h"']
+    for bundle, offset in zip(bundles, offsets, strict=True):
+        for port, const in [(p, "") for p in bundle.inputs] + [(p, "const ") for p in bundle.outputs]:
+            prototype = f"{const}void *{name}_{port.accessor}({const}void *arena)"
+            header.append(f"{prototype};")
+            place = f"({const}unsigned char *)arena + {offset}"
+            source.append(f"{prototype}\n{{\n    return {port.accessor}({place});\n}}")
+    source.append(f"int {name}_run(void *arena)\n{{\n    int status = 0;")
+    for number, (bundle, offset) in enumerate(zip(bundles, offsets, strict=True)):
+        call = f"{bundle.name}_run((unsigned char *)arena + {offset})"
+        source.append(f"    status = status == 0 ? {call} : status;\n    MCUGEN_ON_LAYER({number});")
+    source.append("    return status;\n}")
+    return "\n".join(header) + "\n", "\n".join(source) + "\n"

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts ONNX's own tests (onnx.backend.test) through mcugen: compile, build, run, compare with what they expect.
+
+An input on which shapes depend (axes, sizes, k, ...) is fixed at compile time to the test's value, as a user does
+with `mcugen compile --bind`; such tests are marked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import onnx
+import typer
+from batch import combine
+from markers import replace_between_markers
+from onnx import TensorProto, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from rich.console import Console
+from rich.progress import track
+
+from mcugen.board import load_board
+from mcugen.compiler import CompiledModel, compile_model
+from mcugen.errors import McugenError
+from mcugen.options import CompileOptions
+from mcugen.simulate import simulate
+
+KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
+BATCH = 40
+"""Models in one build."""
+MOST_BOUND = 12
+"""Inputs that may be fixed at compile time, one after the other."""
+
+_ALIEN_TYPES = {
+    TensorProto.STRING: "strings",
+    TensorProto.COMPLEX64: "complex numbers",
+    TensorProto.COMPLEX128: "complex numbers",
+    TensorProto.FLOAT4E2M1: "float4",
+}
+_ALIEN_VALUES = {"sequence_type": "sequences", "optional_type": "optional", "map_type": "maps"}
+_ALIEN_OPERATORS = {
+    "ImageDecoder": "image files",
+    "Bernoulli": "random numbers",
+    "RandomUniformLike": "random numbers",
+    "RandomNormalLike": "random numbers",
+    "RandomUniform": "random numbers",
+    "RandomNormal": "random numbers",
+    "Multinomial": "random numbers",
+    "StringNormalizer": "strings",
+}
+_ALIEN_DOMAINS = {"ai.onnx.preview.training": "training", "ai.onnx.training": "training"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One official test: a model with inputs and expected outputs by name."""
+
+    name: str
+    kind: str
+    model: onnx.ModelProto
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+    rtol: float
+    atol: float
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operator types of its nodes."""
+        return tuple(dict.fromkeys(n.op_type for n in self.model.graph.node))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a test: passed, failed or out of scope; why; which inputs were fixed at compile time."""
+
+    name: str
+    kind: str
+    operators: tuple[str, ...]
+    state: str
+    reason: str = ""
+    bound: tuple[str, ...] = ()
+
+
+# ----------------------------------------------------------------------------------------------- the suite
+
+
+def cases(kinds: Iterable[str] = KINDS, pattern: str = "") -> Iterator[Case | Outcome]:
+    """The official tests whose name matches `pattern`; those out of scope as outcomes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = [(kind, test) for kind in kinds for test in load_model_tests(kind=kind)]
+    for kind, test in tests:
+        if not re.search(pattern, test.name):
+            continue
+        model = test.model or onnx.load(Path(test.model_dir) / "model.onnx")
+        operators = tuple(dict.fromkeys(n.op_type for n in model.graph.node))
+        reason = alien(model)
+        if reason:
+            yield Outcome(test.name, kind, operators, "out of scope", reason)
+            continue
+        inputs, outputs = test.data_sets[0] if test.data_sets else _stored_data(Path(test.model_dir), model)
+        yield Case(
+            test.name,
+            kind,
+            model,
+            {v.name: np.asarray(a) for v, a in zip(_real_inputs(model), inputs, strict=False)},
+            {v.name: np.asarray(a) for v, a in zip(model.graph.output, outputs, strict=True)},
+            test.rtol,
+            test.atol,
+        )
+
+
+def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    constants = {t.name for t in model.graph.initializer}
+    return [v for v in model.graph.input if v.name not in constants]
+
+
+def _stored_data(folder: Path, model: onnx.ModelProto) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def load(side: str, count: int) -> list[np.ndarray]:
+        files = [folder / "test_data_set_0" / f"{side}_{i}.pb" for i in range(count)]
+        return [numpy_helper.to_array(onnx.load_tensor(str(f))) for f in files if f.exists()]
+
+    return load("input", len(model.graph.input)), load("output", len(model.graph.output))
+
+
+def alien(model: onnx.ModelProto) -> str:
+    """Why a model is none for a microcontroller; "" if it may be one."""
+    for node in model.graph.node:
+        if node.domain in _ALIEN_DOMAINS:
+            return _ALIEN_DOMAINS[node.domain]
+        if node.op_type in _ALIEN_OPERATORS:
+            return _ALIEN_OPERATORS[node.op_type]
+        for attribute in node.attribute:
+            if attribute.t.data_type in _ALIEN_TYPES or _is_float8(attribute.t.data_type):
+                return _ALIEN_TYPES.get(attribute.t.data_type, "float8")
+    for value in (*model.graph.input, *model.graph.output):
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            return _ALIEN_VALUES.get(kind, str(kind))
+        number = value.type.tensor_type.elem_type
+        if number in _ALIEN_TYPES or _is_float8(number):
+            return _ALIEN_TYPES.get(number, "float8")
+    return ""
+
+
+def _is_float8(number: int) -> bool:
+    return TensorProto.DataType.Name(number).startswith("FLOAT8")
+
+
+# --------------------------------------------------------------------------------------------- compilation
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A test with its compiled model."""
+
+    case: Case
+    model: CompiledModel
+    bound: tuple[str, ...]
+
+    def sample(self) -> dict[str, np.ndarray]:
+        """The inputs that are left to the run."""
+        return {
+            e.name: self.case.inputs[e.name].astype(e.dtype.numpy).reshape(e.shape) for e in self.model.program.inputs
+        }
+
+
+def compile_case(case: Case, number: int) -> Compiled | Outcome:
+    """Compiles a test, binding inputs that must be known until nothing is refused for that reason."""
+    bound: list[str] = []
+    model = _with_known_shapes(case)
+    while True:
+        options = CompileOptions(name=f"m{number}", bound={n: case.inputs[n] for n in bound})
+        try:
+            return Compiled(case, compile_model(model, "host", options), tuple(bound))
+        except McugenError as error:
+            wanted = [n for n in re.findall(r"found: '([^']*)' is computed", str(error)) if n in case.inputs]
+            wanted = [n for n in dict.fromkeys(wanted) if n not in bound]
+            if not wanted or len(bound) > MOST_BOUND:
+                return outcome(case, str(error), bound)
+            bound += wanted
+        except Exception as error:  # a crash of the compiler is a finding, too
+            return outcome(case, f"crash: {type(error).__name__}: {error}", bound)
+
+
+def outcome(case: Case, reason: str, bound: Sequence[str] = ()) -> Outcome:
+    """A failure with its reason, or a pass."""
+    text = " ".join(reason.split())
+    return Outcome(case.name, case.kind, case.operators, "failed" if text else "passed", text, tuple(bound))
+
+
+def _with_known_shapes(case: Case) -> onnx.ModelProto:
+    """The model with the test's input and output shapes in place of symbols."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for values, arrays in ((model.graph.input, case.inputs), (model.graph.output, case.outputs)):
+        for value in values:
+            if value.name in arrays:
+                shape = value.type.tensor_type.shape
+                shape.Clear()
+                for size in arrays[value.name].shape:
+                    shape.dim.add().dim_value = size
+                value.type.tensor_type.shape.SetInParent()
+    return model
+
+
+# ----------------------------------------------------------------------------------------------- execution
+
+
+def run_together(compiled: Sequence[Compiled], board: str = "host") -> list[Outcome]:
+    """Builds and runs compiled tests as one program; if that fails, halves tell which is at fault."""
+    if not compiled:
+        return []
+    try:
+        results = _run(compiled, board)
+    except McugenError as error:
+        if len(compiled) == 1:
+            return [outcome(compiled[0].case, str(error), compiled[0].bound)]
+        blamed = re.search(r"model/m(\d+)(?:_weights)?\.c must compile", str(error))
+        if blamed:
+            guilty = [c for c in compiled if c.model.bundle.name == f"m{blamed[1]}"]
+            rest = [c for c in compiled if c not in guilty]
+            return run_together(rest, board) + [outcome(c.case, str(error), c.bound) for c in guilty]
+        half = len(compiled) // 2
+        return run_together(compiled[:half], board) + run_together(compiled[half:], board)
+    return [outcome(c.case, difference(c.case, found), c.bound) for c, found in zip(compiled, results, strict=True)]
+
+
+def _run(compiled: Sequence[Compiled], board: str) -> list[dict[str, np.ndarray]]:
+    bundle = combine([c.model.bundle for c in compiled])
+    sample = {f"{c.model.bundle.name}/{n}": a for c in compiled for n, a in c.sample().items()}
+    target = load_board(board)
+    (outputs,) = simulate(bundle, target, [sample], measure=False, sanitize=not target.qemu).outputs
+    return [{e.name: outputs[f"{c.model.bundle.name}/{e.name}"] for e in c.model.program.outputs} for c in compiled]
+
+
+def difference(case: Case, found: dict[str, np.ndarray]) -> str:
+    """How the outputs differ from the expected ones; "" if they agree within the test's tolerance."""
+    for name, wanted in case.outputs.items():
+        got = found[name]
+        if got.shape != wanted.shape:
+            return f"wrong result: '{name}' has shape {got.shape}, not {wanted.shape}"
+        if _byte_dtype(wanted) != got.dtype:
+            return f"wrong result: '{name}' is {got.dtype}, not {wanted.dtype}"
+        if not np.allclose(_wide(got), _wide(wanted), case.rtol, case.atol, equal_nan=True):
+            with np.errstate(all="ignore"):
+                worst = np.nanmax(np.abs(_wide(got).astype(np.float64) - _wide(wanted).astype(np.float64)))
+            return f"wrong result: '{name}' differs by up to {worst:.3g}"
+    return ""
+
+
+def _byte_dtype(array: np.ndarray) -> np.dtype:
+    return np.dtype(
+        {"int4": "int8", "int2": "int8", "uint4": "uint8", "uint2": "uint8"}.get(array.dtype.name, array.dtype)
+    )
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    small = array.dtype.name in ("bfloat16", "float16", "int4", "uint4", "int2", "uint2")
+    return array.astype(np.float32) if small else array
+
+
+def run_suite(
+    found: Sequence[Case | Outcome], board: str = "host", jobs: int = 2, quiet: bool = False
+) -> list[Outcome]:
+    """The outcomes of all tests, in order of kind and name."""
+    todo = [c for c in found if isinstance(c, Case)]
+    done = [c for c in found if isinstance(c, Outcome)]
+    chunks = [(todo[i : i + BATCH], i, board) for i in range(0, len(todo), BATCH)]
+    with ProcessPoolExecutor(jobs) as pool:
+        results = pool.map(_run_chunk, chunks)
+        watched = results if quiet else track(results, "running", len(chunks), console=Console(stderr=True))
+        for outcomes in watched:
+            done += outcomes
+    return sorted(done, key=lambda o: (KINDS.index(o.kind), o.name))
+
+
+def _run_chunk(chunk: tuple[list[Case], int, str]) -> list[Outcome]:
+    tests, first, board = chunk
+    compiled = [compile_case(case, first + number) for number, case in enumerate(tests)]
+    refused = [c for c in compiled if isinstance(c, Outcome)]
+    return refused + run_together([c for c in compiled if isinstance(c, Compiled)], board)
+
+
+# -------------------------------------------------------------------------------------------------- report
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """The Markdown of docs/onnx_coverage.md."""
+    lines = [
+        f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}; `make onnx-tests`.",
+        "",
+        "| tests | in all | passed | failed | out of scope |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        lines.append(_row(kind, [o for o in outcomes if o.kind == kind]))
+    lines.append(_row("**all**", outcomes))
+    passed = [o for o in outcomes if o.state == "passed"]
+    bound = [o for o in passed if o.bound]
+    lines += [
+        "",
+        f"Of those that passed, {len(passed) - len(bound)} ran as they are; in {len(bound)} an input on which shapes "
+        "or code depend was fixed at compile time (`--bind`), to the test's value.",
+        "",
+        "## Out of scope",
+        "",
+        "| reason | tests |",
+        "|---|---|",
+    ]
+    reasons = Counter(o.reason for o in outcomes if o.state == "out of scope")
+    lines += [f"| {reason} | {count} |" for reason, count in sorted(reasons.items())]
+    lines += ["", "## Failed", "", "| test | cause |", "|---|---|"]
+    lines += [f"| {o.name} | {_cell(o.reason)} |" for o in outcomes if o.state == "failed"]
+    lines += ["", "## By operator", "", "| operator | passed | failed | out of scope |", "|---|---|---|---|"]
+    by_operator: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in outcomes:
+        for operator in result.operators:
+            by_operator[operator][result.state] += 1
+    for operator, states in sorted(by_operator.items()):
+        lines.append(f"| {operator} | {states['passed']} | {states['failed']} | {states['out of scope']} |")
+    return "\n".join(lines)
+
+
+def _row(kind: str, outcomes: Sequence[Outcome]) -> str:
+    states = Counter(o.state for o in outcomes)
+    return f"| {kind} | {len(outcomes)} | {states['passed']} | {states['failed']} | {states['out of scope']} |"
+
+
+def _cell(text: str, longest: int = 240) -> str:
+    short = re.sub(r"^every operator must be supported; \d+ nodes? (is|are) not: - ", "", text)
+    short = short if len(short) <= longest else short[: longest - 3] + "..."
+    return short.replace("|", "\\|").replace("<", "&lt;")
+
+
+def main(
+    pattern: Annotated[str, typer.Option("--filter", help="regular expression that names must match")] = "",
+    board: Annotated[str, typer.Option(help="`host`, or a board to run under QEMU")] = "host",
+    jobs: Annotated[int, typer.Option(help="processes")] = 2,
+    write_docs: Annotated[Path | None, typer.Option(help="document whose table to rewrite")] = None,
+) -> None:
+    """Runs the tests and prints failures, or the whole table."""
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    outcomes = run_suite(list(cases(KINDS, pattern)), board, jobs)
+    for result in outcomes:
+        if result.state == "failed":
+            print(f"{result.name}: {result.reason}")
+    print(", ".join(f"{count} {state}" for state, count in sorted(Counter(o.state for o in outcomes).items())))
+    if write_docs:
+        write_docs.write_text(replace_between_markers(write_docs.read_text(), "coverage", summary(outcomes)))
+
+
+if __name__ == "__main__":
+    typer.run(main)
