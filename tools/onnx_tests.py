@@ -111,11 +111,15 @@ def cases(kinds: Iterable[str] = KINDS, pattern: str = "") -> Iterator[Case | Ou
             test.name,
             kind,
             model,
-            {v.name: np.asarray(a) for v, a in zip(_real_inputs(model), inputs, strict=False)},
-            {v.name: np.asarray(a) for v, a in zip(model.graph.output, outputs, strict=True)},
+            {v.name: _array(a) for v, a in zip(_real_inputs(model), inputs, strict=False)},
+            {v.name: _array(a) for v, a in zip(model.graph.output, outputs, strict=True)},
             test.rtol,
             test.atol,
         )
+
+
+def _array(data: object) -> np.ndarray:
+    return numpy_helper.to_array(data) if isinstance(data, TensorProto) else np.asarray(data)
 
 
 def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
