@@ -109,9 +109,9 @@ def _run_pass(pass_: Pass, graph: Graph) -> None:
         raise VerificationError(f"pass {pass_.__name__} must end", f"{rounds} rounds", "report this as a bug of mcugen")
 
 
-def build_program(graph: Graph, board: Board) -> Program:
+def build_program(graph: Graph, board: Board, states: Mapping[str, str] | None = None) -> Program:
     """Lowers an optimized graph for a board and plans its memory."""
-    program = lower(graph, board.features)
+    program = lower(graph, board.features, states)
     plan_memory(program)
     verify_plan(program)
     return program
@@ -128,6 +128,7 @@ class CompiledModel:
     program: Program
     bundle: Bundle
     report: Report
+    options: CompileOptions
 
     def write(self, folder: str | Path) -> Path:
         """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
@@ -176,13 +177,30 @@ def compile_model(
     proto, sha256, file = _load(model)
     name = identifier(options.name or Path(file).stem)
     graph = import_model(proto, name, options.dims, options.bound)
+    check_states(graph, options.states)
     optimize(graph, trace)
-    program = build_program(graph, target)
+    program = build_program(graph, target, options.states)
     place(program, target)
     figures = describe(program, target, sha256, count_parameters(graph))
     provenance = Provenance(file, sha256, target.name, options.describe())
-    bundle = render(program, provenance, golden_sample(graph), figures.to_json())
-    return CompiledModel(proto, target, graph, program, bundle, figures)
+    bundle = render(program, provenance, golden_sample(graph, set(options.states.values())), figures.to_json())
+    return CompiledModel(proto, target, graph, program, bundle, figures, options)
+
+
+def check_states(graph: Graph, states: Mapping[str, str]) -> None:
+    """UsageError unless each state is an output of the type of its own input."""
+    outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+    inputs = {v.name: v for v in graph.inputs}
+    for output, kept in states.items():
+        for name, known, kind in ((output, outputs, "output"), (kept, inputs, "input")):
+            if name not in known:
+                choices = ", ".join(f"'{k}'" for k in known) or "none"
+                raise UsageError(f"--state OUTPUT:INPUT must name an {kind} of the model", f"'{name}'", choices)
+        source, target = outputs[output].type, inputs[kept].type
+        if (source.shape, source.dtype) != (target.shape, target.dtype):
+            raise UsageError(f"--state {output}:{kept}: both must have one type", f"{source} and {target}")
+    if len(set(states.values())) != len(states):
+        raise UsageError("--state: each input can keep one output", ", ".join(sorted(states.values())))
 
 
 def _load(model: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, str, str]:

@@ -35,9 +35,16 @@ class Accuracy:
 
 
 def run_onnxruntime(
-    model: onnx.ModelProto, samples: Sequence[Outputs], progress: Callable[[int], None] | None = None
+    model: onnx.ModelProto,
+    samples: Sequence[Outputs],
+    progress: Callable[[int], None] | None = None,
+    fixed: Outputs | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> list[dict[str, Array]]:
-    """The model's outputs for each sample, by name, computed literally: graph optimization is off."""
+    """The model's outputs for each sample, by name, computed literally: graph optimization is off.
+
+    `fixed` are inputs that no sample has; `states` (output → input) go from each sample to the next, from zeros.
+    """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
@@ -45,14 +52,26 @@ def run_onnxruntime(
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         names = [o.name for o in session.get_outputs()]
         results = []
+        kept = dict(fixed or {}) | _first_state(session, set((states or {}).values()))
         for count, sample in enumerate(samples, 1):
-            results.append(dict(zip(names, map(np.asarray, session.run(None, dict(sample))), strict=True)))
+            outputs = dict(zip(names, map(np.asarray, session.run(None, kept | dict(sample))), strict=True))
+            kept |= {target: outputs[source] for source, target in (states or {}).items()}
+            results.append(outputs)
             if progress:
                 progress(count)
     except Exception as error:  # onnxruntime's exceptions share no base class
         reason = str(error).split("\n")[0][:200]
         raise VerificationError("ONNX Runtime must run the model for comparison", reason) from error
     return results
+
+
+def _first_state(session: onnxruntime.InferenceSession, kept: set[str]) -> dict[str, Array]:
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int8)": np.int8}
+    return {
+        v.name: np.zeros([s if isinstance(s, int) else 1 for s in v.shape], types.get(v.type, np.float32))
+        for v in session.get_inputs()
+        if v.name in kept
+    }
 
 
 def compare(

@@ -36,6 +36,8 @@ def _totals(report: Report) -> Table:
     table.add_row("flash: weights", _number(flash.weights), "bytes")
     table.add_row("flash: total", _number(flash.total), "bytes")
     table.add_row("RAM: arena", _number(ram.arena), "bytes: activations, scratch, inputs, outputs")
+    if ram.state:
+        table.add_row("RAM: state", _number(ram.state), "bytes, kept between calls")
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     table.add_row("RAM: total", _number(ram.total), "bytes")
