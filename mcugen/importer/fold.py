@@ -14,12 +14,13 @@ from mcugen.hir.types import Array
 MAX_ELEMENTS = 1 << 24
 """Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
 
-_NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform"}
+_NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
+"""The reference knows neither lengths nor activations of recurrent layers; weights stay quantized."""
 _RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 
 
 def can_fold(node: onnx.NodeProto) -> bool:
-    """Whether the node is a function of its inputs that is better computed now (weights stay quantized)."""
+    """Whether the node is a function of its inputs that is better computed now."""
     return node.op_type not in _NOT_FOLDED | _RANDOM and not any(a.HasField("g") for a in node.attribute)
 
 
