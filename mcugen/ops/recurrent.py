@@ -226,13 +226,12 @@ class Recurrent(Operator):
         given = dict(zip(present, arrays, strict=True))
         sizes = self._sizes(sig.input(X), sig.input(R))
         lens = np.clip(given.get(LENS, np.full(sizes.batch, sizes.steps)), 0, sizes.steps)
-        turn = (lambda a: a.swapaxes(0, 1)) if self.batch_first else (lambda a: a)
-        x = turn(given[X])
+        x = self._turned(given[X])
         y = np.zeros((sizes.steps, sizes.directions, sizes.batch, sizes.hidden), x.dtype)
         last = np.zeros((len(self.states), *y.shape[1:]), x.dtype)
         for index, role in enumerate((H0, C0)[: len(self.states)]):
             if role in given:
-                last[index] = np.where((lens > 0)[:, None], turn(given[role]), 0)
+                last[index] = np.where((lens > 0)[:, None], self._turned(given[role]), 0)
         for d, backwards in enumerate(self.backwards):
             weights = Weights(given[W][d], given[R][d], *(given[i][d] if i in given else None for i in (B, P)))
             for step in range(sizes.steps):
@@ -242,8 +241,12 @@ class Recurrent(Operator):
                 last[:, d, active] = new
                 y[at, d, active] = new[0]
         found = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
-        found |= {f"Y_{state}": turn(value) for state, value in zip(self.states, last, strict=True)}
+        found |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, last, strict=True)}
         return tuple(found[r] for r in self.results)
+
+    def _turned(self, array: Array) -> Array:
+        """With `batch_first`, the first two axes exchanged."""
+        return array.swapaxes(0, 1) if self.batch_first else array
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> tuple[Array, ...]:
         """The new state of direction `d` from rows [batch, depth] and the state [states, batch, hidden]."""
@@ -532,10 +535,7 @@ def _lengths(node: OnnxNode) -> Value | None:
 
 
 def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...], ...]:
-    """Of each direction. activation_alpha and _beta are consumed by those functions that have such a parameter.
-
-    For RNN, as in ONNX Runtime, a list with an entry for each direction is taken by position.
-    """
+    """Of each direction. activation_alpha and _beta are consumed by those functions that have such a parameter."""
     default = _DEFAULTS[node.op_type]
     names = [str(n) for n in node.attr("activations", ())] or [*default] * directions
     if node.op_type == "RNN" and directions == 1:
@@ -558,8 +558,6 @@ def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...
 
 def _parameters(node: OnnxNode, key: str, defaults: Sequence[float | None]) -> list[float]:
     given = [float(v) for v in node.attr(f"activation_{key}", ())]
-    if node.op_type == "RNN" and len(given) == len(defaults):
-        return [0.0 if default is None else value for value, default in zip(given, defaults, strict=True)]
     rest = iter(given)
     values = [0.0 if default is None else next(rest, default) for default in defaults]
     if any(math.isnan(v) for v in values):
