@@ -561,6 +561,6 @@ def _parameters(node: OnnxNode, key: str, defaults: Sequence[float | None]) -> l
     rest = iter(given)
     values = [0.0 if default is None else next(rest, default) for default in defaults]
     if any(math.isnan(v) for v in values):
-        rule = f"{node.op_type}: ScaledTanh must be given its {key}, for which ONNX has no default"
+        rule = f"{node.op_type}: activation_{key} must be numbers, and given for ScaledTanh, which has no default"
         raise Refusal(rule, f"activation_{key}={given}", f"set activation_{key}")
     return values
