@@ -145,7 +145,7 @@ class Scope:
         if folded is not None:
             return folded
         importer = IMPORTERS.get((domain, node.op_type))
-        if (domain, node.op_type) not in KEEP_HALVES:
+        if (domain, node.op_type) not in KEEP_HALVES or self._computes_halves(node, inputs):
             inputs = self._widened(node, inputs)
         if importer is not None:
             return importer(self._view(node, domain, inputs))
@@ -190,6 +190,11 @@ class Scope:
     def _onnx_type(self, name: str, value: Value | None) -> TensorType | None:
         dtype = self._onnx_dtype(name, value)
         return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
+
+    def _computes_halves(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
+        """Whether a 16-bit float among the inputs is float32 here: then all of them must be."""
+        pairs = zip(node.input, inputs, strict=True)
+        return any(v is not None and v.type.dtype is DType.FLOAT32 and self.half(n) is not None for n, v in pairs)
 
     def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
         """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes."""
