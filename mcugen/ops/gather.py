@@ -72,7 +72,8 @@ def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Va
         raise Refusal(f"{node.op_type}: indices must lie within the axis", found, "repair the model")
     largest = max(depths) - 1
     small = np.uint8 if largest < 2**8 else np.uint16 if largest < 2**16 else np.int32
-    return node.constant("indices", np.where(wide < 0, wide + limits, wide).astype(small))
+    counted = np.where(wide < 0, wide + limits, wide).reshape(wide.shape)  # a scalar has become a vector
+    return node.constant("indices", counted.astype(small))
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,16 @@ from onnx_models import (
     c_outputs,
     check_everywhere,
     check_quantized,
+    imported,
     numpy_outputs,
     operators,
     optimized,
     random_feeds,
 )
 
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UnsupportedError
+from mcugen.hir.types import DType
 
 SIZES = (2, 3, 4, 5)
 TOP = 2**63 - 1
@@ -185,18 +188,64 @@ def test_float64_is_moved_exactly_or_refused():
         assert_close(found, numpy_outputs(model, feeds), 0)
 
 
-@pytest.mark.parametrize(
-    ("op_type", "inputs", "attributes", "message"),
-    [
-        ("Pad", [[0, 0, 1, 1]], {"mode": "reflect"}, "Pad: the mode must be 'constant'. found: 'reflect'"),
-        ("Gather", [[0, 2, 1]], {"axis": 1}, "constant indices must step evenly"),
-    ],
-)
-def test_forms_that_are_refused(op_type: str, inputs: list[object], attributes: dict[str, object], message: str):
+def test_shapes_that_are_declared_need_not_be_constant():
+    """The parameter inputs are never read."""
+    net = net_of_x(2, 1, 3)
+    cases = (
+        ("Reshape", [3, 2], (3, 2)),
+        ("Expand", [4, 2, 5, 3], (4, 2, 5, 3)),
+        ("Tile", [1, 2, 3], (2, 2, 9)),
+        ("Squeeze", [1], (2, 3)),
+        ("Unsqueeze", [0, 4], (1, 2, 1, 3, 1)),
+        ("Split", [1, 2], (2, 1, 1)),
+    )
+    feeds = {}
+    for op_type, values, shape in cases:
+        parameter = net.input(f"p_{op_type}", len(values), dtype=np.int64)
+        feeds[parameter] = np.array(values)
+        outs = [op_type, "rest"] if op_type == "Split" else [op_type]
+        net.ops(op_type, "x", parameter, outs=outs, **({"axis": 2} if op_type == "Split" else {}))
+        net.output(op_type, shape=shape)
+    net.output("rest", shape=(2, 1, 2))
+    model = net.plain_model()
+    check_everywhere(model, random_feeds(model) | feeds)
+
+
+def test_parts_without_elements():
     net = net_of_x(2, 3)
-    net.output(net.op(op_type, "x", *(ints(net, value) for value in inputs), **attributes))
-    with pytest.raises(UnsupportedError, match=message):
+    net.output(*net.ops("Split", "x", ints(net, [0, 2, 1]), outs=["none", "a", "b"], axis=1))
+    net.output(net.op("Concat", net.const(np.zeros((2, 0))), "x", "none", axis=1, out="joined"))
+    net.output(net.op("Concat", net.const(np.zeros((0, 3))), net.const(np.zeros((0, 2))), axis=1, out="empty"))
+    net.output(net.op("Gather", "x", ints(net, []), axis=1, out="nothing"))
+    compiled = compile_model(net.model())
+    feeds = random_feeds(net.model())
+    found = compiled.run({"x": feeds["x"][None]}, sanitize=True)
+    np.testing.assert_array_equal(found["joined"][0], feeds["x"])
+    assert {n: a.shape[1:] for n, a in found.items() if not a.size} == {
+        "none": (2, 0),
+        "empty": (0, 5),
+        "nothing": (2, 0),
+    }
+
+
+def test_dropout_and_its_mask():
+    net = net_of_x(2, 3)
+    net.opset = 13
+    net.output(net.ops("Dropout", "x", net.const(0.5), outs=["y", "mask"])[0])
+    net.output("mask", dtype=bool)
+    net.output(net.op("Dropout", "x", net.const(0.0), net.const(True, bool), out="kept"))
+    check_everywhere(net.model())
+    net.output(net.op("Dropout", "x", net.const(0.5), net.const(True, bool), out="random"))
+    with pytest.raises(UnsupportedError, match="must not be in training mode"):
         optimized(net.model())
+
+
+def test_halves_that_are_computed_meet_stored_ones():
+    """16-bit floats are moved as they are stored, but among float32 ones they are float32, too."""
+    net = net_of_x(2, 3, dtype=np.float16)
+    net.output(net.op("Concat", "x", net.op("Relu", "x"), axis=0, out="y"), dtype=np.float16)
+    (concat,) = (node for node in imported(net.model()).nodes if node.op.name == "concat")
+    assert {value.type.dtype for value in concat.inputs if value is not None} == {DType.FLOAT32}
 
 
 def bad_models() -> dict[str, Net]:
@@ -213,6 +262,10 @@ def bad_models() -> dict[str, Net]:
         ("axis that is not 1", "Squeeze", [[1]], {}),
         ("permutation of another rank", "Transpose", [], {"perm": [0, 2, 1]}),
         ("axis of concat", "Concat", [], {"axis": 2}),
+        ("negative sizes", "Reshape", [[-2, -3]], {}),
+        ("axis beyond the matrix", "Flatten", [], {"axis": 4}),
+        ("axis twice", "Unsqueeze", [[0, -4]], {}),
+        ("axes twice", "Slice", [[0, 1], [2, 2], [0, -2]], {}),
     ):
         nets[name] = net = net_of_x(2, 3)
         outs = ["y", "z"][: 2 if op_type == "Split" else 1]
