@@ -180,6 +180,19 @@ def test_tables_of_embeddings_lie_in_flash_and_stay_quantized():
     assert 2400 + 800 <= compiled.program.weights_size < 3300
 
 
+def test_quantized_tensors_stay_integer():
+    net, feeds = Net(), {}
+    net.input("x", 3, 4, dtype=np.int8)
+    name = with_indices(net, feeds, [2, 0, -1])
+    taken = net.fake(net.op("Gather", net.dequantize("x", 0.1, 5), name), 0.1, 5)
+    places = with_indices(net, feeds, [[0, 1, 2, 0]])
+    chosen = net.op("GatherElements", taken, places, axis=0)
+    net.output(net.quantize(chosen, 0.1, 5, out="y"), dtype=np.int8)
+    model = net.model()
+    assert operators(optimized(model)) == ["gather", "gather_elements"]
+    run(net, feeds)
+
+
 def test_halves_are_taken_as_they_are():
     net, feeds = Net(), {}
     net.input("x", 3, 4, dtype=np.float16)
