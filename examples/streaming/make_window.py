@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 FEATURES, FRAMES, SCORES = 16, 24, 3
 LAYERS = ((3, 24), (6, 24), (8, 24), (10, 16))
-"""(frames, channels): a depthwise convolution over time, then a pointwise one. 3 + 6 + 8 + 10 - 3 = 24 frames in all."""
+"""(frames, channels): a depthwise convolution over time, then a pointwise one. 3 + 6 + 8 + 10 - 3 = 24 frames."""
 
 
 def make_window() -> onnx.ModelProto:
