@@ -208,7 +208,9 @@ class Scope:
     # ----------------------------------------------------------------------------------------------- halves
 
     def _onnx_dtype(self, name: str, value: Value | None) -> DType | None:
-        return None if value is None else self.half(name) or value.type.dtype
+        if value is None or value.type.dtype is not DType.FLOAT32:
+            return None if value is None else value.type.dtype
+        return self.half(name) or DType.FLOAT32
 
     def _onnx_type(self, name: str, value: Value | None) -> TensorType | None:
         dtype = self._onnx_dtype(name, value)

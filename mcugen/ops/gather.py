@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,6 +58,11 @@ def require_integers(node: OnnxNode, index: int) -> Value:
     return value
 
 
+def index_type(depth: int) -> type[np.integer[Any]]:
+    """The smallest type of constant indices into `depth` elements."""
+    return np.uint8 if depth <= 2**8 else np.uint16 if depth <= 2**16 else np.int32
+
+
 def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Value:
     """Constant indices without negative ones, in a small type; the last axis holds one for each of `depths`.
 
@@ -70,10 +75,8 @@ def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Va
     if ((wide < -limits) | (wide >= limits)).any():
         found = f"{wide.min()} to {wide.max()} of {', '.join(map(str, depths))}"
         raise Refusal(f"{node.op_type}: indices must lie within the axis", found, "repair the model")
-    largest = max(depths) - 1
-    small = np.uint8 if largest < 2**8 else np.uint16 if largest < 2**16 else np.int32
     counted = np.where(wide < 0, wide + limits, wide).reshape(wide.shape)  # a scalar has become a vector
-    return node.constant("indices", counted.astype(small))
+    return node.constant("indices", counted.astype(index_type(max(depths))))
 
 
 @dataclass(frozen=True)

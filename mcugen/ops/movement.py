@@ -262,9 +262,12 @@ class Expand(Movement):
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The shape."""
+        """The shape, to which sizes other than 1 must be equal."""
         (x,) = inputs
         assert x is not None
+        fits = all(n >= 0 and size in (1, n) for size, n in zip(x.shape, self.shape, strict=True))
+        if not fits:
+            raise ModelError("expand: shapes must broadcast", f"{x.shape} to {self.shape}", "repair the model")
         return (x.with_shape(self.shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

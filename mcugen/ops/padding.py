@@ -8,13 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from mcugen.hir.graph import Node, Value
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access
-from mcugen.ops.gather import emit_taken
+from mcugen.lir.program import Access, Param
+from mcugen.ops.gather import index_type
 from mcugen.ops.movement import (
+    Movement,
     Pad,
     Permuted,
     Slice,
@@ -65,6 +66,58 @@ class PadWith(Operator):
         target = dense_strides(node.output.type.shape)
         offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
         emit_copy(node, builder, 0, x.shape, dense_strides(x.shape), 0, target, offset, Access.INOUT)
+
+
+@dataclass(frozen=True)
+class Extend(Movement):
+    """Surrounds a tensor with its own elements: mirrored, the nearest, or from the other end."""
+
+    mnemonic: ClassVar[str] = "extend"
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    mode: str = "edge"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Every axis grows."""
+        (x,) = inputs
+        assert x is not None
+        shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
+        return (x.with_shape(shape, x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.pad."""
+        widths = list(zip(self.before, self.after, strict=True))
+        return (np.pad(arrays[0], widths, mode=self.mode),)  # type: ignore[call-overload]
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Nothing to add."""
+        return None if any(self.before + self.after) else node.input(0)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
+        return Extend(rows[0], rows[1], self.mode), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A loop for each axis that grows, by a table of the source's positions; axes between them are one each."""
+        x = node.input(0).type
+        operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
+        params: dict[str, Param] = {}
+        grows: list[bool] = []
+        for axis, (size, stride) in enumerate(zip(x.shape, dense_strides(x.shape), strict=True)):
+            b, a = self.before[axis], self.after[axis]
+            if b or a:
+                table = np.pad(np.arange(size), (b, a), mode=self.mode)  # type: ignore[call-overload]
+                buffer = builder.const(f"{node.output.name}.axis{axis}", table.astype(index_type(size)))
+                operands.insert(-1, (f"at{len(grows)}", Access.IN, buffer))
+            elif grows and not grows[-1]:
+                size *= int(params[f"count{len(grows) - 1}"])
+                grows.pop()
+            params |= {f"count{len(grows)}": b + size + a, f"stride{len(grows)}": stride}
+            grows.append(bool(b or a))
+        code = {"t": x.dtype.c, "grows": grows, "mode": self.mode}
+        axes = "".join("t" if grown else "r" for grown in grows)
+        builder.emit(node, "extend", operands, params, code=code, variant=f"{x.dtype.tag}_{axes}")
 
 
 @onnx_operator("Pad", keeps_halves=True)
@@ -129,12 +182,9 @@ def _padded_with(node: OnnxNode, x: Value, before: Shape, after: Shape, value: V
 
 
 def _extended(node: OnnxNode, x: Value, before: Shape, after: Shape, mode: str) -> Value:
-    """Modes that repeat elements: one Gather per axis that grows."""
-    for axis, (b, a) in enumerate(zip(before, after, strict=True)):
-        size = x.type.shape[axis]
-        if b + size + a > _LARGEST_AXIS:
-            raise Refusal(f"Pad: an axis must have at most {_LARGEST_AXIS:,} elements", f"{b + size + a:,}", "pad less")
-        if b or a:
-            indices = np.pad(np.arange(size), (b, a), mode=mode)  # type: ignore[call-overload]
-            x = emit_taken(node, x, axis, node.constant(f"axis{axis}", indices), suffix=f"axis{axis}.padded")
-    return x
+    """Modes that repeat elements, of which there must be some."""
+    sizes = [b + n + a for b, n, a in zip(before, x.type.shape, after, strict=True)]
+    if max(sizes, default=0) > _LARGEST_AXIS or not x.type.count:
+        found = f"{x.type.shape} to {tuple(sizes)}"
+        raise Refusal(f"Pad: an axis must have 1 to {_LARGEST_AXIS:,} elements", found, "pad less")
+    return node.emit(Extend(before, after, mode), x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from onnx_models import (
     Net,
     assert_close,
@@ -188,6 +189,42 @@ def test_float64_is_moved_exactly_or_refused():
         assert_close(found, numpy_outputs(model, feeds), 0)
 
 
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_small_types_are_moved_as_they_lie_in_memory(kind: int):
+    """Integers below 8 bits take a byte each; 16-bit floats are never widened."""
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind))
+    net = net_of_x(2, 3)
+    net.opset = 25
+    outs = [
+        net.op("Transpose", "x", out="transpose"),
+        net.op("Concat", "x", "x", axis=1, out="concat"),
+        net.op("Pad", "x", ints(net, [0, 1, 1, 0]), out="pad"),
+        net.op("Pad", "x", ints(net, [0, 1, 1, 0]), mode="edge", out="edge"),
+        net.op("Slice", "x", ints(net, [-1]), ints(net, [-9]), ints(net, [1]), ints(net, [-1]), out="slice"),
+        net.op("Tile", "x", ints(net, [2, 1]), out="tile"),
+    ]
+    net.output(*outs)
+    model = net.plain_model()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = kind
+        value.type.tensor_type.ClearField("shape") if value.name != "x" else None
+    compiled = compile_model(model)
+    x = np.array([[1, 2, 3], [4, 5, 6]]).astype(dtype)
+    stored = x if dtype.itemsize == 2 else x.astype(DType(dtype.name).numpy)
+    found = compiled.run({"x": stored[None]}, sanitize=True)
+    assert "wide" not in compiled.bundle.files[f"{compiled.bundle.name}.c"]
+    expected = {
+        "transpose": x.T,
+        "concat": np.concatenate([x, x], 1),
+        "pad": np.pad(x.astype(np.float32), ((0, 1), (1, 0))),
+        "edge": np.pad(x.astype(np.float32), ((0, 1), (1, 0)), mode="edge"),
+        "slice": x[:, ::-1],
+        "tile": np.tile(x, (2, 1)),
+    }
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name][0].astype(np.float32), array.astype(np.float32), err_msg=name)
+
+
 def test_shapes_that_are_declared_need_not_be_constant():
     """The parameter inputs are never read."""
     net = net_of_x(2, 1, 3)
@@ -263,6 +300,9 @@ def bad_models() -> dict[str, Net]:
         ("permutation of another rank", "Transpose", [], {"perm": [0, 2, 1]}),
         ("axis of concat", "Concat", [], {"axis": 2}),
         ("negative sizes", "Reshape", [[-2, -3]], {}),
+        ("negative repeats", "Tile", [[-1, 1]], {}),
+        ("a size that does not broadcast", "Expand", [[4, 3]], {}),
+        ("a negative size", "Expand", [[-2, 1, 3]], {}),
         ("axis beyond the matrix", "Flatten", [], {"axis": 4}),
         ("axis twice", "Unsqueeze", [[0, -4]], {}),
         ("axes twice", "Slice", [[0, 1], [2, 2], [0, -2]], {}),
