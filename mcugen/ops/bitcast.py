@@ -47,7 +47,7 @@ class BitCast(Operator):
         builder.emit(node, "bitcast", [("x", Access.IN, x), ("y", Access.OUT, y)], {"size": y.nbytes})
 
 
-@onnx_operator("BitCast", keeps_halves=True)
+@onnx_operator("BitCast", kernels=("bitcast",), limits="whole bytes", keeps_halves=True)
 def _import_bit_cast(node: OnnxNode) -> list[Value]:
     x, to, given = node.input(0), onnx_dtype(node, int(node.attr("to", 0))), node.dtypes[0]
     assert given is not None

@@ -76,11 +76,10 @@ class Cumulative(Operator):
         builder.emit(node, "cumulative", operands, params, code=code, inplace=[("y", "x")], variant=variant)
 
 
-@onnx_operator("CumSum", "CumProd")
+@onnx_operator("CumSum", "CumProd", types=_TYPES, kernels=("cumulative",), limits="constant axis")
 def _import_cumulative(node: OnnxNode) -> list[Value]:
     """A tensor of one axis leaves no choice of it."""
     x = node.input(0)
-    node.require_dtype(x, *_TYPES)
     computed = node.has(1) and not node.input(1).is_constant
     axis = 0 if computed and x.type.rank == 1 else int(node.const(1, "the axis").reshape(-1)[0])
     axis = normalize_axis(node, axis, x.type.rank)

@@ -358,13 +358,20 @@ def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value, suffix: str 
     return node.emit(Reshape(shape), part, suffix=suffix)
 
 
-@onnx_operator("Gather", keeps_halves=True)
+@onnx_operator(
+    "Gather",
+    kernels=(
+        "gather",
+        "copy",
+    ),
+    keeps_halves=True,
+)
 def _import_gather(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     return [emit_taken(node, x, normalize_axis(node, node.attr("axis", 0), x.type.rank), require_integers(node, 1))]
 
 
-@onnx_operator("GatherND", keeps_halves=True)
+@onnx_operator("GatherND", kernels=("gather",), keeps_halves=True)
 def _import_gather_nd(node: OnnxNode) -> list[Value]:
     x, indices, batch = node.input(0), require_integers(node, 1), int(node.attr("batch_dims", 0))
     depths = x.type.shape[batch : batch + indices.type.shape[-1]] if batch >= 0 else ()
@@ -373,7 +380,7 @@ def _import_gather_nd(node: OnnxNode) -> list[Value]:
     return [node.emit(GatherND(batch), x, indices)]
 
 
-@onnx_operator("GatherElements", keeps_halves=True)
+@onnx_operator("GatherElements", kernels=("gather_elements",), keeps_halves=True)
 def _import_gather_elements(node: OnnxNode) -> list[Value]:
     """The indices may be smaller than x on any axis: the rest of x is not read."""
     x, indices = node.input(0), require_integers(node, 1)
@@ -386,7 +393,15 @@ def _import_gather_elements(node: OnnxNode) -> list[Value]:
     return [node.emit(GatherElements(axis), x, indices)]
 
 
-@onnx_operator("Compress", keeps_halves=True)
+@onnx_operator(
+    "Compress",
+    kernels=(
+        "gather",
+        "copy",
+    ),
+    limits="constant condition",
+    keeps_halves=True,
+)
 def _import_compress(node: OnnxNode) -> list[Value]:
     """A constant condition is a list of indices."""
     x, axis = node.input(0), node.attributes.get("axis")
@@ -397,7 +412,14 @@ def _import_compress(node: OnnxNode) -> list[Value]:
     return [emit_taken(node, x, place, node.constant("chosen", chosen.astype(np.int64)))]
 
 
-@onnx_operator("ArrayFeatureExtractor", domain="ai.onnx.ml")
+@onnx_operator(
+    "ArrayFeatureExtractor",
+    domain="ai.onnx.ml",
+    kernels=(
+        "gather",
+        "copy",
+    ),
+)
 def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
     """Features of the last axis; a vector is one row."""
     x, indices = node.input(0), require_integers(node, 1)
@@ -405,7 +427,7 @@ def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
     return [emit_taken(node, x, x.type.rank - 1, reshaped(node, indices, (indices.type.count,), "flat"))]
 
 
-@onnx_operator("ReverseSequence", keeps_halves=True)
+@onnx_operator("ReverseSequence", kernels=("reverse_sequence",), keeps_halves=True)
 def _import_reverse_sequence(node: OnnxNode) -> list[Value]:
     batch, times = node.attr("batch_axis", 1), node.attr("time_axis", 0)
     if {batch, times} != {0, 1}:
@@ -414,7 +436,15 @@ def _import_reverse_sequence(node: OnnxNode) -> list[Value]:
     return [node.emit(ReverseSequence(times), node.input(0), require_integers(node, 1))]
 
 
-@onnx_operator("Slice", keeps_halves=True)
+@onnx_operator(
+    "Slice",
+    kernels=(
+        "copy",
+        "slice_at",
+    ),
+    limits="computed starts, axes and steps need a declared output shape",
+    keeps_halves=True,
+)
 def _import_slice(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     decided = decided_shape(node, 1, 2, 3, 4)

@@ -419,7 +419,7 @@ def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
     return None if declared is None or min(declared.shape, default=0) < 0 else declared.shape
 
 
-@onnx_operator("Reshape", keeps_halves=True)
+@onnx_operator("Reshape", limits="a computed shape must be declared as the output's", keeps_halves=True)
 def _import_reshape(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
     decided = decided_shape(node, 1)
@@ -440,7 +440,7 @@ def _import_flatten(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), node.input(0))]
 
 
-@onnx_operator("Squeeze", keeps_halves=True)
+@onnx_operator("Squeeze", limits="computed axes need a declared output shape", keeps_halves=True)
 def _import_squeeze(node: OnnxNode) -> list[Value]:
     shape = decided_shape(node, 1)
     if shape is None:
@@ -452,7 +452,7 @@ def _import_squeeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Unsqueeze", keeps_halves=True)
+@onnx_operator("Unsqueeze", limits="computed axes need a declared output shape", keeps_halves=True)
 def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     shape = decided_shape(node, 1)
     if shape is None:
@@ -463,20 +463,20 @@ def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Transpose", keeps_halves=True)
+@onnx_operator("Transpose", kernels=("copy",), keeps_halves=True)
 def _import_transpose(node: OnnxNode) -> list[Value]:
     rank = node.input(0).type.rank
     return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]
 
 
-@onnx_operator("Concat", keeps_halves=True)
+@onnx_operator("Concat", kernels=("copy",), keeps_halves=True)
 def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(len(node.inputs))]
     parts = [p for p in parts if p.type.count] or parts
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 
-@onnx_operator("Split", keeps_halves=True)
+@onnx_operator("Split", kernels=("copy",), limits="computed sizes need declared output shapes", keeps_halves=True)
 def _import_split(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
@@ -503,7 +503,9 @@ def _split_sizes(node: OnnxNode, axis: int) -> list[int]:
     return node.ints("split", 1) or [min(each, size - each * i) for i in range(count)]
 
 
-@onnx_operator("Expand", keeps_halves=True)
+@onnx_operator(
+    "Expand", kernels=("copy",), limits="a computed shape must be declared as the output's", keeps_halves=True
+)
 def _import_expand(node: OnnxNode) -> list[Value]:
     wanted = decided_shape(node, 1)
     if wanted is None:
@@ -516,7 +518,7 @@ def emit_expanded(node: OnnxNode, x: Value, shape: Shape) -> Value:
     return node.emit(Expand(tuple(shape)), reshaped(node, x, (1,) * (len(shape) - x.type.rank) + x.type.shape))
 
 
-@onnx_operator("Tile", keeps_halves=True)
+@onnx_operator("Tile", kernels=("copy",), limits="computed repeats need a declared output shape", keeps_halves=True)
 def _import_tile(node: OnnxNode) -> list[Value]:
     """Every axis becomes (repeat, size): reshape, expand, reshape."""
     shape, decided = node.input(0).type.shape, decided_shape(node, 1)
@@ -539,7 +541,7 @@ def _import_identity(node: OnnxNode) -> list[Value]:
     return [node.input(0)]
 
 
-@onnx_operator("Dropout", keeps_halves=True)
+@onnx_operator("Dropout", limits="inference only", keeps_halves=True)
 def _import_dropout(node: OnnxNode) -> list[Value]:
     """Nothing is dropped outside of training; the mask is all true."""
     x = node.input(0)

@@ -14,7 +14,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access
 from mcugen.ops.movement import axis_walk, normalize_axis
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import NUMBERS, OnnxNode, Refusal, onnx_operator
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TopK(Operator):
         builder.emit(node, "top_k", operands, params, code=code, variant=variant)
 
 
-@onnx_operator("TopK")
+@onnx_operator("TopK", types=NUMBERS, kernels=("top_k",), limits="a computed k needs a declared output shape")
 def _import_top_k(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", -1), x.type.rank)

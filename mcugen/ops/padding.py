@@ -120,7 +120,17 @@ class Extend(Movement):
         builder.emit(node, "extend", operands, params, code=code, variant=f"{x.dtype.tag}_{axes}")
 
 
-@onnx_operator("Pad", keeps_halves=True)
+@onnx_operator(
+    "Pad",
+    kernels=(
+        "fill",
+        "fill_with",
+        "extend",
+        "copy",
+    ),
+    limits="constant widths",
+    keeps_halves=True,
+)
 def _import_pad(node: OnnxNode) -> list[Value]:
     x, mode = node.input(0), node.attr("mode", "constant")
     if mode not in _MODES:

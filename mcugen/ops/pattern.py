@@ -18,7 +18,7 @@ from mcugen.lir.program import Access
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import require_integers
 from mcugen.ops.movement import decided_shape, emit_expanded, onnx_dtype
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import NUMBERS, OnnxNode, Refusal, onnx_operator
 
 _LARGEST_TABLE = 1 << 24
 """Elements: no microcontroller has room for them, and a hostile model may ask."""
@@ -149,13 +149,13 @@ class Range(Operator):
 # --------------------------------------------------------------------------------------------------- import
 
 
-@onnx_operator("Trilu", keeps_halves=True)
+@onnx_operator("Trilu", kernels=("trilu",), keeps_halves=True)
 def _import_trilu(node: OnnxNode) -> list[Value]:
     k = require_integers(node, 1) if node.has(1) else node.constant("k", np.zeros(1, np.int64))
     return [node.emit(Trilu(bool(node.attr("upper", 1))), node.input(0), k)]
 
 
-@onnx_operator("EyeLike", keeps_halves=True)
+@onnx_operator("EyeLike", limits="known at compile time", keeps_halves=True)
 def _import_eye_like(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
     code = node.attributes.get("dtype")
@@ -169,7 +169,9 @@ def _import_eye_like(node: OnnxNode) -> list[Value]:
     return [node.graph.constant(f"{node.outputs[0]}.eye", eye.astype(dtype.numpy), dtype=dtype)]
 
 
-@onnx_operator("OneHot", keeps_halves=True)
+@onnx_operator(
+    "OneHot", kernels=("one_hot",), limits="a computed depth needs a declared output shape", keeps_halves=True
+)
 def _import_one_hot(node: OnnxNode) -> list[Value]:
     index, values = node.input(0), node.input(2)
     if index.type.dtype.is_half:
@@ -194,7 +196,7 @@ def normalized_new_axis(node: OnnxNode, axis: int, rank: int) -> int:
     return axis % (rank + 1)
 
 
-@onnx_operator("Range")
+@onnx_operator("Range", types=NUMBERS, kernels=("range",), limits="computed bounds need a declared output shape")
 def _import_range(node: OnnxNode) -> list[Value]:
     """Its length cannot change: it is declared, or all inputs are constant."""
     decided = decided_shape(node, 0, 1, 2)
@@ -209,7 +211,9 @@ def _import_range(node: OnnxNode) -> list[Value]:
     return [node.emit(Range(count), node.input(0), node.input(2))]
 
 
-@onnx_operator("ConstantOfShape", keeps_halves=True)
+@onnx_operator(
+    "ConstantOfShape", kernels=("copy",), limits="a computed shape must be declared as the output's", keeps_halves=True
+)
 def _import_constant_of_shape(node: OnnxNode) -> list[Value]:
     value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(())
     shape: Shape | None = decided_shape(node, 0)

@@ -253,20 +253,20 @@ def _emit_scatter(node: OnnxNode, op: ScatterElements | ScatterND, depths: Shape
     return [node.emit(Cast(half), node.emit(op, x, index, updates, suffix="wide"))]
 
 
-@onnx_operator("ScatterElements", "Scatter", keeps_halves=True)
+@onnx_operator("ScatterElements", "Scatter", kernels=("scatter_elements",), keeps_halves=True)
 def _import_scatter_elements(node: OnnxNode) -> list[Value]:
     shape = node.input(0).type.shape
     axis = normalize_axis(node, node.attr("axis", 0), len(shape))
     return _emit_scatter(node, ScatterElements(axis, _reduction(node)), shape[axis : axis + 1])
 
 
-@onnx_operator("ScatterND", keeps_halves=True)
+@onnx_operator("ScatterND", kernels=("scatter_nd",), keeps_halves=True)
 def _import_scatter_nd(node: OnnxNode) -> list[Value]:
     depths = node.input(0).type.shape[: node.input(1).type.shape[-1]]
     return _emit_scatter(node, ScatterND(_reduction(node)), depths)
 
 
-@onnx_operator("TensorScatter", keeps_halves=True)
+@onnx_operator("TensorScatter", kernels=("tensor_scatter",), keeps_halves=True)
 def _import_tensor_scatter(node: OnnxNode) -> list[Value]:
     x, updates, mode = node.input(0), node.input(1), node.attr("mode", "linear")
     axis = normalize_axis(node, node.attr("axis", -2), x.type.rank)
