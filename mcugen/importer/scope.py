@@ -131,7 +131,7 @@ class Scope:
         """A tensor without elements is known: nothing computes it."""
         if value is None or value.is_constant or value.type.count:
             return value
-        return self.constant(name, np.empty(value.type.shape, value.type.dtype.numpy))
+        return self.constant(name, np.empty(value.type.shape, value.type.dtype.value))
 
     def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
         if reason:

@@ -283,12 +283,13 @@ def _power(x: Array, y: Array) -> Array:
 
 
 def _shift(left: bool) -> Callable[[Array, Array], Array]:
-    """0 where all bits are shifted out."""
+    """By a negative amount or all bits only the sign is left, and of a shift to the left nothing."""
+    function = np.left_shift if left else np.right_shift
 
     def shift(x: Array, y: Array) -> Array:
-        inside = y < 8 * x.dtype.itemsize
-        moved = (np.left_shift if left else np.right_shift)(x, np.where(inside, y, 0).astype(x.dtype))
-        return np.where(inside, moved, np.zeros_like(x))
+        inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
+        sign = np.zeros_like(x) if left else np.where(x < 0, ~np.zeros_like(x), np.zeros_like(x))
+        return np.where(inside, function(x, np.where(inside, y, np.zeros_like(y))), sign)
 
     return shift
 
@@ -327,8 +328,18 @@ BINARY: dict[str, Function] = {
     "BitwiseAnd": Function(np.bitwise_and, "", "({t})({x} & {y})"),
     "BitwiseOr": Function(np.bitwise_or, "", "({t})({x} | {y})"),
     "BitwiseXor": Function(np.bitwise_xor, "", "({t})({x} ^ {y})"),
-    "ShiftLeft": Function(_shift(True), "", "", "({t})({y} >= {bits} ? 0u : ({u}){x} << {y})"),
-    "ShiftRight": Function(_shift(False), "", "", "({t})({y} >= {bits} ? 0u : ({u}){x} >> {y})"),
+    "ShiftLeft": Function(
+        _shift(True),
+        "",
+        "({t})({y} < 0 || {y} >= {bits} ? 0u : ({u}){x} << {y})",
+        "({t})({y} >= {bits} ? 0u : ({u}){x} << {y})",
+    ),
+    "ShiftRight": Function(
+        _shift(False),
+        "",
+        "({t})({y} < 0 || {y} >= {bits} ? ({x} < 0 ? -1 : 0) : {x} >> {y})",
+        "({t})({y} >= {bits} ? 0u : ({u}){x} >> {y})",
+    ),
 }
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
