@@ -180,6 +180,10 @@ UNARY: dict[str, Function] = {
         lambda x, a, b: np.clip(a * x + b, 0, 1), "mcugen_clamp{s}({a} * {x} + {b}, 0.0{f}, 1.0{f})"
     ),
     "ThresholdedRelu": Function(lambda x, a: np.where(x > a, x, 0), "({x} > {a} ? {x} : 0.0{f})"),
+    "Shrink": Function(
+        lambda x, a, b: np.where(x < -a, x + b, np.where(x > a, x - b, 0)),
+        "({x} < -{a} ? {x} + {b} : {x} > {a} ? {x} - {b} : 0.0{f})",
+    ),
     "Gelu": Function(
         lambda x: x * 0.5 * (1 + _erf(x / np.sqrt(x.dtype.type(2)))),
         "{x} * 0.5{f} * (1.0{f} + erf{f}({x} * {rsqrt2}))",
@@ -205,6 +209,7 @@ _ALPHA_BETA = {
     "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
     "ThresholdedRelu": (("alpha", 1.0),),
     "Swish": (("alpha", 1.0),),
+    "Shrink": (("lambd", 0.5), ("bias", 0.0)),
     "IsInf": (("detect_positive", 1), ("detect_negative", 1)),
 }
 
@@ -315,7 +320,6 @@ BINARY: dict[str, Function] = {
         lambda x, s: np.where(x < 0, s * x, x),
         "({x} < 0.0{f} ? {y} * {x} : {x})",
         "({x} < 0 ? ({t})(({u}){x} * ({u}){y}) : {x})",
-        "{x}",
     ),
     "Equal": Function(np.equal, "{x} == {y}", "{x} == {y}", tests=True),
     "Greater": Function(np.greater, "{x} > {y}", "{x} > {y}", tests=True),
@@ -499,7 +503,7 @@ def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
         raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(found), "repair the model")
 
 
-_SPECIAL = {"GeluTanh", "Fmod", "ShiftLeft", "ShiftRight", "Pow", "Mod"}
+_SPECIAL = {"PRelu", "Shrink", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight", "Pow", "Mod"}
 """Rows that are no ONNX operator, or only part of one."""
 
 
@@ -509,8 +513,11 @@ def _import_unary(node: OnnxNode) -> list[Value]:
     _require_dtype(node, UNARY[function], x)
     if function == "Gelu" and node.attr("approximate", "none") == "tanh":
         function = "GeluTanh"
-    constants = tuple(float(node.attr(key, default)) for key, default in _ALPHA_BETA.get(function, ()))
-    return [node.emit(Unary(function, constants), x)]
+    return [node.emit(Unary(function, _constants(node, function)), x)]
+
+
+def _constants(node: OnnxNode, function: str) -> tuple[float, ...]:
+    return tuple(float(node.attr(key, default)) for key, default in _ALPHA_BETA.get(function, ()))
 
 
 def _emit_binary(node: OnnxNode, function: str, values: Sequence[Value], suffix: str = "") -> Value:
@@ -554,6 +561,14 @@ def _import_mod(node: OnnxNode) -> list[Value]:
     return [_emit_binary(node, "Fmod" if node.attr("fmod", 0) else "Mod", _operands(node))]
 
 
+@onnx_operator("PRelu")
+def _import_prelu(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    if x.type.dtype.is_integer and x.type.dtype.limits[0] == 0:  # never negative
+        return [node.emit(Clamp(), x)]
+    return [_emit_binary(node, "PRelu", _operands(node))]
+
+
 @onnx_operator("BitShift")
 def _import_shift(node: OnnxNode) -> list[Value]:
     function = "ShiftLeft" if node.attr("direction", "") == "LEFT" else "ShiftRight"
@@ -578,6 +593,17 @@ def _import_pow(node: OnnxNode) -> list[Value]:
 
 def _converted(node: OnnxNode, value: Value, dtype: DType, suffix: str) -> Value:
     return value if value.type.dtype is dtype else node.emit(Cast(dtype), value, suffix=suffix)
+
+
+@onnx_operator("Shrink")
+def _import_shrink(node: OnnxNode) -> list[Value]:
+    """Integers go by reals: the attributes are such."""
+    x = node.input(0)
+    if x.type.dtype.is_float:
+        return _import_unary(node)
+    real = node.emit(Cast(DType.FLOAT64 if x.type.dtype.nbytes > 2 else DType.FLOAT32), x, suffix="real")
+    shrunk = node.emit(Unary("Shrink", _constants(node, "Shrink")), real, suffix="shrunk")
+    return [node.emit(Cast(x.type.dtype), shrunk)]
 
 
 @onnx_operator("Relu", "Clip")

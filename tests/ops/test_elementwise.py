@@ -279,7 +279,9 @@ BENIGN = 40
 
 
 def allowed(op_type: str, dtype: type) -> bool:
-    """Whether ONNX allows the operator on that element type (integers to an integer power: see below)."""
+    """Whether ONNX and its reference allow the operator on that element type."""
+    if op_type == "Pow" and np.dtype(dtype).kind == "i":
+        return False  # its reference knows no negative exponents: see below
     schema = onnx.defs.get_schema(op_type)
     number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     if op_type in ("Mod", "Shrink") and np.dtype(dtype).kind not in "iu":
