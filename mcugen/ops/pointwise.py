@@ -191,6 +191,9 @@ UNARY: dict[str, Function] = {
     "GeluTanh": Function(
         _gelu_tanh, "{x} * 0.5{f} * (1.0{f} + tanh{f}({sqrt2_pi} * ({x} + 0.044715{f} * {x} * {x} * {x})))"
     ),
+    "FiniteOrZero": Function(
+        lambda x: np.where(np.isfinite(x), x, np.zeros_like(x)), "({x} - {x} == 0.0{f} ? {x} : 0.0{f})"
+    ),
     "Not": Function(np.logical_not, "", "!{x}", tests=True),
     "BitwiseNot": Function(np.invert, "", "({t})~{x}"),
     "IsNaN": Function(np.isnan, "{x} != {x}", tests=True),
@@ -503,12 +506,12 @@ def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
         raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(found), "repair the model")
 
 
-_SPECIAL = {"PRelu", "Shrink", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight", "Pow", "Mod"}
+_SPECIAL = {"FiniteOrZero", "PRelu", "Shrink", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight", "Pow", "Mod"}
 """Rows that are no ONNX operator, or only part of one."""
 
 
 @onnx_operator(*(name for name in UNARY if name not in _SPECIAL))
-def _import_unary(node: OnnxNode) -> list[Value]:
+def _import_unary(node: OnnxNode) -> Sequence[Value]:
     x, function = node.input(0), node.op_type
     _require_dtype(node, UNARY[function], x)
     if function == "Gelu" and node.attr("approximate", "none") == "tanh":
@@ -596,7 +599,7 @@ def _converted(node: OnnxNode, value: Value, dtype: DType, suffix: str) -> Value
 
 
 @onnx_operator("Shrink")
-def _import_shrink(node: OnnxNode) -> list[Value]:
+def _import_shrink(node: OnnxNode) -> Sequence[Value]:
     """Integers go by reals: the attributes are such."""
     x = node.input(0)
     if x.type.dtype.is_float:
