@@ -31,12 +31,13 @@ def _is_known(node: OnnxNode, scale_at: int, *, whole: bool) -> bool:
     return scale.count == 1 if whole else scale.rank <= 1 and all(v.type.count in (1, scale.count) for v in given)
 
 
-def _params(node: OnnxNode, scale_at: int, axis: int, rank: int, what: str) -> tuple[Array, Array]:
-    """Scale and zero point as constants (zero points default to 0)."""
+def _params(node: OnnxNode, scale_at: int, axis: int, x: TensorType, what: str) -> tuple[Array, Array]:
+    """Scale and zero point of `x` as constants (zero points default to 0)."""
     scale = node.const(scale_at, f"{what} scale")
     zero = node.const(scale_at + 1, f"{what} zero point") if node.has(scale_at + 1) else np.zeros(scale.shape, np.uint8)
-    if scale.size > 1 and not -rank <= axis < rank:
-        raise Refusal(f"{node.op_type}: the axis must be one of the tensor's", f"{axis} of rank {rank}", "repair it")
+    if scale.size != 1 and x.shape[normalize_axis(node, axis, x.rank)] != scale.size:
+        found = f"{scale.size} scales for axis {axis} of {x.shape}"
+        raise Refusal(f"{node.op_type}: scales must be one per tensor or one per channel", found, "quantize again")
     if not (np.isfinite(scale) & (scale > 0)).all():
         raise Refusal(f"{node.op_type}: scales must be positive and finite", f"{scale.min()}", "quantize again")
     return scale, zero
@@ -53,7 +54,7 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") 
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
     if not fits or dtype not in (DType.INT8, DType.UINT8, DType.INT16):
         return _emit_plain_quantize(node, real, scale_at, dtype, suffix)
-    scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type.rank, "output")
+    scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
     flipped = dtype is DType.UINT8
     quant = _quant(scale, int(zero.reshape(-1)[0]) - 128 * flipped, 0, real.type.rank)
     out = TensorType(real.type.shape, DType.INT8 if flipped else dtype, quant, real.type.layout)
@@ -74,7 +75,7 @@ def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", a
     """DequantizeLinear of `q` by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
     if not _is_known(node, scale_at, whole=q.data is None):
         return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
-    scale, zero = _params(node, scale_at, axis, q.type.rank, q.name)
+    scale, zero = _params(node, scale_at, axis, q.type, q.name)
     if q.data is not None:
         return _dequantize_constant(node, q, scale, zero, axis, suffix)
     zero_point = int(zero.reshape(-1)[0])
