@@ -268,7 +268,7 @@ def grid(op: str) -> list[Layer]:
 
 @pytest.mark.parametrize("op", GATES)
 def test_grid(op: str):
-    check(grid(op), in_c=5 if op == "RNN" else 7)
+    check(grid(op), in_c={"RNN": 5, "GRU": 7, "LSTM": 11}[op])
 
 
 @pytest.mark.parametrize("op", GATES)
