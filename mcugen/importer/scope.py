@@ -258,7 +258,7 @@ class Scope:
         arrays = fold.evaluate(node, feeds, self.opsets[""])
         if arrays is None:
             return None
-        return [self.constant(name, array) for name, array in zip(node.output, arrays, strict=False)]
+        return [self.constant(name, arrays[name]) if name else None for name in node.output]
 
     def _reference_array(self, name: str, value: Value) -> Array:
         """A constant as ONNX's reference expects it."""
