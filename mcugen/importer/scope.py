@@ -192,11 +192,13 @@ class Scope:
         return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
 
     def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes."""
+        """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes, unless declared other."""
         dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
         half = next((d for d in dtypes if d is not None and d.is_half), None)
         if half is not None:
-            self.halves.update(dict.fromkeys(filter(None, node.output), half))
+            types = {name: self.declared[name].dtype for name in node.output if name in self.declared}
+            marks = {name: types.get(name, half) for name in node.output if name}
+            self.halves.update({name: dtype for name, dtype in marks.items() if dtype.is_half})
         return [v if v is None or not v.type.dtype.is_half else self._widen(v) for v in inputs]
 
     def _widen(self, value: Value) -> Value:
@@ -215,6 +217,7 @@ class Scope:
                 shape[span.get("start", 0) : span.get("end", len(shape))] if node.op_type == "Shape" else shape.prod()
             )
             return [self.constant(node.output[0], np.asarray(array))]
+        node, inputs = self._without_model(node, inputs)
         known = all(v is None or (v.data is not None and v.type.quant is None) for v in inputs)
         if not known or node.domain not in STANDARD_DOMAINS or not fold.can_fold(node):
             return None
@@ -225,6 +228,17 @@ class Scope:
         if arrays is None:
             return None
         return [self.constant(name, array) for name, array in zip(node.output, arrays, strict=False)]
+
+    def _without_model(
+        self, node: onnx.NodeProto, inputs: Sequence[Value | None]
+    ) -> tuple[onnx.NodeProto, Sequence[Value | None]]:
+        """CastLike of a constant as Cast: the tensor whose type it takes need not be known."""
+        like = self._onnx_dtype(node.input[1], inputs[1]) if node.op_type == "CastLike" else None
+        if like is None or inputs[0] is None or inputs[0].data is None:
+            return node, inputs
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(like.value))
+        kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        return helper.make_node("Cast", node.input[:1], node.output, node.name, to=number, **kept), inputs[:1]
 
     def _reference_array(self, name: str, value: Value) -> Array:
         """A constant as ONNX's reference expects it."""

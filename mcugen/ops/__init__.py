@@ -2,6 +2,7 @@
 """Operator families. Importing this package registers every operator; a new family adds one name here."""
 
 from mcugen.ops import (
+    audio,
     conv,
     conversion,
     elementwise,
@@ -17,6 +18,7 @@ from mcugen.ops import (
 )
 
 __all__ = [
+    "audio",
     "conv",
     "conversion",
     "elementwise",

@@ -44,8 +44,8 @@ class Normalize(Operator):
         """The type of x; scale and bias must broadcast to it."""
         x, *affine = inputs
         assert x is not None
-        for t in affine:
-            if t is not None and (t.rank != x.rank or any(a not in (1, b) for a, b in zip(t.shape, x.shape))):
+        for t in filter(None, affine):
+            if t.rank != x.rank or any(a not in (1, b) for a, b in zip(t.shape, x.shape, strict=True)):
                 found = f"{t.shape} for {x.shape}"
                 raise ModelError("normalize: scale and bias must broadcast to the input", found, "repair the model")
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
@@ -92,8 +92,8 @@ class Normalize(Operator):
             "t": x.dtype.c,
             "f": "" if x.dtype is DType.FLOAT64 else "f",
             "centered": self.centered,
-            "scale": "scale" in given,
-            "bias": "bias" in given,
+            **{name: name in given for name in ("scale", "bias")},
+            **{f"{name}_{letter}": "" for name in ("scale", "bias") for letter in "kr"},
         }
         for letter, counter, dims in (("k", "i", walks[0]), ("r", "j", walks[1])):
             code[letter] = len(dims)
@@ -117,7 +117,8 @@ class Normalize(Operator):
 
     def _strides(self, shape: Shape, full: Shape) -> list[int]:
         """Strides of a tensor that broadcasts to `full`, in the view."""
-        strides = [0 if s == 1 and f != 1 else stride for s, f, stride in zip(shape, full, dense_strides(shape))]
+        dense = dense_strides(shape)
+        strides = [0 if s == 1 and f != 1 else stride for s, f, stride in zip(shape, full, dense, strict=True)]
         if self.groups is not None:
             axis, count = self.groups
             strides.insert(axis, strides[axis] * (full[axis] // count))
