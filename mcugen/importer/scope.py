@@ -14,10 +14,10 @@ from mcugen.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import find_body
+from mcugen.importer.functions import data_inputs, find_body
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, KEEP_HALVES, Body, Capture, OnnxNode, Refusal
+from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, Capture, OnnxNode, Refusal, Support
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -168,9 +168,11 @@ class Scope:
         if folded is not None:
             return folded
         importer = IMPORTERS.get((domain, node.op_type))
-        if (domain, node.op_type) not in KEEP_HALVES:
+        support = SUPPORT.get((domain, node.op_type), Support())
+        if not support.keeps_halves:
             inputs = self._widened(node, inputs)
         if importer is not None:
+            _check_types(node, support, inputs, self.opsets.get(domain, 1))
             return importer(self._view(node, domain, inputs))
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         body = find_body(node, self.opsets.get(domain, 1), types)
@@ -345,6 +347,16 @@ def to_array(tensor: onnx.TensorProto) -> Array:
 def label(node: onnx.NodeProto) -> str:
     """A node for messages."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+
+
+def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value | None], opset: int) -> None:
+    """Refuses element types that no kernel is written for."""
+    for index in data_inputs(node.op_type, opset, node.domain) if support.types else ():
+        value = inputs[index] if index < len(inputs) else None
+        if value is not None and value.type.dtype not in support.types:
+            names = ", ".join(dtype.value for dtype in support.types)
+            rule = f"{node.op_type}: the element type must be one of {names}"
+            raise Refusal(rule, f"{value.type.dtype.value} of '{value.name}'", "cast it before")
 
 
 def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
