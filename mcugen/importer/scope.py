@@ -42,7 +42,9 @@ class Scope:
     strange: dict[str, str] = field(default_factory=dict)
     """Constants of element types that C does not have."""
     place: str = ""
-    """Of which composite operator this is the body, for messages; and a prefix of value names."""
+    """A prefix of value names: of which composite operator or graph attribute this is the body."""
+    within: str = ""
+    """The composite operator whose body this is, for messages."""
     outer: Scope | None = None
     capture: Capture | None = None
     """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
@@ -158,7 +160,7 @@ class Scope:
 
     def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
         if reason:
-            where = f" (in {self.place.rstrip('/')})" if self.place else ""
+            where = f" (in {self.within or self.place.rstrip('/')})" if self.place else ""
             self.refusals.append(f"{label(node)}{where}: {reason}")
         self.env.update(dict.fromkeys(filter(None, node.output)))
 
@@ -217,7 +219,7 @@ class Scope:
         return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
 
     def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes, unless declared other."""
+        """16-bit floats as float32; the node's float32 results are then halves for ONNX, unless declared otherwise."""
         dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
         half = next((d for d in dtypes if d is not None and d.is_half), None)
         if half is not None:
@@ -242,7 +244,7 @@ class Scope:
                 shape[span.get("start", 0) : span.get("end", len(shape))] if node.op_type == "Shape" else shape.prod()
             )
             return [self.constant(node.output[0], np.asarray(array))]
-        node, inputs = self._without_model(node, inputs)
+        node, inputs = self._without_template(node, inputs)
         known = all(v is None or (v.data is not None and v.type.quant is None) for v in inputs)
         if not known or node.domain not in STANDARD_DOMAINS or not fold.can_fold(node):
             return None
@@ -254,7 +256,7 @@ class Scope:
             return None
         return [self.constant(name, array) for name, array in zip(node.output, arrays, strict=False)]
 
-    def _without_model(
+    def _without_template(
         self, node: onnx.NodeProto, inputs: Sequence[Value | None]
     ) -> tuple[onnx.NodeProto, Sequence[Value | None]]:
         """CastLike of a constant as Cast: the tensor whose type it takes need not be known."""
@@ -282,6 +284,7 @@ class Scope:
             opsets,
             refusals=self.refusals,
             place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
+            within=f"{label(node)} in {self.within}" if self.within else label(node),
         )
         actual = dict(zip(body.input, zip(node.input, inputs, strict=True), strict=False))
         for formal in body.input:

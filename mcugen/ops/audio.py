@@ -16,7 +16,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, reshaped
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 
 MAX_LENGTH = 1 << 20
 """Longest transform: its table of factors would fit no microcontroller beyond."""
@@ -134,11 +134,10 @@ def _check_length(node: OnnxNode, length: int) -> None:
         raise Refusal(rule, f"{length}", "choose another length")
 
 
-@onnx_operator("DFT")
+@onnx_operator("DFT", types=FLOATS, kernels=("dft",), limits="constant length")
 def _import_dft(node: OnnxNode) -> list[Value]:
     """The axis goes last (but for the parts of complex numbers), is transformed, and goes back."""
     x, one_sided, inverted = node.input(0), bool(node.attr("onesided", 0)), bool(node.attr("inverse", 0))
-    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
     shape = x.type.shape
     axis = normalize_axis(node, _whole(node, "axis", 2, 1 if node.opset < 20 else -2), x.type.rank)
     if axis == x.type.rank - 1 or shape[-1] != 1 + (inverted if one_sided else shape[-1] == 2):
@@ -165,10 +164,9 @@ def _dft_length(node: OnnxNode, axis: int, form: str) -> int:
     return _whole(node, "dft_length", 1, 2 * (size - 1) if form == "real" else size)
 
 
-@onnx_operator("STFT")
+@onnx_operator("STFT", types=FLOATS, kernels=("dft",), limits="constant frames")
 def _import_stft(node: OnnxNode) -> list[Value]:
     x = node.input(0)
-    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
     one_sided = bool(node.attr("onesided", 1))
     if x.type.rank != 3 or x.type.shape[2] not in ((1,) if one_sided else (1, 2)):
         rule = "STFT: the signal must be [batch, samples, 1], or with onesided=0 [batch, samples, 2]"
@@ -185,7 +183,7 @@ def _import_stft(node: OnnxNode) -> list[Value]:
     return [node.emit(op, x, *([] if window is None else [window]))]
 
 
-@onnx_operator("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix")
+@onnx_operator("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", limits="constant inputs")
 def _import_table(node: OnnxNode) -> list[Value]:
     """Tables, which the importer has folded already where their sizes are known."""
     for index in range(len(node.inputs)):

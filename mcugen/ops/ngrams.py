@@ -90,10 +90,9 @@ def _grams(pool: Sequence[int], starts: Sequence[int]) -> list[tuple[int, ...]]:
     return grams
 
 
-@onnx_operator("TfIdfVectorizer")
+@onnx_operator("TfIdfVectorizer", types=(DType.INT32, DType.INT64), kernels=("ngrams",), limits="no strings")
 def _import_tfidf(node: OnnxNode) -> list[Value]:
     x, mode = node.input(0), node.attr("mode", "TF")
-    node.require_dtype(x, DType.INT32, DType.INT64)
     pool, columns = (list(node.attr(key, ())) for key in ("pool_int64s", "ngram_indexes"))
     if node.attr("pool_strings", None) or x.type.rank not in (1, 2) or mode not in ("TF", "IDF", "TFIDF"):
         found = f"shape {x.type.shape}, mode '{mode}'"

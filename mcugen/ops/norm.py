@@ -19,11 +19,9 @@ from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Expand, Reshape, dense_strides, normalize_axis, reshaped
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.reduce import emit_reduce
-
-_REALS = (DType.FLOAT32, DType.FLOAT64)
 
 
 @dataclass(frozen=True)
@@ -172,11 +170,10 @@ def _inverse_deviation(node: OnnxNode, variance: Value, suffix: str = "inverse")
     return node.emit(Unary("Reciprocal"), root, suffix=suffix)
 
 
-@onnx_operator("LayerNormalization", "RMSNormalization")
+@onnx_operator("LayerNormalization", "RMSNormalization", types=FLOATS, kernels=("normalize",))
 def _import_trailing(node: OnnxNode) -> list[Value]:
     """Over the last axes; mean and inverse deviation are computed apart where the model wants them."""
     x = node.input(0)
-    node.require_dtype(x, *_REALS)
     axes = tuple(range(normalize_axis(node, node.attr("axis", -1), x.type.rank), x.type.rank))
     centered = node.op_type == "LayerNormalization"
     op = Normalize(axes, float(node.attr("epsilon", 1e-5)), centered=centered)
@@ -189,11 +186,10 @@ def _import_trailing(node: OnnxNode) -> list[Value]:
     return results
 
 
-@onnx_operator("InstanceNormalization", "GroupNormalization")
+@onnx_operator("InstanceNormalization", "GroupNormalization", types=FLOATS, kernels=("normalize",))
 def _import_channels(node: OnnxNode) -> list[Value]:
     """Over the spatial axes, and a group of channels; one scale a channel (before opset 21: a group)."""
     x, affine = node.input(0), [node.input(1), node.input(2)]
-    node.require_dtype(x, *_REALS)
     if x.type.rank < 2:
         raise Refusal(f"{node.op_type}: the input must have channels", f"shape {x.type.shape}", "repair the model")
     groups = None
@@ -216,16 +212,15 @@ def _repeated(node: OnnxNode, value: Value, count: int, times: int) -> Value:
     return node.emit(Reshape((count * times,)), spread, suffix=f"{value.name}.channels")
 
 
-@onnx_operator("MeanVarianceNormalization")
+@onnx_operator("MeanVarianceNormalization", types=FLOATS, kernels=("normalize",))
 def _import_mean_variance(node: OnnxNode) -> list[Value]:
     """ONNX adds 10⁻⁹ to the deviation: 10⁻¹⁸ below the root does the same for a constant tensor."""
     x = node.input(0)
-    node.require_dtype(x, *_REALS)
     axes = {normalize_axis(node, axis, x.type.rank) for axis in node.attr("axes", (0, 2, 3))}
     return [node.emit(Normalize(tuple(sorted(axes)), 1e-18), x)]
 
 
-@onnx_operator("LpNormalization")
+@onnx_operator("LpNormalization", types=FLOATS)
 def _import_lp(node: OnnxNode) -> list[Value]:
     """x / norm; zero where the norm is."""
     x, p = node.input(0), int(node.attr("p", 2))
@@ -238,7 +233,7 @@ def _import_lp(node: OnnxNode) -> list[Value]:
     return [node.emit(Binary("Div"), x, node.emit(Clamp(low=least), norm, suffix="nonzero"))]
 
 
-@onnx_operator("BatchNormalization")
+@onnx_operator("BatchNormalization", types=FLOATS)
 def _import_batch_normalization(node: OnnxNode) -> list[Value]:
     """A multiplication and an addition per channel, which fold_affine folds; in training mode by the batch."""
     if node.attr("training_mode", 0):

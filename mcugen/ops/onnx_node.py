@@ -88,11 +88,10 @@ class OnnxNode:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
         data = self.input(index).data
         if data is None:
-            raise Refusal(
-                f"{self.op_type}: {what} must be constant",
-                f"'{self.input(index).name}' is computed by the model",
-                "fold it before export, or fix the shapes it depends on with --dim",
-            )
+            name, sources = self.input(index).name, _sources(self.input(index))
+            found = f"'{name}' is computed by the model" + (f" from {', '.join(sources)}" if sources else "")
+            remedy = "fold it before export, fix the shapes it depends on with --dim, or inputs with --bind"
+            raise Refusal(f"{self.op_type}: {what} must be constant", found, remedy)
         return data
 
     def param(self, key: str, index: int) -> Array | None:
@@ -129,6 +128,19 @@ class OnnxNode:
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+
+
+def _sources(value: Value) -> list[str]:
+    """The model inputs of which `value` is computed, quoted, if all are such as shapes are made of: short integers."""
+    seen: dict[Value, None] = {value: None}
+    for found in (queue := [value]):
+        for v in found.producer.inputs if found.producer else ():
+            if v is not None and v.data is None and v not in seen:
+                seen[v] = None
+                queue.append(v)
+    inputs = [v for v in seen if v.producer is None]
+    small = all(v.type.dtype.is_integer and v.type.rank <= 1 for v in inputs)
+    return [f"'{v.name}'" for v in inputs] if small and value.producer is not None else []
 
 
 Importer = Callable[[OnnxNode], Sequence[Value]]
