@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, reshaped
