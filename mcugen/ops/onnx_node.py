@@ -131,7 +131,7 @@ class OnnxNode:
 
 
 def _sources(value: Value) -> list[str]:
-    """The model inputs of which `value` is computed, quoted, if all are such as shapes are made of: short integers."""
+    """The model inputs of which `value` is computed, quoted, if all are such as shapes are made of: integers, scalars."""
     seen: dict[Value, None] = {value: None}
     for found in (queue := [value]):
         for v in found.producer.inputs if found.producer else ():
@@ -139,7 +139,7 @@ def _sources(value: Value) -> list[str]:
                 seen[v] = None
                 queue.append(v)
     inputs = [v for v in seen if v.producer is None]
-    small = all(v.type.dtype.is_integer and v.type.rank <= 1 for v in inputs)
+    small = all(v.type.rank == 0 or (v.type.dtype.is_integer and v.type.rank == 1) for v in inputs)
     return [f"'{v.name}'" for v in inputs] if small and value.producer is not None else []
 
 
