@@ -18,7 +18,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.movement import Expand, Reshape, dense_strides, normalize_axis, reshaped
+from mcugen.ops.movement import Reshape, dense_strides, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.reduce import emit_reduce
@@ -188,7 +188,7 @@ def _import_trailing(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("InstanceNormalization", "GroupNormalization", types=FLOATS, kernels=("normalize",))
 def _import_channels(node: OnnxNode) -> list[Value]:
-    """Over the spatial axes, and a group of channels; one scale a channel (before opset 21: a group)."""
+    """Over the spatial axes, and a group of channels; one scale a channel."""
     x, affine = node.input(0), [node.input(1), node.input(2)]
     if x.type.rank < 2:
         raise Refusal(f"{node.op_type}: the input must have channels", f"shape {x.type.shape}", "repair the model")
@@ -199,17 +199,8 @@ def _import_channels(node: OnnxNode) -> list[Value]:
             found = f"{count} groups of {channels} channels"
             raise Refusal("GroupNormalization: groups must be of equal size", found, "repair the model")
         groups = (1, count)
-        if node.opset < 21:
-            affine = [_repeated(node, value, count, channels // count) for value in affine]
     op = Normalize(tuple(range(2, x.type.rank)), float(node.attr("epsilon", 1e-5)), groups)
     return [node.emit(op, x, *(_per_channel(node, value, x.type.rank) for value in affine))]
-
-
-def _repeated(node: OnnxNode, value: Value, count: int, times: int) -> Value:
-    """One number a group → one a channel."""
-    column = reshaped(node, value, (count, 1), f"{value.name}.column")
-    spread = node.emit(Expand((count, times)), column, suffix=f"{value.name}.spread")
-    return node.emit(Reshape((count * times,)), spread, suffix=f"{value.name}.channels")
 
 
 @onnx_operator("MeanVarianceNormalization", types=FLOATS, kernels=("normalize",))

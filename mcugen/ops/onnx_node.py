@@ -131,7 +131,7 @@ class OnnxNode:
 
 
 def _sources(value: Value) -> list[str]:
-    """The model inputs of which `value` is computed, quoted, if all are such as shapes are made of: integers, scalars."""
+    """The model inputs of which `value` is computed, quoted; none unless all could be shapes or parameters."""
     seen: dict[Value, None] = {value: None}
     for found in (queue := [value]):
         for v in found.producer.inputs if found.producer else ():
