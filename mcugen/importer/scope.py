@@ -14,7 +14,7 @@ from mcugen.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import data_inputs, find_body
+from mcugen.importer.functions import data_inputs, find_body, outputs_like
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, Capture, OnnxNode, Refusal, Support
@@ -171,7 +171,7 @@ class Scope:
             return folded
         importer = IMPORTERS.get((domain, node.op_type))
         support = SUPPORT.get((domain, node.op_type), Support())
-        if not support.keeps_halves:
+        if not support.keeps_halves or self._computes_halves(node, inputs):
             inputs = self._widened(node, inputs)
         if importer is not None:
             _check_types(node, support, inputs, self.opsets.get(domain, 1))
@@ -212,20 +212,27 @@ class Scope:
     # ----------------------------------------------------------------------------------------------- halves
 
     def _onnx_dtype(self, name: str, value: Value | None) -> DType | None:
-        return None if value is None else self.half(name) or value.type.dtype
+        if value is None or value.type.dtype is not DType.FLOAT32:
+            return None if value is None else value.type.dtype
+        return self.half(name) or DType.FLOAT32
 
     def _onnx_type(self, name: str, value: Value | None) -> TensorType | None:
         dtype = self._onnx_dtype(name, value)
         return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
 
+    def _computes_halves(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
+        """Whether a 16-bit float among the inputs is float32 here: then all of them must be."""
+        pairs = zip(node.input, inputs, strict=True)
+        return any(v is not None and v.type.dtype is DType.FLOAT32 and self.half(n) is not None for n, v in pairs)
+
     def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """16-bit floats as float32; the node's float32 results are then halves for ONNX, unless declared otherwise."""
+        """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes."""
         dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
         half = next((d for d in dtypes if d is not None and d.is_half), None)
         if half is not None:
-            types = {name: self.declared[name].dtype for name in node.output if name in self.declared}
-            marks = {name: types.get(name, half) for name in node.output if name}
-            self.halves.update({name: dtype for name, dtype in marks.items() if dtype.is_half})
+            same = [index for index, dtype in enumerate(dtypes) if dtype is half]
+            outputs = outputs_like(node, self.opsets.get(node.domain, 1), same)
+            self.halves.update(dict.fromkeys(outputs, half))
         return [v if v is None or not v.type.dtype.is_half else self._widen(v) for v in inputs]
 
     def _widen(self, value: Value) -> Value:

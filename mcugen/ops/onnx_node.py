@@ -86,13 +86,16 @@ class OnnxNode:
 
     def const(self, index: int, what: str) -> Array:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
-        data = self.input(index).data
-        if data is None:
-            name, sources = self.input(index).name, _sources(self.input(index))
-            found = f"'{name}' is computed by the model" + (f" from {', '.join(sources)}" if sources else "")
-            remedy = "fold it before export, fix the shapes it depends on with --dim, or inputs with --bind"
+        value = self.input(index)
+        if value.data is None:
+            sources = sorted(v.name for v in _sources(value))
+            if sources == [value.name]:
+                found = f"'{value.name}' is an input"
+            else:
+                found = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
+            remedy = "fix it at compile time: " + " ".join(f"--bind '{name}=...'" for name in sources)
             raise Refusal(f"{self.op_type}: {what} must be constant", found, remedy)
-        return data
+        return value.data
 
     def param(self, key: str, index: int) -> Array | None:
         """A parameter that is an attribute in older opsets and constant input `index` in newer ones, or None."""
@@ -130,17 +133,18 @@ class OnnxNode:
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
 
 
-def _sources(value: Value) -> list[str]:
-    """The model inputs of which `value` is computed, quoted; none unless all could be shapes or parameters."""
-    seen: dict[Value, None] = {value: None}
-    for found in (queue := [value]):
-        for v in found.producer.inputs if found.producer else ():
-            if v is not None and v.data is None and v not in seen:
-                seen[v] = None
-                queue.append(v)
-    inputs = [v for v in seen if v.producer is None]
-    small = all(v.type.rank == 0 or (v.type.dtype.is_integer and v.type.rank == 1) for v in inputs)
-    return [f"'{v.name}'" for v in inputs] if small and value.producer is not None else []
+def _sources(value: Value) -> set[Value]:
+    """The graph inputs on which a value depends."""
+    found, seen, todo = set(), {value}, [value]
+    while todo:
+        current = todo.pop()
+        if current.producer is None and current.data is None:
+            found.add(current)
+        inputs = current.producer.inputs if current.producer else ()
+        fresh = [v for v in inputs if v is not None and v not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return found
 
 
 Importer = Callable[[OnnxNode], Sequence[Value]]

@@ -66,10 +66,11 @@ def _schemas(domain: str) -> dict[str, list[onnx.defs.OpSchema]]:
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == domain:
             found.setdefault(schema.name, []).append(schema)
-    newest = {name: max(schemas, key=lambda s: s.since_version) for name, schemas in found.items()}
-    return {
-        name: schemas for name, schemas in found.items() if not newest[name].deprecated or (domain, name) in IMPORTERS
-    }
+    return {name: s for name, s in found.items() if (domain, name) in IMPORTERS or not _newest(s).deprecated}
+
+
+def _newest(schemas: list[onnx.defs.OpSchema]) -> onnx.defs.OpSchema:
+    return max(schemas, key=lambda s: s.since_version)
 
 
 def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema]) -> str:
