@@ -107,10 +107,12 @@ def _import_tfidf(node: OnnxNode) -> list[Value]:
     inputs = [node.emit(Reshape((1, *x.type.shape)), x, suffix="row") if x.type.rank == 1 else x]
     weights, width = np.asarray(node.attr("weights", ()), np.float32), max(columns) + 1
     if mode != "TF" and weights.size:
-        if weights.size < width:
-            found = f"{weights.size} for {width}"
-            raise Refusal("TfIdfVectorizer: every column must have a weight", found, "repair the model")
-        inputs.append(node.constant("weights", weights[:width]))
+        if weights.size != len(columns):
+            found = f"{weights.size} for {len(columns)}"
+            raise Refusal("TfIdfVectorizer: every n-gram must have a weight", found, "repair the model")
+        by_column = np.ones(width, np.float32)
+        by_column[columns] = weights
+        inputs.append(node.constant("weights", by_column))
     skips = min(max(int(node.attr("max_skip_count", 0)), 0), x.type.shape[-1])
     op = Ngrams(tuple(g for g, _ in kept), tuple(c for _, c in kept), width, skips, mode == "IDF")
     y = node.emit(op, *inputs, suffix="rows" if x.type.rank == 1 else "")
