@@ -2,6 +2,7 @@
 """Operator families. Importing this package registers every operator; a new family adds one name here."""
 
 from mcugen.ops import (
+    audio,
     bitcast,
     conv,
     conversion,
@@ -10,6 +11,7 @@ from mcugen.ops import (
     gather,
     matmul,
     movement,
+    ngrams,
     norm,
     order,
     padding,
@@ -25,6 +27,7 @@ from mcugen.ops import (
 )
 
 __all__ = [
+    "audio",
     "bitcast",
     "conv",
     "conversion",
@@ -33,6 +36,7 @@ __all__ = [
     "gather",
     "matmul",
     "movement",
+    "ngrams",
     "norm",
     "order",
     "padding",
