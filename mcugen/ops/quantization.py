@@ -12,8 +12,10 @@ from dataclasses import replace
 import numpy as np
 from onnx import helper
 
+from mcugen.errors import ModelError
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.ops.conv import IntegerConv, conv_window, has_fast_kernel
 from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize
 from mcugen.ops.fixedpoint import dequantize
 from mcugen.ops.movement import Pad
@@ -161,6 +163,8 @@ def _bias(node: OnnxNode, bias: Value, x_scale: Array, w_scale: Array, axis: int
 
 @onnx_operator("QLinearConv")
 def _import_qlinear_conv(node: OnnxNode) -> list[Value]:
+    if node.const(4, "weight scale").size > 1:
+        node.const(3, "weights with a scale for each channel")
     x, w = emit_dequantize(node, node.input(0), 1, "x"), emit_dequantize(node, node.input(3), 4, "w")
     scales = node.const(1, "input scale"), node.const(4, "weight scale")
     bias = _bias(node, node.input(8), *scales) if node.has(8) else None
@@ -230,7 +234,29 @@ def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> V
     return emit_dequantize(operand, value, 1, suffix)
 
 
-@onnx_operator("ConvInteger", "MatMulInteger")
+@onnx_operator("ConvInteger")
+def _import_conv_integer(node: OnnxNode) -> list[Value]:
+    """Constant weights with constant zero points, one a tensor, go the way of MatMulInteger."""
+    zeros = [node.inputs[i] for i in (2, 3) if node.has(i)]
+    if has_fast_kernel(node) and all(z is not None and z.is_constant and z.type.count == 1 for z in zeros):
+        return _import_integer_product(node)
+    node.require_dtype(node.input(0), DType.INT8, DType.UINT8)
+    node.require_dtype(node.input(1), DType.INT8, DType.UINT8)
+    channels = node.input(1).type.shape[0]
+    zeros = [
+        node.input(i) if node.has(i) else node.constant(f"zero{i}", np.zeros(1, node.input(i - 2).type.dtype.numpy))
+        for i in (2, 3)
+    ]
+    counts = [z.type.count for z in zeros if z is not None]
+    if counts[0] != 1 or counts[1] not in (1, channels):
+        raise ModelError(
+            "ConvInteger: zero points must be one a tensor, or one an output channel", f"{counts}", "repair the model"
+        )
+    op = IntegerConv(conv_window(node), groups=int(node.attr("group", 1)))
+    return [node.emit(op, node.input(0), node.input(1), *zeros)]
+
+
+@onnx_operator("MatMulInteger")
 def _import_integer_product(node: OnnxNode) -> list[Value]:
     """y = Σ (x − zx)(w − zw), int32: the float operator at scale 1, then a cast; convert_qdq makes it integer."""
     x, w = _integer_operand(node, 0, 2, "x"), _integer_operand(node, 1, 3, "w")
