@@ -3,6 +3,7 @@
 
 from mcugen.ops import (
     conv,
+    conv_transpose,
     conversion,
     elementwise,
     matmul,
@@ -18,6 +19,7 @@ from mcugen.ops import (
 
 __all__ = [
     "conv",
+    "conv_transpose",
     "conversion",
     "elementwise",
     "matmul",
