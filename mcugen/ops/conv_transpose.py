@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transposed convolution, and Col2Im, which is its sum without the product: every input element adds to many outputs."""
+"""Transposed convolution, and Col2Im: its sum without the product."""
 
 from __future__ import annotations
 
@@ -51,12 +51,10 @@ class Scatter(Operator):
         whole = [max(size, b + out) for size, b, out in zip(sizes, w.before, self.space, strict=True)]
         y = np.zeros((*first.shape[:2], *whole), first.dtype)
         for tap, part in parts.items():
-            at = [
-                slice(k * d, k * d + (n - 1) * s + 1, s)
-                for k, (n, _, s, d) in zip(tap, rows, strict=True)
-            ]
-            y[(..., *at)] += part
-        return y[(..., *(slice(b, b + out) for b, out in zip(w.before, self.space, strict=True)))]
+            at = [slice(k * d, k * d + (n - 1) * s + 1, s) for k, (n, _, s, d) in zip(tap, rows, strict=True)]
+            y[(slice(None), slice(None), *at)] += part
+        kept = [slice(b, b + out) for b, out in zip(w.before, self.space, strict=True)]
+        return y[(slice(None), slice(None), *kept)]
 
     def _emit(
         self,
@@ -108,7 +106,7 @@ class ConvTranspose(Scatter):
         filters = w.reshape(self.groups, -1, *w.shape[1:])
         parts = {}
         for tap in itertools.product(*map(range, kernel)):
-            part = np.einsum("ngc...,gco->ngo...", grouped, filters[(..., *tap)])
+            part = np.einsum("ngc...,gco->ngo...", grouped, filters[(*[slice(None)] * 3, *tap)])
             parts[tap] = part.reshape(x.shape[0], -1, *x.shape[2:])
         y = self._spread(parts, kernel)
         if len(arrays) > 2:
@@ -209,7 +207,11 @@ def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     wanted = node.attr("output_shape", None)
     if wanted or auto in ("SAME_UPPER", "SAME_LOWER"):
         # exporters also write batch and channels
-        out = tuple(int(v) for v in wanted[-rank:]) if wanted else tuple(n * s for n, s in zip(space, strides))
+        out = (
+            tuple(int(v) for v in wanted[-rank:])
+            if wanted
+            else tuple(n * s for n, s in zip(space, strides, strict=True))
+        )
         total = [max(f - o, 0) for f, o in zip(full, out, strict=True)]
         before = tuple(t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total)
     else:

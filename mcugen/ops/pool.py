@@ -260,16 +260,19 @@ class DirectPool(Pool):
         return patches.reshape(*patches.shape[: x.ndim], -1)
 
     def _reduced(self, sig: Signature, patches: Array, inside: Array) -> Array:
+        result: Array
         if self.function == "max":
             lowest = -np.inf if patches.dtype.kind == "f" else np.iinfo(patches.dtype).min
-            return np.where(inside, patches, patches.dtype.type(lowest)).max(-1)
-        if self.function == "lp":
+            result = np.where(inside, patches, patches.dtype.type(lowest)).max(-1)
+        elif self.function == "lp":
             power = patches.dtype.type(self.p)
-            return (np.abs(patches) ** power).sum(-1) ** (1 / power)
-        count: Array = np.ones((), patches.dtype)
-        for factor in self._taps(sig.input(0).shape[2:], *self.counted):
-            count = count[..., None] * factor
-        return patches.sum(-1) / count[..., None].astype(patches.dtype)
+            result = (np.abs(patches) ** power).sum(-1) ** (1 / power)
+        else:
+            count: Array = np.ones((), patches.dtype)
+            for factor in self._taps(sig.input(0).shape[2:], *self.counted):
+                count = count[..., None] * factor
+            result = patches.sum(-1) / count[..., None].astype(patches.dtype)
+        return result
 
     def _positions(self, shape: Shape) -> Array:
         """Of each element of a tensor."""
@@ -306,9 +309,7 @@ class DirectPool(Pool):
             "indices": bool(self.order),
             "p_norm": 0 if general else int(self.p),
         }
-        builder.emit(
-            node, "pool_direct", operands, params, code=code, variant=f"{self.function}_{rank}d_{x.dtype.tag}"
-        )
+        builder.emit(node, "pool_direct", operands, params, code=code, variant=f"{self.function}_{rank}d_{x.dtype.tag}")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from mcugen.lir.program import Param
 from mcugen.ops.movement import to_channels_last
 from mcugen.ops.onnx_node import OnnxNode
 
-
 _FARTHEST = 2**24
 """Strides, dilations and paddings beyond it are refused: positions must fit 32 bits."""
 
