@@ -104,9 +104,9 @@ class ConvTranspose(Scatter):
         kernel = w.shape[2:]
         grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
         filters = w.reshape(self.groups, -1, *w.shape[1:])
-        parts = {}
+        parts: dict[tuple[int, ...], Array] = {}
         for tap in itertools.product(*map(range, kernel)):
-            part = np.einsum("ngc...,gco->ngo...", grouped, filters[(*[slice(None)] * 3, *tap)])
+            part = np.einsum("ngc...,gco->ngo...", grouped, filters[:, :, :, *tap])
             parts[tap] = part.reshape(x.shape[0], -1, *x.shape[2:])
         y = self._spread(parts, kernel)
         if len(arrays) > 2:
