@@ -23,6 +23,7 @@ from mcugen.ops import (
     resize,
     scatter,
     softmax,
+    vision,
 )
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "resize",
     "scatter",
     "softmax",
+    "vision",
 ]

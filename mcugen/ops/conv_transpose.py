@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -106,7 +106,8 @@ class ConvTranspose(Scatter):
         filters = w.reshape(self.groups, -1, *w.shape[1:])
         parts: dict[tuple[int, ...], Array] = {}
         for tap in itertools.product(*map(range, kernel)):
-            part = np.einsum("ngc...,gco->ngo...", grouped, filters[:, :, :, *tap])
+            index: tuple[Any, ...] = (slice(None), slice(None), slice(None), *tap)
+            part = np.einsum("ngc...,gco->ngo...", grouped, filters[index])
             parts[tap] = part.reshape(x.shape[0], -1, *x.shape[2:])
         y = self._spread(parts, kernel)
         if len(arrays) > 2:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,8 +58,9 @@ class GridSample(Operator):
         y = np.zeros((len(x), points.shape[1], x.shape[1]), x.dtype)
         for chosen in itertools.product(*axes):
             weight = math.prod((w for _, w in chosen), start=np.ones((), x.dtype))
-            index = [np.clip(at, 0, n - 1) for (at, _), n in zip(chosen, x.shape[2:], strict=True)]
-            y += np.where(weight[..., None] == 0, 0, weight[..., None] * x[batch[:, None], :, *index])
+            at = [np.clip(i, 0, n - 1) for (i, _), n in zip(chosen, x.shape[2:], strict=True)]
+            index: tuple[Any, ...] = (batch[:, None], slice(None), *at)
+            y += np.where(weight[..., None] == 0, 0, weight[..., None] * x[index])
         return (np.moveaxis(y, 2, 1).reshape(sig.output.shape),)
 
     def _taps(self, g: Array, size: int) -> list[tuple[Array, Array]]:
@@ -78,9 +79,9 @@ class GridSample(Operator):
         at = np.where(at > -3, np.where(at < size + 3, at, real(size + 3)), real(-3))
         base = np.floor(at)
         t = at - base
-        weights = {"nearest": lambda: [np.ones_like(t)], "linear": lambda: [1 - t, t], "cubic": lambda: _cubic(t)}
+        weights = [np.ones_like(t)] if self.mode == "nearest" else [1 - t, t] if self.mode == "linear" else _cubic(t)
         taps = []
-        for step, weight in zip(_TAPS[self.mode], weights[self.mode](), strict=True):
+        for step, weight in zip(_TAPS[self.mode], weights, strict=True):
             index = base.astype(np.int64) + step
             if self.padding == "zeros":
                 weight = np.where((index >= 0) & (index < size), weight, real(0))
