@@ -328,7 +328,7 @@ def _import_conv_integer(node: OnnxNode) -> list[Value]:
     """Constant weights with constant zero points, one a tensor, go the way of MatMulInteger."""
     given = [node.input(i) for i in (2, 3) if node.has(i)]
     if has_fast_kernel(node) and all(z.is_constant and z.type.count == 1 for z in given):
-        return _import_integer_product(node)
+        return list(_import_integer_product(node))
     node.require_dtype(node.input(0), DType.INT8, DType.UINT8)
     node.require_dtype(node.input(1), DType.INT8, DType.UINT8)
     channels = node.input(1).type.shape[0]
