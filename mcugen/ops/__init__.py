@@ -5,10 +5,12 @@ from mcugen.ops import (
     audio,
     bitcast,
     conv,
+    conv_transpose,
     conversion,
     cumulative,
     elementwise,
     gather,
+    grid,
     matmul,
     movement,
     ngrams,
@@ -24,16 +26,19 @@ from mcugen.ops import (
     resize,
     scatter,
     softmax,
+    vision,
 )
 
 __all__ = [
     "audio",
     "bitcast",
     "conv",
+    "conv_transpose",
     "conversion",
     "cumulative",
     "elementwise",
     "gather",
+    "grid",
     "matmul",
     "movement",
     "ngrams",
@@ -49,4 +54,5 @@ __all__ = [
     "resize",
     "scatter",
     "softmax",
+    "vision",
 ]
