@@ -51,7 +51,9 @@ def _merge_inplace(program: Program) -> list[Region]:
     for index, instr in enumerate(program.instrs):
         for out_role, in_role in instr.inplace:
             target, source = instr.operand(out_role).buffer, instr.operand(in_role).buffer
-            if not source.planned or not _may_merge(instr, index, region_of[target], region_of[source]):
+            if not (source.planned and target.planned) or not _may_merge(
+                instr, index, region_of[target], region_of[source]
+            ):
                 continue
             if target.nbytes > source.nbytes:
                 continue

@@ -641,8 +641,3 @@ def _import_where(node: OnnxNode) -> list[Value]:
     values = _operands(node)
     _require_one_dtype(node, values[1:])
     return [emit_elementwise(node, Where(), *values)]
-
-
-@onnx_operator("Identity", "Dropout")
-def _import_identity(node: OnnxNode) -> list[Value]:
-    return [node.input(0)]
