@@ -24,7 +24,7 @@ from mcugen.errors import McugenError, UsageError
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.lir.printer import print_program
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.report.accuracy import compare, run_onnxruntime
 from mcugen.report.figures import Report, measured, require_fit
 from mcugen.report.listing import operator_table, print_board, print_boards, print_model
@@ -58,6 +58,7 @@ Json = Annotated[
     str,
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
+Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
 PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
 
 
@@ -79,6 +80,7 @@ def compile_command(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
     quiet: Quiet = False,
@@ -86,7 +88,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = compile_model(model, board, _options(name, dim, bind, state), trace)
+    compiled = compile_model(model, board, _options(name, dim, bind, state, optimize), trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -109,12 +111,13 @@ def report(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, optimize))
     samples = _samples(compiled, data, pixel_scale)
     count = len(samples.inputs)
     with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
@@ -142,11 +145,12 @@ def run(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, optimize))
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
@@ -161,13 +165,14 @@ def inspect(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
     json_: Json = "",
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = compile_model(model, board, _options("", dim, bind, state))
+    compiled = compile_model(model, board, _options("", dim, bind, state, optimize))
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
@@ -215,14 +220,17 @@ def main() -> None:
         sys.exit(0)
 
 
-def _options(name: str, dims: list[str] | None, bind: list[str] | None, state: list[str] | None) -> CompileOptions:
+def _options(
+    name: str, dims: list[str] | None, bind: list[str] | None, state: list[str] | None, optimize: str
+) -> CompileOptions:
     bound = {}
     for text in dims or []:
         key, _, size = text.rpartition("=")
         if not key or not size.isdecimal() or not int(size):
             raise UsageError("--dim must read NAME=SIZE with a positive size", f"'{text}'", "e.g. --dim batch=1")
         bound[key] = int(size)
-    return CompileOptions(name=name, dims=bound, bound=_bound(bind or []), states=_states(state or []))
+    values, states = _bound(bind or []), _states(state or [])
+    return CompileOptions(name=name, dims=bound, bound=values, states=states, optimize=optimize)
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+GOALS = ("balanced", "speed", "ram", "flash")
+"""What generated code may be made for, where it has a choice."""
+
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -16,16 +19,19 @@ class CompileOptions:
 
     `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
+    `optimize` is one of GOALS.
     """
 
     name: str = ""
     dims: Mapping[str, int] = field(default_factory=dict)
     bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+    optimize: str = GOALS[0]
 
     def describe(self) -> str:
         """The options that shape the generated code, for its banner."""
         dims = ", ".join(f"{key}={size}" for key, size in sorted(self.dims.items()))
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
+        parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

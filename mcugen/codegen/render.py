@@ -155,6 +155,7 @@ def _environment() -> jinja2.Environment:
     )
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
+    env.filters["literal"] = c_param
     return env
 
 

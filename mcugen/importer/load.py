@@ -86,6 +86,9 @@ def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 def _opset(model: onnx.ModelProto, place: str) -> int:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     newest = onnx.defs.onnx_opset_version()
+    if not versions and not any(node.domain in ("", "ai.onnx") for node in model.graph.node):
+        model.opset_import.append(onnx.helper.make_opsetid("", newest))  # only operators of other domains
+        return int(newest)
     if not versions or not OLDEST_OPSET <= versions[0] <= newest:
         found = f"opset {versions[0]}" if versions else "none"
         raise ModelError(f"{place}: the opset must be {OLDEST_OPSET} to {newest}", found, "export with another opset")

@@ -16,7 +16,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
 from mcugen.importer.functions import find_body
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, KEEP_HALVES, Body, Capture, OnnxNode, Refusal
+from mcugen.ops.onnx_node import IMPORTERS, KEEP_HALVES, TAKE_STRINGS, Body, Capture, OnnxNode, Refusal
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -38,6 +38,8 @@ class Scope:
     refusals: list[str] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)
     """Constants of element types that C does not have."""
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Constant strings, for operators that need only their positions."""
     place: str = ""
     """Of which composite operator this is the body, for messages; and a prefix of value names."""
     outer: Scope | None = None
@@ -71,6 +73,10 @@ class Scope:
             dtype = DType.of(array)
         except ValueError:
             self.strange[name] = array.dtype.name
+            if array.dtype.kind in "OSU":
+                self.texts[name] = tuple(
+                    v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in array.reshape(-1)
+                )
             return None
         stored = np.ascontiguousarray(array).astype(dtype.numpy).reshape(array.shape)
         return self.graph.constant(self.place + name, stored, dtype=dtype)
@@ -96,7 +102,7 @@ class Scope:
             return self._fail(
                 node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model."
             )
-        inputs = tuple(self.lookup(name) if name else None for name in node.input)
+        inputs = tuple(self._actual(node, name) if name else None for name in node.input)
         missing = [n for n, v in zip(node.input, inputs, strict=True) if n and v is None]
         strange = [f"'{name}' is {self.strange[name]}" for name in missing if name in self.strange]
         if strange:
@@ -126,6 +132,12 @@ class Scope:
         for name, value in zip(node.output, results, strict=False):
             if name:
                 self.env[name] = self._without_elements(name, value)
+
+    def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
+        """The value of an input; of constant strings their positions, if the operator wants no more."""
+        if name in self.texts and (node.domain, node.op_type) in TAKE_STRINGS:
+            return self.graph.constant(f"{self.place}{name}", np.arange(len(self.texts[name]), dtype=np.int64))
+        return self.lookup(name)
 
     def _without_elements(self, name: str, value: Value | None) -> Value | None:
         """A tensor without elements is known: nothing computes it."""
@@ -170,6 +182,7 @@ class Scope:
             self.opsets.get(domain, 1),
             tuple(self._onnx_dtype(name, v) for name, v in zip(node.input, inputs, strict=True)),
             tuple(self.declared.get(name) for name in node.output),
+            {index: self.texts[name] for index, name in enumerate(node.input) if name in self.texts},
         )
 
     def _attribute(self, attribute: onnx.AttributeProto) -> object:

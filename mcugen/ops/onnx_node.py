@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +67,8 @@ class OnnxNode:
     """ONNX element types of the inputs."""
     declared: tuple[TensorType | None, ...] = ()
     """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
+    texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By input index: the strings of which the input's value holds the positions (`takes_strings`)."""
 
     def has(self, index: int) -> bool:
         """Whether input `index` is given."""
@@ -141,14 +143,25 @@ KEEP_HALVES: set[tuple[str, str]] = set()
 """Operators that take 16-bit floats as they are stored."""
 
 
-def onnx_operator(*op_types: str, domain: str = "", keeps_halves: bool = False) -> Callable[[Importer], Importer]:
-    """Registers the importer of ONNX operators. `keeps_halves`: it takes 16-bit floats as they are stored."""
+TAKE_STRINGS: set[tuple[str, str]] = set()
+"""Operators that take a constant list of strings (class names), as int64 positions in the list."""
+
+
+def onnx_operator(
+    *op_types: str, domain: str = "", keeps_halves: bool = False, takes_strings: bool = False
+) -> Callable[[Importer], Importer]:
+    """Registers the importer of ONNX operators.
+
+    `keeps_halves`: it takes 16-bit floats as they are stored; `takes_strings`: constant strings as positions.
+    """
 
     def register(importer: Importer) -> Importer:
         for op_type in op_types:
             IMPORTERS[domain, op_type] = importer
             if keeps_halves:
                 KEEP_HALVES.add((domain, op_type))
+            if takes_strings:
+                TAKE_STRINGS.add((domain, op_type))
         return importer
 
     return register
