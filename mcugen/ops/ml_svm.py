@@ -150,8 +150,8 @@ class Duels(Operator):
         return (TensorType((k.shape[0], rho.count)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Pair by pair."""
-        k, c, rho, first = arrays
+        """Pair by pair, in double: the kernel's sum is compensated."""
+        k, c, rho, first = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays)
         own = [slice(a, b) for a, b in pairwise(first.tolist())]
         columns = [k[:, own[i]] @ c[j - 1, own[i]] + k[:, own[j]] @ c[i, own[j]] for i, j in _pairs(len(own))]
         return ((np.stack(columns, 1) + rho).astype(np.float32),)
@@ -288,15 +288,10 @@ def _import_svm_classifier(node: OnnxNode) -> list[Value]:
         raise Refusal("SVMClassifier: each pair of classes needs coefficients and rho", found, "repair the model")
     values = _kernel_values(node, x, _support_vectors(node, x, sum(sizes)))
     weights, rho = weights.reshape(len(classes) - 1, -1), rho[:pairs]
-    if len(classes) == 2:
-        duels = emit_dense(node, values, weights, rho, "duel")
-        first, second = classes.labels
-        label = classes.binary(node, duels, 0.0, first, second)
-    else:
-        starts = node.constant("first", np.cumsum([0, *sizes]).astype(np.int32))
-        constants = [float32_constant(node, "coefficients", weights), float32_constant(node, "rho", rho), starts]
-        duels = node.emit(Duels(), values, *constants, suffix="duels")
-        label = classes.at(node, classes.emit(node, Winner(len(classes)), duels, suffix="winner"))
+    starts = node.constant("first", np.cumsum([0, *sizes]).astype(np.int32))
+    constants = [float32_constant(node, "coefficients", weights), float32_constant(node, "rho", rho), starts]
+    duels = node.emit(Duels(), values, *constants, suffix="duels")
+    label = classes.at(node, classes.emit(node, Winner(len(classes)), duels, suffix="winner"))
     return [label, _pair_scores(of_scores(node), duels, len(classes), post)]
 
 
