@@ -9,11 +9,11 @@ from mcugen.hir.graph import Value
 from mcugen.ops.matmul import Dense
 from mcugen.ops.ml_scores import (
     Classes,
-    complement,
     float32_constant,
     floats,
     ml_operator,
     of_scores,
+    of_two,
     post_transform_of,
     rows,
     transformed,
@@ -54,7 +54,8 @@ def _import_linear_classifier(node: OnnxNode) -> list[Value]:
     after = of_scores(node)
     if targets > 1:
         return [classes.top(node, scores), transformed(after, scores, post)]
-    two = len(classes) == 2
-    negative, positive = classes.labels if two else (0, 1)
+    if len(classes) != 2:
+        raise Refusal("LinearClassifier: one score is for two classes", f"{len(classes)}", "repair the model")
+    negative, positive = classes.labels
     label = classes.binary(node, scores, 0.0, positive, negative)
-    return [label, complement(after, scores, post) if two else transformed(after, scores, post)]
+    return [label, of_two(after, scores, post, is_probability=True)]

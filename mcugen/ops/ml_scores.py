@@ -192,10 +192,16 @@ def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tupl
     return node.emit(Binary("Add"), both, float32_constant(node, "terms", [terms]), suffix="shifted")
 
 
-def complement(node: OnnxNode, score: Value, post: str) -> Value:
-    """[N, 1] → [1 − s, s], which ONNX Runtime transforms no further."""
+def of_two(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Value:
+    """The score of the second class [N, 1] → those of both, as ONNX Runtime does it.
+
+    [1 − s, s] if it is a probability, else [−s, s]; of the transforms, only the logistic function is applied.
+    """
     if post == "PROBIT":
         raise Refusal(f"{node.op_type}: PROBIT needs a score for each class", "one score for two", "export both scores")
+    if post == "LOGISTIC" or not is_probability:
+        opposite = pair(node, score, (-1, 1), (0, 0))
+        return transformed(node, opposite, post) if post == "LOGISTIC" else opposite
     return pair(node, score, (-1, 1), (1, 0))
 
 

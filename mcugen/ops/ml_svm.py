@@ -23,13 +23,12 @@ from mcugen.ops.ml_linear import emit_dense
 from mcugen.ops.ml_scores import (
     Classes,
     Threshold,
-    complement,
     float32_constant,
     floats,
     ints,
     ml_operator,
     of_scores,
-    pair,
+    of_two,
     post_transform_of,
     rows,
     transformed,
@@ -307,7 +306,7 @@ def _pair_scores(node: OnnxNode, duels: Value, classes: int, post: str) -> Value
         return transformed(node, node.emit(Coupling(classes), duels, *parameters, suffix="coupled"), post)
     if classes > 2:
         return transformed(node, duels, post)
-    return pair(node, duels, (-1, 1), (0, 0)) if post == "NONE" else complement(node, duels, post)
+    return of_two(node, duels, post, is_probability=post != "NONE")
 
 
 def _linear(node: OnnxNode, classes: Classes, x: Value, post: str) -> list[Value]:

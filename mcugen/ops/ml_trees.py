@@ -22,11 +22,11 @@ from mcugen.ops.ml_scores import (
     POST_TRANSFORMS,
     Classes,
     as_float,
-    complement,
     floats,
     ints,
     ml_operator,
     of_scores,
+    of_two,
     pair,
     post_transform_of,
     rows,
@@ -51,7 +51,8 @@ _COMBINE = {
 class Trees(Operator):
     """y[n, t] = base[t] + sum (average, …) over trees of the weights for t of the leaf that x[n] reaches.
 
-    Targets to which no reached leaf contributes are 0 before the base is added; NaN if `marks_unscored`.
+    Targets to which no reached leaf contributes are 0 before the base is added; NaN if `marks_unscored`. (ONNX
+    Runtime forgets to add the base to such targets of a regressor.)
     """
 
     mnemonic: ClassVar[str] = "trees"
@@ -429,12 +430,7 @@ def _two_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value, pos
     after = of_scores(node)
     score = as_float(after, score)
     if own == 0 and len(base) < 2:
-        if positive:
-            return [label, complement(after, score, post)]
-        if post == "PROBIT":
-            return [label, complement(after, score, post)]
-        opposite = pair(after, score, (-1, 1), (0, 0))
-        return [label, transformed(after, opposite, post if post == "LOGISTIC" else "NONE")]
+        return [label, of_two(after, score, post, positive)]
     alone = pair(after, score, (1, 0) if own == 0 else (0, 1), (0, 0))
     return [label, transformed(after, alone, post)]
 
