@@ -156,7 +156,9 @@ class Trees(Operator):
             (role, Access.IN, builder.const(f"{node.output.name}.{role}", data))
             for role, data in (tables | more).items()
         ]
-        params |= {"nodes": count, "trees": len(forest.roots), "each": len(forest.leaves[0])}
+        params |= {"nodes": count, "trees": len(forest.roots)}
+        if shape == "even":
+            params["each"] = len(forest.leaves[0])
         operands = [operands[0], *consts, *operands[1:]]
         builder.emit(node, "trees_table", operands, params, code=code, variant=x.dtype.tag, note=self._note(node))
 
