@@ -15,12 +15,13 @@ import onnx
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.golden import golden_sample
+from mcugen.codegen.golden import first_state, golden_sample
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.render import Provenance, render
 from mcugen.codegen.write import write_folder
 from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
@@ -34,6 +35,8 @@ from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
+from mcugen.plugins import load_plugin
+from mcugen.report.accuracy import run_onnxruntime
 from mcugen.report.figures import Report, count_parameters, describe
 from mcugen.simulate import Execution, simulate
 
@@ -145,6 +148,28 @@ class CompiledModel:
         outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
         return {e.name: np.stack([o[e.name] for o in outputs]) for e in self.program.outputs}
 
+    @property
+    def reference_name(self) -> str:
+        """Whose results `reference` gives: onnxruntime knows only ONNX's own operators."""
+        known = all(onnx.defs.has(n.op_type, n.domain) for n in self.model.graph.node)
+        return "ONNX Runtime" if known else "numpy"
+
+    def reference(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> list[dict[str, Array]]:
+        """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
+        options = self.options
+        if self.reference_name == "ONNX Runtime":
+            return run_onnxruntime(self.model, samples, progress, options.bound, options.states)
+        kept = {v.name: first_state(v.type) for v in self.graph.inputs if v.name in options.states.values()}
+        results = []
+        for count, sample in enumerate(samples, 1):
+            results.append(interpret(self.graph, kept | dict(sample)))
+            kept = {target: results[-1][source] for source, target in options.states.items()}
+            if progress:
+                progress(count)
+        return results
+
     def simulate(
         self,
         samples: Sequence[Mapping[str, Array]],
@@ -177,6 +202,8 @@ def compile_model(
     if options.optimize not in GOALS:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
     target = board if isinstance(board, Board) else load_board(board)
+    for plugin in options.plugins:
+        load_plugin(plugin)
     proto, sha256, file = _load(model)
     name = identifier(options.name or Path(file).stem)
     graph = import_model(proto, name, options.dims, options.bound)

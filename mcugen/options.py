@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -19,6 +20,7 @@ class CompileOptions:
 
     `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
+    `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS.
     """
 
@@ -26,6 +28,7 @@ class CompileOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[str | Path, ...] = ()
     optimize: str = GOALS[0]
 
     def describe(self) -> str:
@@ -33,5 +36,6 @@ class CompileOptions:
         dims = ", ".join(f"{key}={size}" for key, size in sorted(self.dims.items()))
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
+        parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

@@ -2,9 +2,12 @@
 """Operator families. Importing this package registers every operator; a new family adds one name here."""
 
 from mcugen.ops import (
+    bitcast,
     conv,
     conversion,
+    cumulative,
     elementwise,
+    gather,
     matmul,
     ml_linear,
     ml_preprocessing,
@@ -13,18 +16,25 @@ from mcugen.ops import (
     ml_trees,
     movement,
     norm,
+    order,
+    padding,
+    pattern,
     pointwise,
     pool,
     quantization,
     reduce,
     resize,
+    scatter,
     softmax,
 )
 
 __all__ = [
+    "bitcast",
     "conv",
     "conversion",
+    "cumulative",
     "elementwise",
+    "gather",
     "matmul",
     "ml_linear",
     "ml_preprocessing",
@@ -33,10 +43,14 @@ __all__ = [
     "ml_trees",
     "movement",
     "norm",
+    "order",
+    "padding",
+    "pattern",
     "pointwise",
     "pool",
     "quantization",
     "reduce",
     "resize",
+    "scatter",
     "softmax",
 ]

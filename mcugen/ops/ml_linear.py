@@ -38,13 +38,13 @@ def _scores(node: OnnxNode, x: Value, targets: int) -> Value:
     return emit_dense(node, x, coefficients.reshape(targets, features), bias, "scores")
 
 
-@ml_operator("LinearRegressor")
+@ml_operator("LinearRegressor", kernels=("dense_f32",))
 def _import_linear_regressor(node: OnnxNode) -> list[Value]:
     scores = _scores(node, rows(node), int(node.attr("targets", 1)))
     return [transformed(node, scores, post_transform_of(node))]
 
 
-@ml_operator("LinearClassifier")
+@ml_operator("LinearClassifier", kernels=("dense_f32", "arg"))
 def _import_linear_classifier(node: OnnxNode) -> list[Value]:
     """One score: its sign decides between two classes. More: the greatest wins."""
     classes, post = Classes.of(node, "classlabels_ints"), post_transform_of(node)

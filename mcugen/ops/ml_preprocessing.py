@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,8 +17,9 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.gather import emit_taken, require_integers
 from mcugen.ops.ml_scores import Threshold, as_float, describe_names, floats, ints, ml_operator
-from mcugen.ops.movement import Concat, Movement, Pad, Reshape, Slice
+from mcugen.ops.movement import Concat, Pad, Reshape, Slice, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 from mcugen.ops.pointwise import Binary, Unary
 from mcugen.ops.reduce import Reduce
@@ -44,7 +45,7 @@ def _per_feature(node: OnnxNode, x: Value, values: Array, suffix: str) -> Value:
     return node.constant(suffix, values.reshape(shape))
 
 
-@ml_operator("Scaler")
+@ml_operator("Scaler", kernels=("elementwise",))
 def _import_scaler(node: OnnxNode) -> list[Value]:
     """(x − offset) · scale, in double where x is."""
     x = node.input(0)
@@ -73,7 +74,7 @@ class UnlessZero(Elementwise):
         return f"({args[0]} == 0.0f ? 1.0f : {args[0]})"
 
 
-@ml_operator("Normalizer")
+@ml_operator("Normalizer", kernels=("reduce", "elementwise"))
 def _import_normalizer(node: OnnxNode) -> list[Value]:
     """Rows divided by their greatest element, or by their L1 or L2 norm; rows of zeros stay."""
     x = node.input(0)
@@ -90,7 +91,7 @@ def _import_normalizer(node: OnnxNode) -> list[Value]:
     return [node.emit(Binary("Div"), x, node.emit(UnlessZero(), size, suffix="divisor"))]
 
 
-@ml_operator("Binarizer")
+@ml_operator("Binarizer", kernels=("elementwise",))
 def _import_binarizer(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, *_NUMBERS)
@@ -122,7 +123,7 @@ class Impute(Elementwise):
         return f"({x} == {missing} ? {args[1]} : {x})"
 
 
-@ml_operator("Imputer")
+@ml_operator("Imputer", kernels=("elementwise",))
 def _import_imputer(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, *_NUMBERS)
@@ -139,7 +140,7 @@ def _import_imputer(node: OnnxNode) -> list[Value]:
     return [node.emit(Impute(missing), x, substitutes)]
 
 
-@ml_operator("OneHotEncoder")
+@ml_operator("OneHotEncoder", kernels=("elementwise",), limits="integer categories; unknown ones give zeros")
 def _import_one_hot(node: OnnxNode) -> list[Value]:
     """A new last axis of categories, 1 where x is the category. Unknown ones give zeros: C cannot fail here."""
     x, categories = node.input(0), ints(node, "cats_int64s")
@@ -153,7 +154,7 @@ def _import_one_hot(node: OnnxNode) -> list[Value]:
     return [node.emit(Cast(DType.FLOAT32), node.emit(Binary("Equal"), x, known, suffix="equal"))]
 
 
-@ml_operator("FeatureVectorizer")
+@ml_operator("FeatureVectorizer", kernels=("copy",))
 def _import_feature_vectorizer(node: OnnxNode) -> list[Value]:
     """Rows side by side in float32, each input cut or filled with zeros to its declared size."""
     sizes = ints(node, "inputdimensions")
@@ -178,54 +179,13 @@ def _import_feature_vectorizer(node: OnnxNode) -> list[Value]:
 # ------------------------------------------------------------------------------------------------- look-ups
 
 
-@dataclass(frozen=True)
-class TakeLast(Movement):
-    """y[…, j] = x[…, i[j]]; positions outside are moved to the nearest inside."""
-
-    mnemonic: ClassVar[str] = "take_last"
-
-    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The last axis becomes that of the positions."""
-        x, i = inputs
-        assert x is not None and i is not None
-        return (x.with_shape((*x.shape[:-1], i.count)),)
-
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.take."""
-        x, i = arrays
-        return (np.take(x, np.clip(i.reshape(-1), 0, x.shape[-1] - 1), -1),)
-
-    def lower(self, node: Node, builder: Builder) -> None:
-        """Rows of `depth` elements."""
-        x, i = node.input(0).type, node.input(1).type
-        params: dict[str, Param] = {"rows": x.count // x.shape[-1], "depth": x.shape[-1], "count": i.count}
-        operands: list[tuple[str, Access, Buffer]] = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("i", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        builder.emit(node, "take_last", operands, params, variant=x.dtype.tag)
-
-
-@ml_operator("ArrayFeatureExtractor", takes_strings=True)
+@ml_operator("ArrayFeatureExtractor", kernels=("gather", "copy"), takes_strings=True)
 def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
-    """Of constant strings (class names) the positions are taken: see ml_scores."""
-    x, i = node.input(0), node.input(1)
-    node.require_dtype(i, DType.INT64)
-    if not x.type.rank or not x.type.count or not i.type.count:
-        raise Refusal("ArrayFeatureExtractor: there must be something to take", f"{x.type.shape}", "repair the model")
-    if x.type.rank == 1:
-        x = node.emit(Reshape((1, *x.type.shape)), x, suffix="row")
-    depth = x.type.shape[-1]
-    if i.data is not None and not 0 <= i.data.min() <= i.data.max() < depth:
-        found = f"{i.data.min()} to {i.data.max()} of {depth}"
-        raise Refusal("ArrayFeatureExtractor: positions must lie within the last axis", found, "repair the model")
-    if i.data is not None and i.type.count == 1:
-        before = x.type.shape[:-1]
-        start = (0,) * len(before)
-        return [node.emit(Slice((*start, int(i.data.reshape(-1)[0])), (*before, 1), (1,) * x.type.rank), x)]
-    origin = (*describe_names(node.texts.get(0, ())), node.name or node.outputs[0])
-    return [node.graph.add(TakeLast(), [x, i], origin, names=node.outputs[:1]).output]
+    """Features of the last axis; a vector is one row. Of constant strings the positions: see ml_scores."""
+    x, indices = node.input(0), require_integers(node, 1)
+    named = replace(node, name=", ".join((*describe_names(node.texts.get(0, ())), node.name or node.outputs[0])))
+    x = reshaped(node, x, (1, *x.type.shape)[-max(x.type.rank, 2) :])
+    return [emit_taken(named, x, x.type.rank - 1, reshaped(node, indices, (indices.type.count,), "flat"))]
 
 
 @dataclass(frozen=True)
@@ -267,7 +227,7 @@ class Translate(Operator):
         builder.emit(node, "translate", operands, params, code=code, variant=f"{x.dtype.tag}_{values.dtype.tag}")
 
 
-@ml_operator("LabelEncoder")
+@ml_operator("LabelEncoder", kernels=("translate",), limits="numeric keys; strings as values become positions")
 def _import_label_encoder(node: OnnxNode) -> list[Value]:
     """Numbers to numbers. Strings as values are their positions among them, -1 if the key is unknown."""
     x = node.input(0)
@@ -313,13 +273,13 @@ def _default(node: OnnxNode, values: Array) -> Array:
 # ------------------------------------------------------------------------------------------- maps and strings
 
 
-@ml_operator("ZipMap")
+@ml_operator("ZipMap", limits="the tensor in place of dictionaries")
 def _import_zip_map(node: OnnxNode) -> list[Value]:
     """The tensor of which it would make dictionaries."""
     return [node.input(0)]
 
 
-@ml_operator("CategoryMapper", "DictVectorizer", "CastMap")
+@ml_operator("CategoryMapper", "DictVectorizer", "CastMap", limits="refused: strings")
 def _import_strings(node: OnnxNode) -> list[Value]:
     found = "strings or dictionaries"
     raise Refusal(f"{node.op_type}: only numbers can be computed", found, "encode them as numbers before the model")

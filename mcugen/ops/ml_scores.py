@@ -30,9 +30,11 @@ POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """By their numbers in TreeEnsemble."""
 
 
-def ml_operator(*op_types: str, takes_strings: bool = False) -> Callable[[Importer], Importer]:
+def ml_operator(
+    *op_types: str, kernels: Sequence[str] = (), limits: str = "", takes_strings: bool = False
+) -> Callable[[Importer], Importer]:
     """Registers the importer of operators of domain ai.onnx.ml."""
-    return onnx_operator(*op_types, domain="ai.onnx.ml", takes_strings=takes_strings)
+    return onnx_operator(*op_types, domain="ai.onnx.ml", kernels=kernels, limits=limits, takes_strings=takes_strings)
 
 
 def rows(node: OnnxNode, keep_double: bool = False) -> Value:

@@ -257,7 +257,7 @@ class Coupling(Operator):
 # --------------------------------------------------------------------------------------------------- import
 
 
-@ml_operator("SVMRegressor")
+@ml_operator("SVMRegressor", kernels=("rbf", "dense_f32"))
 def _import_svm_regressor(node: OnnxNode) -> list[Value]:
     """ONNX Runtime applies no post-transform, and no kernel function without support vectors."""
     x, count = rows(node), int(node.attr("n_supports", 0))
@@ -270,7 +270,7 @@ def _import_svm_regressor(node: OnnxNode) -> list[Value]:
     return [node.emit(Threshold(0.0, 1.0, -1.0), score) if node.attr("one_class", 0) else score]
 
 
-@ml_operator("SVMClassifier")
+@ml_operator("SVMClassifier", kernels=("rbf", "dense_f32", "svm_duels", "svm_winner", "svm_coupling"))
 def _import_svm_classifier(node: OnnxNode) -> list[Value]:
     classes, post = Classes.of(node, "classlabels_ints"), post_transform_of(node)
     sizes, rho = ints(node, "vectors_per_class"), floats(node, "rho")

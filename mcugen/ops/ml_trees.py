@@ -322,7 +322,7 @@ def _finished(node: OnnxNode, scores: Value, post: str, dtype: DType) -> Value:
     return result if dtype is DType.FLOAT32 else node.emit(Cast(dtype), result, suffix="wide")
 
 
-@ml_operator("TreeEnsembleRegressor")
+@ml_operator("TreeEnsembleRegressor", kernels=("trees_table", "trees_code"))
 def _import_regressor(node: OnnxNode) -> list[Value]:
     x, targets, post = rows(node, keep_double=True), _targets(node), post_transform_of(node)
     aggregate = str(node.attr("aggregate_function", "SUM"))
@@ -332,7 +332,7 @@ def _import_regressor(node: OnnxNode) -> list[Value]:
     return [_finished(node, node.emit(op, x, suffix="scores"), post, DType.FLOAT32)]
 
 
-@ml_operator("TreeEnsemble")
+@ml_operator("TreeEnsemble", kernels=("trees_table", "trees_code"))
 def _import_ensemble(node: OnnxNode) -> list[Value]:
     x, targets = rows(node, keep_double=True), _targets(node)
     aggregate, post = int(node.attr("aggregate_function", 1)), int(node.attr("post_transform", 0))
@@ -381,7 +381,7 @@ def _member_sets(values: Sequence[float]) -> list[tuple[float, ...]]:
 # ----------------------------------------------------------------------------------------------- classifiers
 
 
-@ml_operator("TreeEnsembleClassifier")
+@ml_operator("TreeEnsembleClassifier", kernels=("trees_table", "trees_code", "arg"))
 def _import_classifier(node: OnnxNode) -> list[Value]:
     classes, post = Classes.of(node, "classlabels_int64s"), post_transform_of(node)
     x = rows(node, keep_double=True)

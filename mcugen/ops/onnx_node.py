@@ -88,14 +88,16 @@ class OnnxNode:
 
     def const(self, index: int, what: str) -> Array:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
-        data = self.input(index).data
-        if data is None:
-            raise Refusal(
-                f"{self.op_type}: {what} must be constant",
-                f"'{self.input(index).name}' is computed by the model",
-                "fold it before export, or fix the shapes it depends on with --dim",
-            )
-        return data
+        value = self.input(index)
+        if value.data is None:
+            sources = sorted(v.name for v in _sources(value))
+            if sources == [value.name]:
+                found = f"'{value.name}' is an input"
+            else:
+                found = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
+            remedy = "fix it at compile time: " + " ".join(f"--bind '{name}=...'" for name in sources)
+            raise Refusal(f"{self.op_type}: {what} must be constant", found, remedy)
+        return value.data
 
     def param(self, key: str, index: int) -> Array | None:
         """A parameter that is an attribute in older opsets and constant input `index` in newer ones, or None."""
@@ -133,35 +135,71 @@ class OnnxNode:
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
 
 
+def _sources(value: Value) -> set[Value]:
+    """The graph inputs on which a value depends."""
+    found, seen, todo = set(), {value}, [value]
+    while todo:
+        current = todo.pop()
+        if current.producer is None and current.data is None:
+            found.add(current)
+        inputs = current.producer.inputs if current.producer else ()
+        fresh = [v for v in inputs if v is not None and v not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return found
+
+
 Importer = Callable[[OnnxNode], Sequence[Value]]
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 """(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs."""
 
 
-KEEP_HALVES: set[tuple[str, str]] = set()
-"""Operators that take 16-bit floats as they are stored."""
+FLOAT = (DType.FLOAT32,)
+FLOATS = (DType.FLOAT32, DType.FLOAT64)
+SIGNED = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
+UNSIGNED = (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64)
+INTEGERS = (*SIGNED, *UNSIGNED)
+NUMBERS = (*FLOATS, *INTEGERS)
 
 
-TAKE_STRINGS: set[tuple[str, str]] = set()
-"""Operators that take a constant list of strings (class names), as int64 positions in the list."""
+@dataclass(frozen=True)
+class Support:
+    """What is supported of an operator: the importer holds it, and `mcugen operators` prints it."""
+
+    types: tuple[DType, ...] = ()
+    """Element types of its data (of the schema's type parameter that its output has, or else its first input); ()
+    for all that ONNX allows and C has. float32 includes the 16-bit floats, which are computed as float32."""
+    kernels: tuple[str, ...] = ()
+    """Templates that compute it, in order of preference."""
+    limits: str = ""
+    """What is refused, in a few words."""
+    keeps_halves: bool = False
+    """It takes 16-bit floats as they are stored."""
+    takes_strings: bool = False
+    """It takes a constant list of strings (class names), as int64 positions in the list."""
+
+
+SUPPORT: dict[tuple[str, str], Support] = {}
+"""(domain, ONNX operator) → what is supported of it."""
 
 
 def onnx_operator(
-    *op_types: str, domain: str = "", keeps_halves: bool = False, takes_strings: bool = False
+    *op_types: str,
+    domain: str = "",
+    types: Sequence[DType] = (),
+    kernels: Sequence[str] = (),
+    limits: str = "",
+    keeps_halves: bool = False,
+    takes_strings: bool = False,
 ) -> Callable[[Importer], Importer]:
-    """Registers the importer of ONNX operators.
-
-    `keeps_halves`: it takes 16-bit floats as they are stored; `takes_strings`: constant strings as positions.
-    """
+    """Registers the importer of ONNX operators, and what it supports of them (see Support)."""
+    support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
     def register(importer: Importer) -> Importer:
         for op_type in op_types:
             IMPORTERS[domain, op_type] = importer
-            if keeps_halves:
-                KEEP_HALVES.add((domain, op_type))
-            if takes_strings:
-                TAKE_STRINGS.add((domain, op_type))
+            SUPPORT[domain, op_type] = support
         return importer
 
     return register

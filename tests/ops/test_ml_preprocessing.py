@@ -87,11 +87,11 @@ def test_array_feature_extractor() -> None:
 
 
 def test_positions_outside_are_moved_inside() -> None:
-    """They are known at run time only; onnxruntime refuses them."""
+    """They are known at run time only; onnxruntime refuses them. Negative ones count from the end, as in Gather."""
     cases = MlCases(x=X, at=np.asarray([4, -1, 2**40, -(2**40)], np.int64))
     cases.add("ArrayFeatureExtractor", ((np.float32, 2),), ["x", "at"])
     found = cases.compile().run({"x": X[None], "at": cases.feeds["at"][None]}, sanitize=True)["y0"][0]
-    np.testing.assert_array_equal(found, X[:, [3, 0, 3, 0]])
+    np.testing.assert_array_equal(found, X[:, [3, 3, 3, 0]])
 
 
 def test_label_encoder() -> None:
@@ -155,12 +155,12 @@ def test_refusals(op_type: str, attributes: dict[str, object], message: str) -> 
         cases.compile()
 
 
-@pytest.mark.parametrize("positions", [[4], [-1], [0, 9]])
+@pytest.mark.parametrize("positions", [[4], [-5], [0, 9]])
 def test_constant_positions_outside_are_refused(positions: list[int]) -> None:
     cases = MlCases(x=X)
     at = cases.const("at", np.asarray(positions))
     cases.add("ArrayFeatureExtractor", ((np.float32, 2),), ["x", at])
-    with pytest.raises(McugenError, match="within the last axis"):
+    with pytest.raises(McugenError, match="axis"):
         cases.compile()
 
 
