@@ -10,11 +10,9 @@ import onnx
 import pytest
 from ml_models import LABEL_AND_SCORES, ML, MlCases
 from onnx import helper
-from onnx_models import imported
 
 from mcugen import CompileOptions, compile_model
 from mcugen.errors import McugenError, UnsupportedError, UsageError
-from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.ops.ml_forest import DEEPEST, Forest, Leaf, Line, Split, nested_ifs
 from mcugen.ops.onnx_node import Refusal
@@ -246,7 +244,7 @@ def test_half_precision() -> None:
     cases.add("TreeEnsemble", ((np.float16, 2),), **ensemble(np.float16))
     wide = MlCases(version=5, opset=21, x=rows())
     wide.add("TreeEnsemble", **ensemble(np.float32))
-    found, expected = (interpret(imported(c.model()), c.feeds)["y0"] for c in (cases, wide))
+    found, expected = (c.compile().run({"x": c.feeds["x"][None]})["y0"] for c in (cases, wide))
     np.testing.assert_array_equal(found, expected.astype(np.float16))
 
 
