@@ -2,6 +2,7 @@
 """Operator families. Importing this package registers every operator; a new family adds one name here."""
 
 from mcugen.ops import (
+    audio,
     bitcast,
     conv,
     conversion,
@@ -15,6 +16,7 @@ from mcugen.ops import (
     ml_svm,
     ml_trees,
     movement,
+    ngrams,
     norm,
     order,
     padding,
@@ -22,6 +24,7 @@ from mcugen.ops import (
     pointwise,
     pool,
     quantization,
+    recurrent,
     reduce,
     resize,
     scatter,
@@ -29,6 +32,7 @@ from mcugen.ops import (
 )
 
 __all__ = [
+    "audio",
     "bitcast",
     "conv",
     "conversion",
@@ -42,6 +46,7 @@ __all__ = [
     "ml_svm",
     "ml_trees",
     "movement",
+    "ngrams",
     "norm",
     "order",
     "padding",
@@ -49,6 +54,7 @@ __all__ = [
     "pointwise",
     "pool",
     "quantization",
+    "recurrent",
     "reduce",
     "resize",
     "scatter",

@@ -130,6 +130,10 @@ class OnnxNode:
         origin = (self.name or self.outputs[0],)
         return self.graph.add(op, inputs, origin, names=[name], types=types).output
 
+    def emit_all(self, op: Operator, inputs: Sequence[Value | None], names: Sequence[str]) -> tuple[Value, ...]:
+        """Adds a node with several outputs, called `names`."""
+        return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
+
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
