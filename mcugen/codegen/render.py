@@ -156,6 +156,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     )
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
+    env.filters["literal"] = c_param
     return env
 
 

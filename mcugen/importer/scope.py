@@ -41,6 +41,8 @@ class Scope:
     refusals: list[str] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)
     """Constants of element types that C does not have."""
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Constant strings, for operators that need only their positions."""
     place: str = ""
     """A prefix of value names: of which composite operator or graph attribute this is the body."""
     within: str = ""
@@ -82,6 +84,10 @@ class Scope:
             dtype = DType.of(array)
         except ValueError:
             self.strange[name] = array.dtype.name
+            if array.dtype.kind in "OSU":
+                self.texts[name] = tuple(
+                    v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in array.reshape(-1)
+                )
             return None
         stored = np.ascontiguousarray(array).astype(dtype.numpy).reshape(array.shape)
         return self.graph.constant(self.place + name, stored, dtype=dtype)
@@ -107,7 +113,7 @@ class Scope:
             return self._fail(
                 node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model."
             )
-        inputs = tuple(self.lookup(name) if name else None for name in node.input)
+        inputs = tuple(self._actual(node, name) if name else None for name in node.input)
         missing = [n for n, v in zip(node.input, inputs, strict=True) if n and v is None and self.sequence(n) is None]
         strange = [f"'{name}' is {self.strange[name]}" for name in missing if name in self.strange]
         if strange:
@@ -142,6 +148,12 @@ class Scope:
         for name, value in zip(node.output, results, strict=False):
             if name:
                 self.env[name] = self._without_elements(name, value)
+
+    def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
+        """The value of an input; of constant strings their positions, if the operator wants no more."""
+        if name in self.texts and SUPPORT.get((node.domain, node.op_type), Support()).takes_strings:
+            return self.graph.constant(f"{self.place}{name}", np.arange(len(self.texts[name]), dtype=np.int64))
+        return self.lookup(name)
 
     def _sequence_node(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
         """Imports an operator on sequences of known length."""
@@ -197,6 +209,7 @@ class Scope:
             self.opsets.get(domain, 1),
             tuple(self._onnx_dtype(name, v) for name, v in zip(node.input, inputs, strict=True)),
             tuple(self.declared.get(name) for name in node.output),
+            {index: self.texts[name] for index, name in enumerate(node.input) if name in self.texts},
         )
 
     def _attribute(self, attribute: onnx.AttributeProto) -> object:

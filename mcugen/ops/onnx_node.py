@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +67,8 @@ class OnnxNode:
     """ONNX element types of the inputs."""
     declared: tuple[TensorType | None, ...] = ()
     """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
+    texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By input index: the strings of which the input's value holds the positions (`takes_strings`)."""
 
     def has(self, index: int) -> bool:
         """Whether input `index` is given."""
@@ -178,6 +180,8 @@ class Support:
     """What is refused, in a few words."""
     keeps_halves: bool = False
     """It takes 16-bit floats as they are stored."""
+    takes_strings: bool = False
+    """It takes a constant list of strings (class names), as int64 positions in the list."""
 
 
 SUPPORT: dict[tuple[str, str], Support] = {}
@@ -191,9 +195,10 @@ def onnx_operator(
     kernels: Sequence[str] = (),
     limits: str = "",
     keeps_halves: bool = False,
+    takes_strings: bool = False,
 ) -> Callable[[Importer], Importer]:
     """Registers the importer of ONNX operators, and what it supports of them (see Support)."""
-    support = Support(tuple(types), tuple(kernels), limits, keeps_halves)
+    support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
     def register(importer: Importer) -> Importer:
         for op_type in op_types:
