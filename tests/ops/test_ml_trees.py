@@ -78,7 +78,7 @@ class Table:
 
 def forest(seed: int, side: str, modes: tuple[str, ...] = ("LEQ",), targets: object = (0,), **more: object) -> Table:
     table = Table(seed, side)
-    for _ in range(4):
+    for _ in range(3):
         table.tree(3, modes, targets, **more)
     return table
 
@@ -110,7 +110,7 @@ def test_regressors(aggregate: str) -> None:
     for post, base in product(("NONE", "LOGISTIC", "SOFTMAX"), (None, [0.5])):
         attributes = forest(3, "target").attributes(n_targets=1, base_values=base, post_transform=post)
         cases.add("TreeEnsembleRegressor", aggregate_function=aggregate, **attributes)
-    cases.check(goals=BOTH)
+    cases.check(goals=BOTH if aggregate in ("SUM", "MIN") else BOTH[:1])
 
 
 def test_probit() -> None:
@@ -161,7 +161,7 @@ def test_two_classes(post: str) -> None:
         if used == (1,) and base is not None and len(base) == 2:
             continue
         table = forest(number, "class", targets=used, low=low)
-        table.leaves["class_weights"] = [w / 4 for w in table.leaves["class_weights"]]
+        table.leaves["class_weights"] = [w / 3 for w in table.leaves["class_weights"]]
         attributes = table.attributes(base_values=base, post_transform=post, **labels_of(2))
         cases.add("TreeEnsembleClassifier", LABEL_AND_SCORES, **attributes)
     cases.check()
