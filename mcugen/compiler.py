@@ -17,15 +17,17 @@ from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.golden import golden_sample
 from mcugen.codegen.identifiers import identifier
-from mcugen.codegen.render import Provenance, render
+from mcugen.codegen.render import Provenance, Sample, render
 from mcugen.codegen.write import write_folder
 from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, Shape
 from mcugen.hir.verify import verify_graph
-from mcugen.importer import import_model
+from mcugen.importer import import_model, size_output
 from mcugen.importer.load import load_model, prepare_model
+from mcugen.lir.bounded import merge_sizes
+from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.lower import lower
 from mcugen.lir.place import place
 from mcugen.lir.plan import plan_memory
@@ -67,6 +69,9 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (clean.simplify, "the graph is final"),
 )
 
+
+LARGEST_SIZE = 4096
+"""Of a range: all of it is looked at."""
 
 REPEATED = (clean.simplify, layout.sink_transposes, fuse.fold_pad)
 MAX_ROUNDS = 1000
@@ -111,10 +116,82 @@ def _run_pass(pass_: Pass, graph: Graph) -> None:
 
 def build_program(graph: Graph, board: Board, states: Mapping[str, str] | None = None) -> Program:
     """Lowers an optimized graph for a board and plans its memory."""
-    program = lower(graph, board.features, states)
+    return _planned(lower(graph, board.features, states))
+
+
+def _planned(program: Program) -> Program:
     plan_memory(program)
     verify_plan(program)
     return program
+
+
+# ------------------------------------------------------------------------------- sizes known at run time only
+
+
+@dataclass(frozen=True)
+class _Variants:
+    """A model at any sizes of its symbols."""
+
+    model: onnx.ModelProto
+    name: str
+    options: CompileOptions
+    board: Board
+
+    def graph(self, sizes: Sizes) -> Graph:
+        """As imported; symbols of the model itself that are missing are as large as they can be."""
+        given = {key: size for key, size in sizes.items() if key in self.options.ranges}
+        computed = {key: size for key, size in sizes.items() if key not in given}
+        graph = import_model(self.model, self.name, self.options.fixed_dims | given, self.options.bound, computed)
+        check_states(graph, self.options.states)
+        return graph
+
+    def symbols(self, graph: Graph) -> list[Symbol]:
+        """Those of the command line, then those that the model computes."""
+        given = [Symbol(key, low, high) for key, (low, high) in self.options.ranges.items()]
+        return given + [Symbol(key, 0, s.high, size_output(key)) for key, s in (graph.sizes or {}).items()]
+
+    def program(self, symbols: Sequence[Symbol]) -> Program:
+        """For all sizes of the symbols, of which there is one at least."""
+        return _planned(merge_sizes(symbols, self._at))
+
+    def _at(self, sizes: Sizes) -> _Variant:
+        graph = self.graph(sizes)
+        return _Variant(graph, {value.name: value.type.shape for value in graph.values()}, self)
+
+    def sample(self, graph: Graph, symbols: Sequence[Symbol]) -> Sample:
+        """Of the largest sizes, but for those that the model computes: as large as it finds them."""
+        kept = set(self.options.states.values())
+        sample, sizes = golden_sample(graph, kept), {s.name: s.high for s in symbols}
+        for _ in symbols:  # a size may depend on those before it
+            found = sizes | {s.name: int(sample.outputs[s.output][0]) for s in symbols if s.output}
+            if found == sizes:
+                break
+            graph, sizes = self.graph(found), found
+            optimize(graph)
+            sample = golden_sample(graph, kept)
+        return sample
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """The model at fixed sizes; `shapes` are those of its tensors as imported."""
+
+    graph: Graph
+    shapes: dict[str, Shape]
+    variants: _Variants
+
+    def lower(self) -> Program:
+        """Its program, without a memory plan."""
+        optimize(self.graph)
+        return lower(self.graph, self.variants.board.features, self.variants.options.states)
+
+
+def check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
+    """UsageError for ranges that no size can have, or that are too long."""
+    for key, (low, high) in ranges.items():
+        if not 1 <= low <= high <= LARGEST_SIZE:
+            rule = f"--dim NAME=LOW..HIGH must be a range of sizes from 1 to {LARGEST_SIZE}"
+            raise UsageError(rule, f"{key}={low}..{high}", f"e.g. --dim {key}=1..64")
 
 
 @dataclass(frozen=True)
@@ -137,12 +214,13 @@ class CompiledModel:
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
         """Outputs of the generated code for arrays with a leading axis of samples.
 
-        Builds it with the host compiler (board `host`) or cross-compiles it and runs it under QEMU.
+        Builds it with the host compiler (board `host`) or cross-compiles it and runs it under QEMU. A size that
+        was given a range follows from the arrays' shapes. UsageError if the samples' outputs differ in shape.
         """
         count = len(next(iter(inputs.values()))) if inputs else 0
         samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
         outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
-        return {e.name: np.stack([o[e.name] for o in outputs]) for e in self.program.outputs}
+        return stacked(outputs)
 
     def simulate(
         self,
@@ -165,6 +243,16 @@ class CompiledModel:
         )
 
 
+def stacked(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """One array an output, with a leading axis of samples. UsageError where their shapes differ."""
+    for name in outputs[0]:
+        shapes = sorted({o[name].shape for o in outputs})
+        if len(shapes) > 1:
+            found = f"'{name}' has {shapes[0]} and {shapes[1]}"
+            raise UsageError("outputs of several samples must have one shape", found, "run the samples one by one")
+    return {name: np.stack([o[name] for o in outputs]) for name in outputs[0]}
+
+
 def compile_model(
     model: str | Path | onnx.ModelProto,
     board: str | Board = "host",
@@ -176,14 +264,16 @@ def compile_model(
     target = board if isinstance(board, Board) else load_board(board)
     proto, sha256, file = _load(model)
     name = identifier(options.name or Path(file).stem)
-    graph = import_model(proto, name, options.dims, options.bound)
-    check_states(graph, options.states)
+    check_ranges(options.ranges)
+    variants = _Variants(proto, name, options, target)
+    graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
+    symbols = variants.symbols(graph)
     optimize(graph, trace)
-    program = build_program(graph, target, options.states)
+    program = variants.program(symbols) if symbols else build_program(graph, target, options.states)
     place(program, target)
     figures = describe(program, target, sha256, count_parameters(graph))
     provenance = Provenance(file, sha256, target.name, options.describe())
-    bundle = render(program, provenance, golden_sample(graph, set(options.states.values())), figures.to_json())
+    bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())
     return CompiledModel(proto, target, graph, program, bundle, figures, options)
 
 
