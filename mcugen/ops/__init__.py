@@ -4,6 +4,7 @@
 from mcugen.ops import (
     conv,
     conversion,
+    dynamic,
     elementwise,
     matmul,
     movement,
@@ -19,6 +20,7 @@ from mcugen.ops import (
 __all__ = [
     "conv",
     "conversion",
+    "dynamic",
     "elementwise",
     "matmul",
     "movement",
