@@ -25,9 +25,11 @@ from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.lir.printer import print_program
 from mcugen.options import CompileOptions
-from mcugen.report.accuracy import compare, run_onnxruntime
+from mcugen.plugins import load_plugin
+from mcugen.report.accuracy import compare
 from mcugen.report.figures import Report, measured, require_fit
-from mcugen.report.listing import operator_table, print_board, print_boards, print_model
+from mcugen.report.listing import print_board, print_boards, print_model
+from mcugen.report.operators import operator_table
 from mcugen.report.samples import Samples, load_samples, random_samples
 from mcugen.report.text import print_report
 from mcugen.version import __version__
@@ -60,6 +62,9 @@ State = Annotated[
     list[str] | None,
     typer.Option("--state", help="keeps OUTPUT for the next call's INPUT: h_out:h_in", show_default=False),
 ]
+Plugin = Annotated[
+    list[Path] | None, typer.Option("--plugin", help="Python file with operators of your own", show_default=False)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary")]
 Json = Annotated[
     str,
@@ -86,6 +91,7 @@ def compile_command(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    plugin: Plugin = None,
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
     quiet: Quiet = False,
@@ -93,7 +99,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = compile_model(model, board, _options(name, dim, bind, state), trace)
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin), trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -116,20 +122,20 @@ def report(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
     samples = _samples(compiled, data, pixel_scale)
     count = len(samples.inputs)
     with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
         run = compiled.simulate(samples.inputs, per_layer=True, progress=advance)
-    with _progress(quiet, "ONNX Runtime: running", count) as advance:
-        options = compiled.options
-        reference = run_onnxruntime(compiled.model, samples.inputs, advance, options.bound, options.states)
-    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels)
+    with _progress(quiet, f"{compiled.reference_name}: running", count) as advance:
+        reference = compiled.reference(samples.inputs, advance)
+    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, compiled.reference_name)
     result = measured(compiled.report, run, accuracy)
     _write_json(json_, result)
     if json_ != "-":
@@ -149,11 +155,12 @@ def run(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
@@ -168,13 +175,14 @@ def inspect(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    plugin: Plugin = None,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
     json_: Json = "",
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = compile_model(model, board, _options("", dim, bind, state))
+    compiled = compile_model(model, board, _options("", dim, bind, state, plugin))
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
@@ -196,8 +204,10 @@ def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON"
 
 
 @app.command()
-def operators() -> None:
+def operators(plugin: Plugin = None) -> None:
     """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
+    for file in plugin or ():
+        load_plugin(file)
     typer.echo(operator_table(), nl=False)
 
 
@@ -222,8 +232,14 @@ def main() -> None:
         sys.exit(0)
 
 
-def _options(name: str, dims: list[str] | None, bind: list[str] | None, state: list[str] | None) -> CompileOptions:
-    return CompileOptions(name=name, dims=_dims(dims or []), bound=_bound(bind or []), states=_states(state or []))
+def _options(
+    name: str,
+    dims: list[str] | None,
+    bind: list[str] | None,
+    state: list[str] | None,
+    plugins: list[Path] | None,
+) -> CompileOptions:
+    return CompileOptions(name, _dims(dims or []), _bound(bind or []), _states(state or []), tuple(plugins or ()))
 
 
 def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:

@@ -16,17 +16,17 @@ FLOAT_TOLERANCE = 1e-4
 """Relative to the largest output: sums are taken in another order on the target."""
 
 
-def golden_sample(graph: Graph, kept: Collection[str] = ()) -> Sample:
+def golden_sample(graph: Graph, kept: Collection[str] = (), seed: int = 0) -> Sample:
     """The same for the same graph, on every machine. `kept` names the inputs that are state: they start as zeros."""
-    random = np.random.default_rng(0)
-    inputs = {v.name: _zeros(v.type) if v.name in kept else _random(v, random) for v in graph.inputs}
+    random = np.random.default_rng(seed)
+    inputs = {v.name: first_state(v.type) if v.name in kept else _random(v, random) for v in graph.inputs}
     outputs = interpret(graph, inputs)
     floats = any(v.type.dtype.is_float or v.type.dtype.is_half for v in graph.values())
     return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
 
 
-def _zeros(type_: TensorType) -> Array:
-    """Real zeros."""
+def first_state(type_: TensorType) -> Array:
+    """What a state holds before the first call: real zeros."""
     return np.full(type_.shape, type_.quant.zero_point if type_.quant else 0, type_.dtype.numpy)
 
 

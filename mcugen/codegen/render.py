@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -18,7 +19,7 @@ from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.hir.types import Array
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Program, Space
-from mcugen.resources import resource_dir
+from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
 
 ABI_VERSION = 1
@@ -147,10 +148,10 @@ def _signature(kernel: _Kernel) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     """One for all models: parsing the templates takes longer than all the rest of a compilation."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_dir("templates")),
+        loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -164,7 +165,7 @@ def _environment() -> jinja2.Environment:
 
 def render(program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]) -> Bundle:
     """All files of the generated folder."""
-    env = _environment()
+    env = _environment(template_dirs())
     name = program.name
     inputs, outputs = _ports(program.inputs, "input", name), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}

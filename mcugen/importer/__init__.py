@@ -30,7 +30,8 @@ def import_model(
     Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError listing every node that
     cannot be compiled.
     """
-    opsets = {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
+    opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
+    opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=_declared(model))
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from mcugen.errors import ModelError
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 6
 CONVERTED_OPSET = 13
 """Older models are converted to it; from it on, operators differ only in attributes that became inputs."""
 
@@ -86,6 +86,8 @@ def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 def _opset(model: onnx.ModelProto, place: str) -> int:
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     newest = onnx.defs.onnx_opset_version()
+    if not versions and model.opset_import:  # only other domains are used
+        return int(newest)
     if not versions or not OLDEST_OPSET <= versions[0] <= newest:
         found = f"opset {versions[0]}" if versions else "none"
         raise ModelError(f"{place}: the opset must be {OLDEST_OPSET} to {newest}", found, "export with another opset")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Protocol
@@ -63,8 +64,7 @@ class _NoFormulaError(UnsupportedError):
 
 
 def _merged(symbols: Sequence[Symbol], build: Build, fewest: int) -> Program:
-    reference = {s.name: _reference(s) for s in symbols}
-    merged = build(reference)
+    reference, merged = _reference(symbols, build)
     program = merged.lower()
     samples, degenerate = _samples(symbols, reference, merged, program, build)
     for symbol in symbols:
@@ -89,14 +89,19 @@ class _Sample:
     shapes: Mapping[str, Shape]
 
 
-def _reference(symbol: Symbol) -> int:
-    """The size that gives the structure: the largest; of computed ones, which may be small, a general one."""
-    return max(symbol.high, CONFIRMING[0]) if symbol.output else symbol.high
+def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]:
+    """The sizes that give the structure: the largest; of computed ones, which may be small, larger ones if possible."""
+    highest = {s.name: s.high for s in symbols}
+    general = {s.name: max(s.high, CONFIRMING[0]) if s.output else s.high for s in symbols}
+    if general != highest:
+        with suppress(McugenError):
+            return general, build(general)
+    return highest, _built(build, highest)
 
 
-def _values(symbol: Symbol) -> list[int]:
-    """The sizes to try: all, or both ends and some between."""
-    low, high = max(symbol.low, 2) if symbol.output else symbol.low, _reference(symbol)
+def _values(symbol: Symbol, high: int) -> list[int]:
+    """The sizes to try up to the reference: all, or both ends and some between."""
+    low = max(symbol.low, min(2, high)) if symbol.output else symbol.low
     if high - low < WHOLE_RANGE:
         return list(range(low, high + 1))
     ends = {*range(low, low + 12), *range(high - 7, high + 1)}
@@ -106,10 +111,10 @@ def _values(symbol: Symbol) -> list[int]:
 
 def _points(symbols: Sequence[Symbol], reference: Sizes) -> list[dict[str, int]]:
     """Along each symbol with the others at the reference; for several symbols, some mixtures too."""
-    lines = [{**reference, s.name: value} for s in symbols for value in _values(s)]
+    lines = [{**reference, s.name: value} for s in symbols for value in _values(s, reference[s.name])]
     mixed = []
     if len(symbols) > 1:
-        small = [[v for v in _values(s) if v > 1][: CONFIRMING[0]] or [s.high] for s in symbols]
+        small = [[v for v in _values(s, reference[s.name]) if v > 1][: CONFIRMING[0]] or [s.high] for s in symbols]
         mixed = [
             {s.name: small[n][(step * (3 + n) + n) % len(small[n])] for n, s in enumerate(symbols)}
             for step in range(CONFIRMING[0])

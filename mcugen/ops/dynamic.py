@@ -20,6 +20,7 @@ from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer
+from mcugen.ops.gather import emit_taken
 from mcugen.ops.movement import normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
@@ -91,7 +92,7 @@ class NonZero(Dynamic):
         builder.emit(node, "nonzero", operands, params, code={"rank": x.rank}, variant=f"{x.dtype.tag}_{x.rank}d")
 
 
-@onnx_operator("NonZero")
+@onnx_operator("NonZero", kernels=("nonzero",))
 def _import_nonzero(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     if not x.type.rank:
@@ -135,7 +136,7 @@ class Compress(Dynamic):
         builder.emit(node, "compress", operands, params, variant=f"b{8 * x.dtype.nbytes}")
 
 
-@onnx_operator("Compress", keeps_halves=True)
+@onnx_operator("Compress", kernels=("compress", "gather"), keeps_halves=True)
 def _import_compress(node: OnnxNode) -> list[Value]:
     x, condition = node.input(0), node.input(1)
     node.require_dtype(condition, DType.BOOL)
@@ -145,9 +146,8 @@ def _import_compress(node: OnnxNode) -> list[Value]:
     axis = normalize_axis(node, int(axis), x.type.rank)
     if condition.data is None:
         return _emit(node, lambda size: Compress(size, axis), [x, condition], x.type.shape[axis])
-    size = int(condition.data.reshape(-1)[: x.type.shape[axis]].sum())
-    names = [node.outputs[0], f"{node.outputs[0]}.size"]
-    return [node.graph.add(Compress(size, axis), [x, condition], (node.name or names[0],), names=names).outputs[0]]
+    chosen = np.flatnonzero(condition.data.reshape(-1)[: x.type.shape[axis]])  # a list of indices
+    return [emit_taken(node, x, axis, node.constant("chosen", chosen.astype(np.int64)))]
 
 
 # --------------------------------------------------------------------------------------------------- unique
@@ -206,7 +206,7 @@ class Unique(Dynamic):
         builder.emit(node, "unique", operands, params, code=code, variant=variant)
 
 
-@onnx_operator("Unique")
+@onnx_operator("Unique", kernels=("unique",))
 def _import_unique(node: OnnxNode) -> list[Value]:
     x, axis = node.input(0), node.attr("axis", None)
     if axis is None or x.type.rank == 1:
@@ -290,7 +290,7 @@ def _overlap(corners: Array, chosen: int) -> Array:
     return result
 
 
-@onnx_operator("NonMaxSuppression")
+@onnx_operator("NonMaxSuppression", kernels=("nonmaxsuppression",))
 def _import_nonmaxsuppression(node: OnnxNode) -> list[Value]:
     boxes, scores = node.input(0), node.input(1)
     node.require_dtype(boxes, DType.FLOAT32)

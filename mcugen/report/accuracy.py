@@ -21,11 +21,13 @@ Outputs = Mapping[str, Array]
 class Accuracy:
     """Comparison over `samples` samples. Errors are in real units (dequantized); SQNR in dB.
 
-    `float32` and `target` are accuracies by the labels (of ONNX Runtime and of the generated code), None
-    without labels; `agreement` is the share of samples for which both name the same class.
+    `float32` and `target` are accuracies by the labels (of the reference and of the generated code), None
+    without labels; `agreement` is the share of samples for which both name the same class. `reference` says
+    whose results those of the generated code are compared with.
     """
 
     metric: str
+    reference: str
     samples: int
     float32: float | None
     target: float | None
@@ -79,6 +81,7 @@ def compare(
     target: Sequence[Outputs],
     reference: Sequence[Outputs],
     labels: Array | None,
+    against: str = "ONNX Runtime",
 ) -> Accuracy:
     """Compares outputs sample by sample; classes are the largest entries of the first output.
 
@@ -97,6 +100,7 @@ def compare(
     right = [None, None] if labels is None else [float((c == labels).mean()) for c in classes]
     return Accuracy(
         metric="top1" if labels is not None else "agreement",
+        reference=against,
         samples=len(target),
         float32=right[1],
         target=right[0],
