@@ -12,10 +12,12 @@ import pytest
 from onnx_models import Net, assert_close, onnxruntime_outputs
 from ops.checks import COMPILERS, WARNINGS
 
+from mcugen.codegen.sizes import SizedParams
 from mcugen.compiler import CompiledModel, compile_model, stacked
 from mcugen.errors import ModelError, UnsupportedError, UsageError
 from mcugen.hir.types import Array
 from mcugen.lir.formula import Atom, Fitter, Polynomial, Quotient, Symbol, Table
+from mcugen.lir.program import Instr
 from mcugen.options import CompileOptions
 
 
@@ -281,3 +283,34 @@ def test_formulas_are_found():
 def test_too_few_examples_give_no_formula():
     points = [{"n": n} for n in (9, 5, 3)]
     assert Fitter([Symbol("n", 1, 9)], points, points[0]).fit([81, 25, 9]) is None
+
+
+def test_tables_are_looked_up_in_c():
+    table = Table("n", 3, (1, 4, 2))
+    kernel = Instr(
+        "k", "y", (), {"a": 4, "b": 7, "c": 2**40}, formulas={"a": table, "c": Polynomial(((2**36, (Atom("n"),)),))}
+    )
+    sized = SizedParams([Symbol("n", 3, 5)], {"n": "n"}, lambda name: name)
+    assert sized.members(kernel) == [
+        ("a", "int32_t", "n_table[n - 3]"),
+        ("b", "int32_t", "7"),
+        ("c", "int64_t", "(int64_t)n * INT64_C(68719476736)"),
+    ]
+    assert sized.tables == [{"name": "n_table", "ctype": "int32_t", "values": "1, 4, 2", "count": 3}]
+
+
+def test_state_and_a_size():
+    """A chunk of any length renews an average."""
+    net = Net(18)
+    x, old = net.input("x", "T", 3), net.input("old", 1, 3)
+    mean = net.op("ReduceMean", x, net.const([0], np.int64))
+    new = net.op("Add", net.op("Mul", old, net.const(0.5)), mean, out="new")
+    net.output(net.op("Sub", x, old, out="y"), new)
+    options = CompileOptions(dims={"T": (1, 4)}, states={"new": "old"})
+    result = compile_model(net.plain_model(), "host", options)
+    random = np.random.default_rng(0)
+    samples = [{"x": random.standard_normal((t, 3)).astype(np.float32)} for t in (4, 1, 3)]
+    kept = np.zeros((1, 3), np.float32)
+    for sample, found in zip(samples, result.simulate(samples, measure=False, sanitize=True).outputs, strict=True):
+        np.testing.assert_allclose(found["y"], sample["x"] - kept, rtol=1e-5, atol=1e-6)
+        kept = kept * 0.5 + sample["x"].mean(0, keepdims=True)

@@ -26,6 +26,15 @@ from mcugen.lir.program import Buffer, Endpoint, Instr, Param, Program, Space
 WHOLE_RANGE = 64
 """Ranges of so many sizes are tried one by one, larger ones at that many."""
 
+FEW = 16
+"""So many sizes are tried of each that the model computes."""
+
+LONGEST = 4096
+"""Of a range that is looked at as a whole."""
+
+MOST_SYMBOLS = 32
+"""Each of them is tried at several sizes."""
+
 CONFIRMING = (10, 72)
 """Sizes at least that are tried, if need be beyond the range: a formula needs examples, one with steps many."""
 
@@ -52,6 +61,9 @@ def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
 
     UnsupportedError, naming the layer, where the model at different sizes is more than its shapes apart.
     """
+    if len(symbols) > MOST_SYMBOLS:
+        rule = f"a model must have at most {MOST_SYMBOLS} sizes that are known at run time only"
+        raise UnsupportedError(rule, f"{len(symbols)}", "split the model")
     fewest = len(symbols) * CONFIRMING[0]
     try:
         return _merged(symbols, build, fewest)
@@ -101,11 +113,11 @@ def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]
 
 def _values(symbol: Symbol, high: int) -> list[int]:
     """The sizes to try up to the reference: all, or both ends and some between."""
-    low = max(symbol.low, min(2, high)) if symbol.output else symbol.low
-    if high - low < WHOLE_RANGE:
+    low, count = (max(symbol.low, min(2, high)), FEW) if symbol.output else (symbol.low, WHOLE_RANGE)
+    if high - low < count:
         return list(range(low, high + 1))
-    ends = {*range(low, low + 12), *range(high - 7, high + 1)}
-    steps = WHOLE_RANGE - len(ends)
+    ends = {*range(low, low + count // 4), *range(high - count // 8, high + 1)}
+    steps = count - len(ends)
     return sorted(ends | {low + round((high - low) * (i + 1) ** 2 / (steps + 1) ** 2) for i in range(steps)})
 
 
@@ -129,6 +141,7 @@ def _samples(
     samples = [_Sample(reference, program, merged.shapes)]
     degenerate: list[tuple[Sizes, Mapping[str, Shape]]] = []
     different: dict[int, str] = {}
+    first = symbols[0]
     for point in _points(symbols, reference):
         if point == reference:
             continue
@@ -140,13 +153,14 @@ def _samples(
         found = difference(program, other)
         if not found:
             samples.append(_Sample(point, other, variant.shapes))
-        elif all(point[s.name] == reference[s.name] for s in symbols[1:]):
-            different[point[symbols[0].name]] = found
+        elif not first.output and all(point[s.name] == reference[s.name] for s in symbols[1:]):
+            different[point[first.name]] = found
         else:
-            raise _refusal(f"{_text(point)}: {found}")
+            computed = [s.name for s in symbols if s.output and point[s.name] != reference[s.name]]
+            raise _refusal(f"{_text(point)}: {found}", f"end the model at '{computed[0]}'" if computed else "")
     if different:
         value, found = next(iter(different.items()))
-        raise _refusal(f"{symbols[0].name}={value}: {found}", _remedy(symbols[0], different, samples))
+        raise _refusal(f"{first.name}={value}: {found}", _remedy(first, different, samples))
     return samples, degenerate
 
 
@@ -323,13 +337,15 @@ def _merge(program: Program, programs: Sequence[Program], fitter: Fitter) -> Non
 
 
 def _extreme_sizes(symbols: Sequence[Symbol]) -> list[dict[str, int]]:
-    """Sizes among which every formula has its extremes, or nearly: whole ranges of one symbol, corners of more."""
-    corners = [
-        dict(zip([s.name for s in symbols], values, strict=True))
-        for values in product(*((s.low, s.high) for s in symbols))
-    ]
+    """Sizes among which every formula has its extremes: whole ranges of each symbol, and the corners of a few."""
     highest = {s.name: s.high for s in symbols}
-    return corners + [{**highest, s.name: value} for s in symbols for value in range(s.low, s.high + 1)]
+    some = symbols[:4]
+    corners = [
+        highest | dict(zip([s.name for s in some], values, strict=True))
+        for values in product(*((s.low, s.high) for s in some))
+    ]
+    ends = {s.name: sorted({*range(s.low, min(s.low + LONGEST, s.high + 1)), s.high}) for s in symbols}
+    return corners + [{**highest, name: value} for name, values in ends.items() for value in values]
 
 
 def _merge_buffers(programs: Sequence[Program], fitter: Fitter, corners: Sequence[Sizes]) -> dict[Buffer, Formula]:

@@ -168,7 +168,8 @@ class Fitter:
         return None
 
     def _is_complete(self, symbol: Symbol, points: Iterable[Sizes]) -> bool:
-        return {p[symbol.name] for p in points} >= set(range(symbol.low, symbol.high + 1))
+        known = {p[symbol.name] for p in points}
+        return len(known) > symbol.high - symbol.low and known.issuperset(range(symbol.low, symbol.high + 1))
 
     def _holds(self, formula: Formula, values: Sequence[Number]) -> bool:
         return all(formula.at(point) == value for point, value in zip(self.points, values, strict=True))
