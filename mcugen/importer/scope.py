@@ -14,7 +14,7 @@ from mcugen.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import data_inputs, find_body
+from mcugen.importer.functions import data_inputs, find_body, outputs_like
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, Capture, OnnxNode, Refusal, Support
@@ -87,8 +87,8 @@ class Scope:
     def output(self, name: str, wanted: DType | None) -> Value | None:
         """A value as the world outside sees it: halves are narrowed again."""
         value = self.lookup(name)
-        half = wanted if wanted is not None and wanted.is_half else self.half(name)
-        if value is None or half is None or value.type.dtype is not DType.FLOAT32:
+        half = self.half(name) if wanted is None else wanted
+        if value is None or half is None or not half.is_half or value.type.dtype is not DType.FLOAT32:
             return value
         return self.graph.add(Cast(half), [value], names=[f"{self.place}{name}.narrow"]).output
 
@@ -154,7 +154,7 @@ class Scope:
         """A tensor without elements is known: nothing computes it."""
         if value is None or value.is_constant or value.type.count:
             return value
-        return self.constant(name, np.empty(value.type.shape, value.type.dtype.numpy))
+        return self.constant(name, np.empty(value.type.shape, value.type.dtype.value))
 
     def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
         if reason:
@@ -228,7 +228,9 @@ class Scope:
         dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
         half = next((d for d in dtypes if d is not None and d.is_half), None)
         if half is not None:
-            self.halves.update(dict.fromkeys(filter(None, node.output), half))
+            same = [index for index, dtype in enumerate(dtypes) if dtype is half]
+            outputs = outputs_like(node, self.opsets.get(node.domain, 1), same)
+            self.halves.update(dict.fromkeys(outputs, half))
         return [v if v is None or not v.type.dtype.is_half else self._widen(v) for v in inputs]
 
     def _widen(self, value: Value) -> Value:

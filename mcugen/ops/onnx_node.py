@@ -86,14 +86,16 @@ class OnnxNode:
 
     def const(self, index: int, what: str) -> Array:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
-        data = self.input(index).data
-        if data is None:
-            raise Refusal(
-                f"{self.op_type}: {what} must be constant",
-                f"'{self.input(index).name}' is computed by the model",
-                "fold it before export, or fix the shapes it depends on with --dim",
-            )
-        return data
+        value = self.input(index)
+        if value.data is None:
+            sources = sorted(v.name for v in _sources(value))
+            if sources == [value.name]:
+                found = f"'{value.name}' is an input"
+            else:
+                found = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
+            remedy = "fix it at compile time: " + " ".join(f"--bind '{name}=...'" for name in sources)
+            raise Refusal(f"{self.op_type}: {what} must be constant", found, remedy)
+        return value.data
 
     def param(self, key: str, index: int) -> Array | None:
         """A parameter that is an attribute in older opsets and constant input `index` in newer ones, or None."""
@@ -129,6 +131,20 @@ class OnnxNode:
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+
+
+def _sources(value: Value) -> set[Value]:
+    """The graph inputs on which a value depends."""
+    found, seen, todo = set(), {value}, [value]
+    while todo:
+        current = todo.pop()
+        if current.producer is None and current.data is None:
+            found.add(current)
+        inputs = current.producer.inputs if current.producer else ()
+        fresh = [v for v in inputs if v is not None and v not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return found
 
 
 Importer = Callable[[OnnxNode], Sequence[Value]]
