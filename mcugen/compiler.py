@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -165,7 +166,9 @@ class _Variants:
 
     def _at(self, sizes: Sizes) -> _Variant:
         graph = self.graph(sizes)
-        return _Variant(graph, {value.name: value.type.shape for value in graph.values()}, self)
+        shapes = {value.name: value.type.shape for value in graph.values()}
+        outputs = zip(graph.output_names, graph.outputs, strict=True)
+        return _Variant(graph, shapes, {name: value.type.shape for name, value in outputs}, self)
 
     def sample(self, graph: Graph, symbols: Sequence[Symbol]) -> Sample:
         """For the self-test, with the largest sizes; `graph` is made for them."""
@@ -175,7 +178,8 @@ class _Variants:
         found = []
         for seed in range(SEEDS):
             golden = partial(golden_sample, kept=kept, seed=seed)
-            with suppress(McugenError, ValueError):  # of nothing there may be no maximum, say
+            with warnings.catch_warnings(), suppress(McugenError, ValueError):  # of nothing there may be no maximum
+                warnings.simplefilter("ignore", RuntimeWarning)
                 found.append(golden(self.settled(symbols, sizes, partial(_outputs_of, golden))))
                 if all(found[-1].outputs[s.output].all() for s in symbols if s.output):
                     break
@@ -202,10 +206,11 @@ def _outputs_of(make: Callable[[Graph], Sample], graph: Graph) -> Mapping[str, A
 
 @dataclass(frozen=True)
 class _Variant:
-    """The model at fixed sizes; `shapes` are those of its tensors as imported."""
+    """The model at fixed sizes; `shapes` are those of its tensors as imported, `outputs` of its outputs."""
 
     graph: Graph
     shapes: dict[str, Shape]
+    outputs: dict[str, Shape]
     variants: _Variants
 
     def lower(self) -> Program:

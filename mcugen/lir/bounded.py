@@ -49,6 +49,10 @@ class Variant(Protocol):
     def shapes(self) -> Mapping[str, Shape]:
         """Of all tensors before optimization, by name."""
 
+    @property
+    def outputs(self) -> Mapping[str, Shape]:
+        """Of the model's outputs before optimization, by their outward names."""
+
     def lower(self) -> Program:
         """Its program, without a memory plan."""
 
@@ -85,6 +89,7 @@ def _merged(symbols: Sequence[Symbol], build: Build, fewest: int) -> Program:
     fitter = Fitter(symbols, [s.sizes for s in samples], reference)
     _check_shapes(fitter, samples, degenerate)
     _merge(program, [s.program for s in samples], fitter)
+    _check_without_elements(program, symbols, reference, build)
     program.symbols = list(symbols)
     return program
 
@@ -113,7 +118,7 @@ def _reference(symbols: Sequence[Symbol], build: Build) -> tuple[Sizes, Variant]
 
 def _values(symbol: Symbol, high: int) -> list[int]:
     """The sizes to try up to the reference: all, or both ends and some between."""
-    low, count = (max(symbol.low, min(2, high)), FEW) if symbol.output else (symbol.low, WHOLE_RANGE)
+    low, count = max(symbol.low, 1), FEW if symbol.output else WHOLE_RANGE
     if high - low < count:
         return list(range(low, high + 1))
     ends = {*range(low, low + count // 4), *range(high - count // 8, high + 1)}
@@ -321,6 +326,24 @@ def _check_shapes(
                 raise _refusal(f"with {_text(point)} tensor '{name}' is {shape}, {wanted}")
 
 
+def _check_without_elements(program: Program, symbols: Sequence[Symbol], reference: Sizes, build: Build) -> None:
+    """A size of 0 is never lowered: at least the outputs must then be as the formulas say, where ONNX gives any."""
+    for symbol in symbols:
+        point = {**reference, symbol.name: 0}
+        outputs: Mapping[str, Shape] = {}
+        if not symbol.low:
+            with suppress(McugenError):  # of nothing there may be no maximum, say
+                outputs = build(point).outputs
+                point |= {s.name: 0 for s in symbols if s.output and s.output not in outputs}  # of nothing, too
+        for endpoint in program.outputs:
+            shape = endpoint.shape_at(point)
+            found = outputs.get(endpoint.name, shape)
+            if found != shape:
+                wanted = f"by the other sizes it should be {shape}"
+                message = f"with {_text(point)} output '{endpoint.name}' is {found}, {wanted}"
+                raise _refusal(message, f"end the model at '{symbol.name}'")
+
+
 # --------------------------------------------------------------------------------------------------- merging
 
 
@@ -329,7 +352,7 @@ def _merge(program: Program, programs: Sequence[Program], fitter: Fitter) -> Non
     corners = _extreme_sizes(fitter.symbols)
     counts = _merge_buffers(programs, fitter, corners)
     for index, instr in enumerate(program.instrs):
-        _merge_instr(instr, [p.instrs[index] for p in programs], fitter, counts)
+        _merge_instr(instr, [p.instrs[index] for p in programs], fitter, counts, corners)
     for side in (program.inputs, program.outputs):
         name = "inputs" if side is program.inputs else "outputs"
         for number, endpoint in enumerate(side):
@@ -359,6 +382,7 @@ def _merge_buffers(programs: Sequence[Program], fitter: Fitter, corners: Sequenc
         if formula is None:
             raise _no_formula(f"the size of '{buffer.name}' follows no formula: {row[:8]}")
         formulas[buffer] = formula
+        _require_no_negative(f"the size of '{buffer.name}'", formula, row, corners)
         buffer.count = max(int(formula.at(sizes)) for sizes in corners)
     return formulas
 
@@ -370,7 +394,21 @@ def _in_order(program: Program) -> list[Buffer]:
     return list(dict.fromkeys(b for b in found if b.planned))
 
 
-def _merge_instr(instr: Instr, variants: Sequence[Instr], fitter: Fitter, counts: Mapping[Buffer, Formula]) -> None:
+def _require_no_negative(what: str, formula: Formula, values: Sequence[Param], corners: Sequence[Sizes]) -> None:
+    """What is never negative where it was tried must not be so elsewhere: it may be a length, or an index."""
+    if isinstance(formula, Polynomial) and min(values) >= 0:
+        below = next((sizes for sizes in corners if formula.at(sizes) < 0), None)
+        if below is not None:
+            raise _refusal(f"with {_text(below)} {what} would be {formula.at(below)}")
+
+
+def _merge_instr(
+    instr: Instr,
+    variants: Sequence[Instr],
+    fitter: Fitter,
+    counts: Mapping[Buffer, Formula],
+    corners: Sequence[Sizes],
+) -> None:
     formulas: dict[str, Formula] = {}
     params = dict(instr.params)
     for key in instr.params:
@@ -380,6 +418,7 @@ def _merge_instr(instr: Instr, variants: Sequence[Instr], fitter: Fitter, counts
         formula = fitter.fit(values)
         if formula is None:
             raise _no_formula(f"{_label(instr)}: parameter '{key}' follows no formula: {values[:8]}")
+        _require_no_negative(f"parameter '{key}' of {_label(instr)}", formula, values, corners)
         formulas[key] = formula
         params[key] = max(values, key=abs)  # the one that decides the C type
     instr.params, instr.formulas = params, formulas

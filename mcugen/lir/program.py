@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mcugen.hir.types import Array, DType, QuantParams, Shape
-from mcugen.lir.formula import Formula, Polynomial, Symbol
+from mcugen.lir.formula import Formula, Polynomial, Sizes, Symbol
 
 ALIGNMENT = 16
 """Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
@@ -129,6 +129,10 @@ class Endpoint:
     quant: QuantParams | None
     buffer: Buffer
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
+
+    def shape_at(self, sizes: Sizes) -> Shape:
+        """The shape for given sizes."""
+        return tuple(self.sizes[a].at(sizes) if a in self.sizes else n for a, n in enumerate(self.shape))
 
 
 @dataclass

@@ -261,3 +261,33 @@ def test_hostile_shapes_are_refused():
     )
     with pytest.raises(McugenError, match="boxes must be"):
         compile_model(net.plain_model())
+
+
+@pytest.mark.parametrize(
+    ("axes", "found"),
+    [
+        ((0, 1), "with t0=0 output 'y' is"),  # the first one: there may be none
+        ((-1, 2**31), "with .*t0=0.* would be -1"),  # the last one
+        ((0, 2), "t0=2"),
+    ],
+)
+def test_entries_that_there_need_not_be_are_refused(axes: tuple[int, int], found: str):
+    net = Net(18)
+    kept = net.op("Compress", net.input("x", 6), net.input("c", 6, dtype=np.bool_), axis=0)
+    part = net.op("Slice", net.op("Exp", kept), *(net.const([v], np.int64) for v in (*axes, 0)), out="y")
+    shaped(net, part, np.float32, "n")
+    with pytest.raises(McugenError, match=found):
+        compile_model(net.plain_model())
+
+
+def test_nothing_to_choose_from_is_safe():
+    """Where nothing is kept, ONNX itself gives no result: the C gives any, but reads nothing else."""
+    net = Net(18)
+    kept = net.op("Compress", net.input("x", 6), net.input("c", 6, dtype=np.bool_), axis=0)
+    shaped(net, net.op("Gather", kept, net.input("i", 3, dtype=np.int64), out="y"), np.float32, 3)
+    shaped(net, net.op("ArgMax", kept, axis=0, out="best"), np.int64, 1)
+    compiled = compile_model(net.plain_model())
+    indices = np.array([0, 5, -7])
+    feeds = [{"x": np.arange(6, dtype=np.float32), "c": m.astype(bool), "i": indices} for m in masks(6)]
+    found = compiled.simulate(feeds, measure=False, sanitize=True).outputs
+    np.testing.assert_array_equal(found[1]["y"], [0, 5, 0])
