@@ -37,7 +37,7 @@ from mcugen.lir.place import place
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import Program
 from mcugen.lir.verify_plan import verify_plan
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
 from mcugen.plugins import load_plugin
@@ -124,9 +124,13 @@ def _run_pass(pass_: Pass, graph: Graph) -> None:
         raise VerificationError(f"pass {pass_.__name__} must end", f"{rounds} rounds", "report this as a bug of mcugen")
 
 
-def build_program(graph: Graph, board: Board, states: Mapping[str, str] | None = None) -> Program:
+def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Program:
     """Lowers an optimized graph for a board and plans its memory."""
-    return _planned(lower(graph, board.features, states))
+    return _planned(_lowered(graph, board, options or CompileOptions()))
+
+
+def _lowered(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    return lower(graph, board.features, options.states, options.optimize)
 
 
 def _planned(program: Program) -> Program:
@@ -216,7 +220,7 @@ class _Variant:
     def lower(self) -> Program:
         """Its program, without a memory plan."""
         optimize(self.graph)
-        return lower(self.graph, self.variants.board.features, self.variants.options.states)
+        return _lowered(self.graph, self.variants.board, self.variants.options)
 
 
 def check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
@@ -325,6 +329,8 @@ def compile_model(
 ) -> CompiledModel:
     """Compiles an ONNX model for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
+    if options.optimize not in GOALS:
+        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
     target = board if isinstance(board, Board) else load_board(board)
     for plugin in options.plugins:
         load_plugin(plugin)
@@ -335,7 +341,7 @@ def compile_model(
     graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
     symbols = variants.symbols(graph)
     optimize(graph, trace)
-    program = variants.program(symbols) if symbols else build_program(graph, target, options.states)
+    program = variants.program(symbols) if symbols else build_program(graph, target, options)
     place(program, target)
     figures = describe(program, target, sha256, count_parameters(graph))
     provenance = Provenance(file, sha256, target.name, options.describe())
