@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mcugen.board import load_board
 from mcugen.codegen.write import replace_file, write_text
-from mcugen.compiler import CompiledModel, Trace, compile_model
+from mcugen.compiler import CompiledModel, Trace, compile_model, stacked
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
@@ -46,7 +46,14 @@ app.add_typer(boards_app, name="boards")
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
 BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
 Name = Annotated[str, typer.Option(help="prefix of all C symbols [default: from the file name]", show_default=False)]
-Dim = Annotated[list[str] | None, typer.Option("--dim", help="binds a symbolic dimension: N=1", show_default=False)]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        help="fixes a symbolic dimension: N=1; or gives the sizes that it may have when the code runs: T=1..64",
+        show_default=False,
+    ),
+]
 Bind = Annotated[
     list[str] | None,
     typer.Option("--bind", help="fixes an input at compile time: NAME=[1, 2] or NAME=file.npy", show_default=False),
@@ -161,7 +168,7 @@ def run(
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
-    arrays = {e.name: np.stack([r[e.name] for r in results]) for e in compiled.program.outputs}
+    arrays = stacked(results)
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -238,13 +245,22 @@ def _options(
     plugins: list[Path] | None,
     optimize: str,
 ) -> CompileOptions:
-    bound = {}
-    for text in dims or []:
+    return CompileOptions(
+        name, _dims(dims or []), _bound(bind or []), _states(state or []), tuple(plugins or ()), optimize
+    )
+
+
+def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
+    """Sizes of symbolic dimensions, or ranges of sizes."""
+    dims: dict[str, int | tuple[int, int]] = {}
+    for text in texts:
         key, _, size = text.rpartition("=")
-        if not key or not size.isdecimal() or not int(size):
-            raise UsageError("--dim must read NAME=SIZE with a positive size", f"'{text}'", "e.g. --dim batch=1")
-        bound[key] = int(size)
-    return CompileOptions(name, bound, _bound(bind or []), _states(state or []), tuple(plugins or ()), optimize)
+        ends = size.split("..")
+        if not key or len(ends) > 2 or not all(end.isascii() and end.isdecimal() and int(end) for end in ends):
+            examples = "e.g. --dim batch=1, or --dim T=1..64"
+            raise UsageError("--dim must read NAME=SIZE or NAME=LOW..HIGH with positive sizes", f"'{text}'", examples)
+        dims[key] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
+    return dims
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:
