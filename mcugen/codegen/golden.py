@@ -19,7 +19,7 @@ def golden_sample(graph: Graph) -> Sample:
     random = np.random.default_rng(0)
     inputs = {value.name: _random(value, random) for value in graph.inputs}
     outputs = interpret(graph, inputs)
-    floats = any(v.type.dtype.is_float or v.type.dtype.is_half for v in graph.values())
+    floats = any(v.type.dtype.is_float or v.type.dtype.is_half for g in graph.nested() for v in g.values())
     return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
 
 

@@ -13,7 +13,7 @@ from mcugen import ops
 from mcugen.errors import ModelError, UnsupportedError, UsageError
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.importer.scope import Scope, to_array
+from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array
 
 
 def import_model(
@@ -28,7 +28,7 @@ def import_model(
     cannot be compiled.
     """
     opsets = {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
-    scope = Scope(Graph(name), opsets, declared=_declared(model))
+    scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
     if model.graph.sparse_initializer:
@@ -42,22 +42,11 @@ def import_model(
             f"every operator must be supported; {count} node{'s are' * (count > 1) or ' is'} not:{listing}"
         )
     for output in model.graph.output:
-        value = scope.output(output.name, _dtype_or_none(output)) if scope.knows(output.name) else None
+        value = scope.output(output.name, dtype_or_none(output)) if scope.knows(output.name) else None
         if value is None:
             raise ModelError("every model output must be computed", f"'{output.name}' is not", "repair the model")
         scope.graph.add_output(output.name, value)
     return scope.graph
-
-
-def _declared(model: onnx.ModelProto) -> dict[str, TensorType]:
-    """What ONNX's shape inference found: complete shapes only."""
-    found = {}
-    for info in (*model.graph.value_info, *model.graph.output):
-        shape = info.type.tensor_type.shape.dim
-        dtype = _dtype_or_none(info)
-        if info.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in shape) and dtype:
-            found[info.name] = TensorType(tuple(d.dim_value for d in shape), dtype)
-    return found
 
 
 def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], bound: dict[str, Array]) -> None:
@@ -118,15 +107,8 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     return array.astype(_dtype(info).value)
 
 
-def _dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
-    try:
-        return DType(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
-    except (ValueError, KeyError):
-        return None
-
-
 def _dtype(info: onnx.ValueInfoProto) -> DType:
-    dtype = _dtype_or_none(info)
+    dtype = dtype_or_none(info)
     if dtype is None:
         found = onnx.TensorProto.DataType.Name(info.type.tensor_type.elem_type)
         raise UnsupportedError(f"input '{info.name}': unsupported element type", found, "use float32 or int8")

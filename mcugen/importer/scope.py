@@ -16,9 +16,12 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
 from mcugen.importer.functions import find_body
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, KEEP_HALVES, Body, Capture, OnnxNode, Refusal
+from mcugen.ops.onnx_node import IMPORTERS, KEEP_HALVES, Body, BodyRefusal, Capture, OnnxNode, Refusal
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+
+MAX_DEPTH = 8
+MAX_BODY_NODES = 20_000
 
 
 @dataclass
@@ -43,6 +46,10 @@ class Scope:
     outer: Scope | None = None
     capture: Capture | None = None
     """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
+    depth: int = 0
+    """How many control flow operators are around."""
+    budget: list[int] = field(default_factory=lambda: [MAX_BODY_NODES])
+    """How many nodes of bodies may still be imported: the one element is shared by all scopes of a model."""
 
     # ------------------------------------------------------------------------------------------------ names
 
@@ -56,6 +63,9 @@ class Scope:
             return self.env[name]
         value = self.outer.lookup(name)
         if value is not None and self.capture is not None:
+            half = self.outer.half(name)
+            if half is not None:
+                self.halves[name] = half
             value = self.env[name] = self.capture(value)
         return value
 
@@ -108,6 +118,8 @@ class Scope:
             results = self._results(node, inputs)
             _check_sizes(node, results)
         except Refusal as refusal:
+            if isinstance(refusal, BodyRefusal):
+                self.refusals.extend(refusal.reasons)
             return self._fail(node, str(refusal))
         except ModelError as error:
             raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
@@ -242,6 +254,8 @@ class Scope:
             self.graph,
             opsets,
             refusals=self.refusals,
+            depth=self.depth,
+            budget=self.budget,
             place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
         )
         actual = dict(zip(body.input, zip(node.input, inputs, strict=True), strict=False))
@@ -287,13 +301,17 @@ class Subgraph(Body):
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
     ) -> list[Value]:
         """Adds the body's nodes to `graph`; see Body."""
+        self._pay()
         inner = Scope(
             graph,
             self.scope.opsets,
+            declared=declared_types(self.proto),
             refusals=[],
             place=f"{place}/",
             outer=self.scope,
             capture=capture,
+            depth=self.scope.depth + 1,
+            budget=self.scope.budget,
         )
         for tensor in self.proto.initializer:
             inner.env[tensor.name] = inner.constant(tensor.name, to_array(tensor))
@@ -301,13 +319,40 @@ class Subgraph(Body):
             inner.env[info.name] = value
         inner.import_nodes(self.proto.node)
         if inner.refusals:
-            self.scope.refusals.extend(inner.refusals)
-            raise Refusal("every operator of its body must be supported", "those listed", "see their lines")
+            raise BodyRefusal(inner.refusals)
         results = [inner.output(v.name, None) for v in self.proto.output]
         absent = [v.name for v, r in zip(self.proto.output, results, strict=True) if r is None]
         if absent:
             raise Refusal("every output of the body must be computed", f"'{absent[0]}' is not", "repair the model")
         return [r for r in results if r is not None]
+
+    def _pay(self) -> None:
+        """Bodies within bodies, unrolled, could keep the compiler busy for ever."""
+        if self.scope.depth >= MAX_DEPTH:
+            raise Refusal(f"control flow must nest at most {MAX_DEPTH} deep", "more", "simplify the model")
+        self.scope.budget[0] -= len(self.proto.node) + 1
+        if self.scope.budget[0] < 0:
+            found = "bodies of If, Loop and Scan, unrolled loops included, that have more"
+            raise DoesNotFitError(f"control flow must have at most {MAX_BODY_NODES:,} nodes in all", found)
+
+
+def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
+    """What ONNX's shape inference found: complete shapes only."""
+    found = {}
+    for info in (*graph.value_info, *graph.output):
+        shape = info.type.tensor_type.shape.dim
+        dtype = dtype_or_none(info)
+        if info.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in shape) and dtype:
+            found[info.name] = TensorType(tuple(d.dim_value for d in shape), dtype)
+    return found
+
+
+def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
+    """The element type of a tensor, if C has it."""
+    try:
+        return DType(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
+    except (ValueError, KeyError):
+        return None
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:

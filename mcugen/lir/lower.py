@@ -24,13 +24,18 @@ def lower(graph: Graph, features: frozenset[str]) -> Program:
     program = Program(graph.name)
     builder = Builder(program, features)
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs]
-    for node in graph.nodes:
-        if not isinstance(node.op, Lowerable):
-            raise VerificationError("every operator must have a kernel", node.place, "report this as a bug of mcugen")
-        node.op.lower(node, builder)
+    lower_nodes(graph, builder)
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))
     used = {o.buffer for i in program.instrs for o in i.operands}
     used |= {e.buffer for e in (*program.inputs, *program.outputs)}
     program.buffers = [b for b in program.buffers if b in used]
     return program
+
+
+def lower_nodes(graph: Graph, builder: Builder) -> None:
+    """The instructions of a graph, or of the body of an operator, whose inputs have buffers already."""
+    for node in graph.nodes:
+        if not isinstance(node.op, Lowerable):
+            raise VerificationError("every operator must have a kernel", node.place, "report this as a bug of mcugen")
+        node.op.lower(node, builder)

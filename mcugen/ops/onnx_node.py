@@ -21,6 +21,14 @@ class Refusal(McugenError):
     exit_code = 4
 
 
+class BodyRefusal(Refusal):
+    """A body of which some nodes cannot be compiled; `reasons` name them."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("every operator of its body must be supported", "those listed", "see their lines")
+        self.reasons = tuple(reasons)
+
+
 Capture = Callable[[Value], Value]
 
 
@@ -42,7 +50,7 @@ class Body(Protocol):
 
         `place` comes before the names of values. Values of the enclosing graph pass `capture` when they are
         first used (none: they are used as they are, `graph` being the enclosing graph itself). May be called
-        more than once. Raises Refusal; the reasons are on the list that the user will see.
+        more than once. Raises BodyRefusal.
         """
 
 
