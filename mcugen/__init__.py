@@ -5,6 +5,7 @@ from mcugen.board import Board, load_board
 from mcugen.compiler import CompiledModel, compile_model
 from mcugen.errors import McugenError
 from mcugen.options import CompileOptions
+from mcugen.plugins import load_plugin
 from mcugen.version import __version__
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "__version__",
     "compile_model",
     "load_board",
+    "load_plugin",
 ]

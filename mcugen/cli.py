@@ -22,9 +22,11 @@ from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiler import CompiledModel, Trace, compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.printer import print_graph
+from mcugen.hir.types import Array
 from mcugen.lir.printer import print_program
 from mcugen.options import CompileOptions
-from mcugen.report.accuracy import compare, run_onnxruntime
+from mcugen.plugins import load_plugin
+from mcugen.report.accuracy import compare
 from mcugen.report.figures import Report, measured, require_fit
 from mcugen.report.listing import operator_table, print_board, print_boards, print_model
 from mcugen.report.samples import Samples, load_samples, random_samples
@@ -44,6 +46,17 @@ Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
 BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
 Name = Annotated[str, typer.Option(help="prefix of all C symbols [default: from the file name]", show_default=False)]
 Dim = Annotated[list[str] | None, typer.Option("--dim", help="binds a symbolic dimension: N=1", show_default=False)]
+Bind = Annotated[
+    list[str] | None,
+    typer.Option("--bind", help="fixes an input at compile time: NAME=[1, 2] or NAME=file.npy", show_default=False),
+]
+State = Annotated[
+    list[str] | None,
+    typer.Option("--state", help="keeps OUTPUT for the next call's INPUT: h_out:h_in", show_default=False),
+]
+Plugin = Annotated[
+    list[Path] | None, typer.Option("--plugin", help="Python file with operators of your own", show_default=False)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary")]
 Json = Annotated[
     str,
@@ -68,6 +81,9 @@ def compile_command(
     ] = None,
     name: Name = "",
     dim: Dim = None,
+    bind: Bind = None,
+    state: State = None,
+    plugin: Plugin = None,
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
     quiet: Quiet = False,
@@ -75,7 +91,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = compile_model(model, board, _options(name, dim), trace)
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin), trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -96,19 +112,22 @@ def report(
     data: Annotated[Path | None, typer.Option(help="evaluation samples, .npz", show_default=False)] = None,
     name: Name = "",
     dim: Dim = None,
+    bind: Bind = None,
+    state: State = None,
+    plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = compile_model(model, board, _options(name, dim))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
     samples = _samples(compiled, data, pixel_scale)
     count = len(samples.inputs)
     with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
         run = compiled.simulate(samples.inputs, per_layer=True, progress=advance)
-    with _progress(quiet, "ONNX Runtime: running", count) as advance:
-        reference = run_onnxruntime(compiled.model, samples.inputs, advance)
-    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels)
+    with _progress(quiet, f"{compiled.reference_name}: running", count) as advance:
+        reference = compiled.reference(samples.inputs, advance)
+    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, compiled.reference_name)
     result = measured(compiled.report, run, accuracy)
     _write_json(json_, result)
     if json_ != "-":
@@ -126,11 +145,14 @@ def run(
     ],
     name: Name = "",
     dim: Dim = None,
+    bind: Bind = None,
+    state: State = None,
+    plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = compile_model(model, board, _options(name, dim))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
@@ -143,13 +165,16 @@ def inspect(
     model: Model,
     board: BoardName = "host",
     dim: Dim = None,
+    bind: Bind = None,
+    state: State = None,
+    plugin: Plugin = None,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
     json_: Json = "",
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = compile_model(model, board, _options("", dim))
+    compiled = compile_model(model, board, _options("", dim, bind, state, plugin))
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
@@ -171,8 +196,10 @@ def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON"
 
 
 @app.command()
-def operators() -> None:
+def operators(plugin: Plugin = None) -> None:
     """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
+    for file in plugin or ():
+        load_plugin(file)
     typer.echo(operator_table(), nl=False)
 
 
@@ -197,14 +224,46 @@ def main() -> None:
         sys.exit(0)
 
 
-def _options(name: str, dims: list[str] | None) -> CompileOptions:
+def _options(
+    name: str,
+    dims: list[str] | None,
+    bind: list[str] | None,
+    state: list[str] | None,
+    plugins: list[Path] | None,
+) -> CompileOptions:
     bound = {}
     for text in dims or []:
         key, _, size = text.rpartition("=")
         if not key or not size.isdecimal() or not int(size):
             raise UsageError("--dim must read NAME=SIZE with a positive size", f"'{text}'", "e.g. --dim batch=1")
         bound[key] = int(size)
-    return CompileOptions(name=name, dims=bound)
+    return CompileOptions(name, bound, _bound(bind or []), _states(state or []), tuple(plugins or ()))
+
+
+def _bound(texts: list[str]) -> dict[str, Array]:
+    """Values of inputs: numbers as JSON, or .npy files."""
+    values = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            array = np.load(value, allow_pickle=False) if value.endswith(".npy") else np.asarray(json.loads(value))
+        except (OSError, ValueError) as error:
+            reason = f"'{text}': {str(error)[:80]}"
+            raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
+        if not name or array.dtype.kind not in "fiub":
+            raise UsageError("--bind must read NAME=VALUE with numbers", f"'{text}'", 'e.g. --bind "axes=[1, 2]"')
+        values[name] = array
+    return values
+
+
+def _states(texts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        output, _, kept = text.rpartition(":")
+        if not output or not kept:
+            raise UsageError("--state must read OUTPUT:INPUT", f"'{text}'", "e.g. --state h_out:h_in")
+        pairs[output] = kept
+    return pairs
 
 
 def _samples(compiled: CompiledModel, data: Path | None, pixel_scale: float) -> Samples:

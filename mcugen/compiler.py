@@ -15,12 +15,13 @@ import onnx
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.golden import golden_sample
+from mcugen.codegen.golden import first_state, golden_sample
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.render import Provenance, render
 from mcugen.codegen.write import write_folder
 from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
@@ -34,6 +35,8 @@ from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
+from mcugen.plugins import load_plugin
+from mcugen.report.accuracy import run_onnxruntime
 from mcugen.report.figures import Report, count_parameters, describe
 from mcugen.simulate import Execution, simulate
 
@@ -112,9 +115,9 @@ def _run_pass(pass_: Pass, graph: Graph) -> None:
         raise VerificationError(f"pass {pass_.__name__} must end", f"{rounds} rounds", "report this as a bug of mcugen")
 
 
-def build_program(graph: Graph, board: Board) -> Program:
+def build_program(graph: Graph, board: Board, states: Mapping[str, str] | None = None) -> Program:
     """Lowers an optimized graph for a board and plans its memory."""
-    program = lower(graph, board.features)
+    program = lower(graph, board.features, states)
     plan_memory(program)
     verify_plan(program)
     return program
@@ -131,6 +134,7 @@ class CompiledModel:
     program: Program
     bundle: Bundle
     report: Report
+    options: CompileOptions
 
     def write(self, folder: str | Path) -> Path:
         """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
@@ -145,6 +149,28 @@ class CompiledModel:
         samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
         outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
         return {e.name: np.stack([o[e.name] for o in outputs]) for e in self.program.outputs}
+
+    @property
+    def reference_name(self) -> str:
+        """Whose results `reference` gives: onnxruntime knows only ONNX's own operators."""
+        known = all(onnx.defs.has(n.op_type, n.domain) for n in self.model.graph.node)
+        return "ONNX Runtime" if known else "numpy"
+
+    def reference(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> list[dict[str, Array]]:
+        """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
+        options = self.options
+        if self.reference_name == "ONNX Runtime":
+            return run_onnxruntime(self.model, samples, progress, options.bound, options.states)
+        kept = {v.name: first_state(v.type) for v in self.graph.inputs if v.name in options.states.values()}
+        results = []
+        for count, sample in enumerate(samples, 1):
+            results.append(interpret(self.graph, kept | dict(sample)))
+            kept = {target: results[-1][source] for source, target in options.states.items()}
+            if progress:
+                progress(count)
+        return results
 
     def simulate(
         self,
@@ -176,16 +202,35 @@ def compile_model(
     """Compiles an ONNX model for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
     target = board if isinstance(board, Board) else load_board(board)
+    for plugin in options.plugins:
+        load_plugin(plugin)
     proto, sha256, file = _load(model)
     name = identifier(options.name or Path(file).stem)
     graph = import_model(proto, name, options.dims, options.bound)
+    check_states(graph, options.states)
     optimize(graph, trace)
-    program = build_program(graph, target)
+    program = build_program(graph, target, options.states)
     place(program, target)
     figures = describe(program, target, sha256, count_parameters(graph))
     provenance = Provenance(file, sha256, target.name, options.describe())
-    bundle = render(program, provenance, golden_sample(graph), figures.to_json())
-    return CompiledModel(proto, target, graph, program, bundle, figures)
+    bundle = render(program, provenance, golden_sample(graph, set(options.states.values())), figures.to_json())
+    return CompiledModel(proto, target, graph, program, bundle, figures, options)
+
+
+def check_states(graph: Graph, states: Mapping[str, str]) -> None:
+    """UsageError unless each state is an output of the type of its own input."""
+    outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+    inputs = {v.name: v for v in graph.inputs}
+    for output, kept in states.items():
+        for name, known, kind in ((output, outputs, "output"), (kept, inputs, "input")):
+            if name not in known:
+                choices = ", ".join(f"'{k}'" for k in known) or "none"
+                raise UsageError(f"--state OUTPUT:INPUT must name an {kind} of the model", f"'{name}'", choices)
+        source, target = outputs[output].type, inputs[kept].type
+        if (source.shape, source.dtype) != (target.shape, target.dtype):
+            raise UsageError(f"--state {output}:{kept}: both must have one type", f"{source} and {target}")
+    if len(set(states.values())) != len(states):
+        raise UsageError("--state: each input can keep one output", ", ".join(sorted(states.values())))
 
 
 def _load(model: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, str, str]:

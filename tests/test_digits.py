@@ -26,8 +26,8 @@ REPORT_KEYS = {
     },
     "model": {"name", "sha256", "macs", "parameters"},
     "flash": {"code", "weights", "total"},
-    "ram": {"arena", "io", "static", "stack", "total"},
-    "accuracy": {"metric", "samples", "float32", "target", "agreement", "max_abs_error", "sqnr_db"},
+    "ram": {"arena", "state", "io", "static", "stack", "total"},
+    "accuracy": {"metric", "reference", "samples", "float32", "target", "agreement", "max_abs_error", "sqnr_db"},
 }
 LAYER_KEYS = {"name", "origin", "op", "kernel", "macs", "instructions", "flash", "ram"}
 

@@ -27,6 +27,7 @@ LAYERS = {
     "codegen": 4,
     "simulate": 5,
     "report": 5,
+    "plugins": 5,
     "compiler": 6,
     "cli": 7,
 }

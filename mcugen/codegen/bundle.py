@@ -37,6 +37,8 @@ class Bundle:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     layers: tuple[str, ...]
+    has_state: bool = False
+    """Whether the run function takes a `NAME_state *` too, which `NAME_reset` makes ready."""
 
     @property
     def sources(self) -> tuple[str, ...]:

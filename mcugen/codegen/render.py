@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -17,7 +18,7 @@ from mcugen.codegen.identifiers import comment, identifier, tensor_name
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.hir.types import Array
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Endpoint, Instr, Program, Space
-from mcugen.resources import resource_dir
+from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
 
 ABI_VERSION = 1
@@ -91,7 +92,7 @@ class _Renderer:
     def __post_init__(self) -> None:
         for buffer in self.program.buffers:
             self.names[buffer] = self.unique(
-                tensor_name(buffer.name), "" if buffer.planned else f"{self.program.name}_"
+                tensor_name(buffer.name), f"{self.program.name}_" if buffer.space is Space.CONST else ""
             )
 
     def unique(self, text: str, prefix: str = "", suffix: str = "") -> str:
@@ -143,10 +144,10 @@ def _signature(kernel: _Kernel) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     """One for all models: parsing the templates takes longer than all the rest of a compilation."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resource_dir("templates")),
+        loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -160,11 +161,12 @@ def _environment() -> jinja2.Environment:
 
 def render(program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]) -> Bundle:
     """All files of the generated folder."""
-    env = _environment()
+    env = _environment(template_dirs())
     name = program.name
     inputs, outputs = _ports(program.inputs, "input", name), _ports(program.outputs, "output", name)
     accessors = {port.accessor for port in (*inputs, *outputs)}
-    renderer = _Renderer(program, env, accessors | {f"{name}_{own}" for own in ("run", "selftest", "default_arena")})
+    own = ("run", "selftest", "default_arena", "reset", "state")
+    renderer = _Renderer(program, env, accessors | {f"{name}_{word}" for word in own})
     lines = _lines(renderer)
     calls = [line for line in lines if "function" in line]
     constants = [_constant(b, renderer.names[b]) for b in program.buffers if b.space is Space.CONST]
@@ -179,6 +181,8 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         "weights_size": program.weights_size,
         "inputs": [_tensor(e, p, renderer, name) for e, p in zip(program.inputs, inputs, strict=True)],
         "outputs": [_tensor(e, p, renderer, name) for e, p in zip(program.outputs, outputs, strict=True)],
+        "run_parameters": "void *arena" + (f", {name}_state *state" if program.states else ""),
+        "states": [_state(e, renderer) for e in program.states],
         "constants": constants,
         "weights_use_math": any(_MATH.search(row) for c in constants for row in c["rows"]),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
@@ -201,7 +205,16 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
     layers = tuple(program.head(layer).name for layer in program.layers())
-    return Bundle(name, texts, max(program.arena_size, ALIGNMENT), ALIGNMENT, inputs, outputs, layers)
+    return Bundle(
+        name,
+        texts,
+        max(program.arena_size, ALIGNMENT),
+        ALIGNMENT,
+        inputs,
+        outputs,
+        layers,
+        has_state=bool(program.states),
+    )
 
 
 def _indented(text: str, width: int) -> str:
@@ -236,6 +249,19 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> d
         "zero_point": quant.zero_point if quant else 0,
         "offset": buffer.offset,
         "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",
+    }
+
+
+def _state(endpoint: Endpoint, renderer: _Renderer) -> dict[str, object]:
+    """A member of the state struct, and what it holds before the first call: real zeros."""
+    return {
+        "name": renderer.names[endpoint.buffer],
+        "onnx_name": comment(endpoint.name),
+        "ctype": endpoint.dtype.c,
+        "dtype": endpoint.dtype.value,
+        "shape": [str(s) for s in endpoint.shape],
+        "count": endpoint.buffer.count,
+        "start": endpoint.quant.zero_point if endpoint.quant else 0,
     }
 
 
@@ -287,9 +313,10 @@ def _marker(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     if instr.control in (Control.ELSE, Control.END):
         return {"text": "} else {" if instr.control is Control.ELSE else "}", "comment": ""}
     names = {o.role: f"*{_argument(renderer, o.buffer)}" for o in instr.operands}
-    text = f"if ({names.get('cond')} != 0) {{"
-    if instr.control is Control.FOR:
-        index, more = names["index"], f" && {names['cond']} != 0" * ("cond" in names)
+    if instr.control is Control.IF:
+        text = f"if ({names['cond']} != 0) {{"
+    else:
+        index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
         text = f"for ({index} = 0; {index} < {instr.params['steps']}{more}; ++{index}) {{"
     return {"text": text, "comment": comment(f"{instr.op} {', '.join(instr.origin)}"), "note": comment(instr.note, 200)}
 
@@ -317,14 +344,17 @@ def _wrapped(arguments: list[str], indent: int, width: int = 108) -> str:
         if lines[-1] and len(lines[-1]) + len(text) > width:
             lines.append("")
         lines[-1] += text
-    return f"\n{' ' * indent}".join(line.rstrip() if index < len(lines) - 1 else line for index, line in enumerate(lines))
+    return f"\n{' ' * indent}".join(
+        line.rstrip() if index < len(lines) - 1 else line for index, line in enumerate(lines)
+    )
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:
-    """A local pointer, a constant, or NULL where a kernel needs no scratch."""
+    """A local pointer, a constant, a member of the state, or NULL where a kernel needs no scratch."""
     if not buffer.count:
         return "NULL"
-    return renderer.names[buffer] if buffer.planned else f"{renderer.program.name}_{renderer.names[buffer]}"
+    prefix = {Space.CONST: f"{renderer.program.name}_", Space.STATE: "state->"}.get(buffer.space, "")
+    return prefix + renderer.names[buffer]
 
 
 def _locals(renderer: _Renderer) -> list[dict[str, object]]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from mcugen import ops
 from mcugen.errors import ModelError, UnsupportedError, UsageError

@@ -72,7 +72,7 @@ class Builder:
         self._buffers[value] = buffer
 
     def endpoint(self, name: str, value: Value, space: Space) -> Endpoint:
-        """Declares a model input or output."""
+        """Declares a model input, output or state."""
         buffer = self.buffer(value)
         if buffer.space is Space.ARENA:
             buffer.space = space

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Program, Space
+from mcugen.lir.state import Move, keep_state
 
 
 @runtime_checkable
@@ -19,16 +21,28 @@ class Lowerable(Protocol):
         """Emits the instructions that compute `node`."""
 
 
-def lower(graph: Graph, features: frozenset[str]) -> Program:
-    """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet."""
+def lower(graph: Graph, features: frozenset[str], states: Mapping[str, str] | None = None) -> Program:
+    """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet.
+
+    `states` maps outputs to the inputs that they become in the next call.
+    """
+    states = states or {}
     program = Program(graph.name)
     builder = Builder(program, features)
-    program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs]
+    kept = set(states.values())
+    program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
+    program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept]
     lower_nodes(graph, builder)
+    moves = []
+    of_input = {e.name: e for e in program.states}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
-        program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))
+        if name in states:
+            moves.append(Move(of_input[states[name]], builder.buffer(value)))
+        else:
+            program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))
+    keep_state(program, moves)
     used = {o.buffer for i in program.instrs for o in i.operands}
-    used |= {e.buffer for e in (*program.inputs, *program.outputs)}
+    used |= {e.buffer for e in (*program.inputs, *program.outputs, *program.states)}
     program.buffers = [b for b in program.buffers if b in used]
     return program
 

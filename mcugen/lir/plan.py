@@ -17,7 +17,7 @@ class Region:
     first: int
     last: int
     accesses: set[int] = field(default_factory=set)
-    """The instructions that use it (−1 and their number stand for the caller): between two of them, in a loop,
+    """The instructions that use it (-1 and their number stand for the caller): between two of them, in a loop,
     its contents may be without interest."""
 
     @property
@@ -55,7 +55,9 @@ def _merge_inplace(program: Program) -> list[Region]:
     for index, instr in enumerate(program.instrs):
         for out_role, in_role in instr.inplace:
             target, source = instr.operand(out_role).buffer, instr.operand(in_role).buffer
-            if not source.planned or not _may_merge(instr, index, region_of[target], region_of[source]):
+            if not (source.planned and target.planned) or not _may_merge(
+                instr, index, region_of[target], region_of[source]
+            ):
                 continue
             if max(b.nbytes for b in region_of[target].buffers) > source.nbytes:
                 continue
@@ -88,7 +90,7 @@ def _merge_moves(program: Program, region_of: dict[Buffer, Region]) -> None:
             if endpoint.buffer.planned:
                 region_of[endpoint.buffer].accesses.add(index)
     for index, instr in enumerate(program.instrs):
-        if instr.kernel == MOVE and instr.operand("x").buffer.planned:
+        if instr.kernel == MOVE and all(o.buffer.planned for o in instr.operands):
             source, target = (region_of[instr.operand(role).buffer] for role in "xy")
             if source is not target and source.last == index and _idle(program, target, source, index):
                 _join(region_of, target, source)

@@ -14,12 +14,16 @@ ALIGNMENT = 16
 
 
 class Space(Enum):
-    """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller."""
+    """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
+
+    STATE buffers are members of a struct that the caller keeps from call to call.
+    """
 
     INPUT = "input"
     OUTPUT = "output"
     CONST = "const"
     ARENA = "arena"
+    STATE = "state"
 
 
 class Access(Enum):
@@ -55,7 +59,7 @@ class Buffer:
     @property
     def planned(self) -> bool:
         """Whether it takes part in memory planning."""
-        return self.space is not Space.CONST
+        return self.space not in (Space.CONST, Space.STATE)
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ class Instr:
         if self.kernel != MOVE:
             return False
         x, y = self.operand("x").buffer, self.operand("y").buffer
-        return x.planned and x.offset is not None and x.offset == y.offset
+        return x is y or (x.planned and x.offset is not None and x.offset == y.offset)
 
     def operand(self, role: str) -> Operand:
         """The operand with that role."""
@@ -157,6 +161,8 @@ class Program:
     name: str
     inputs: list[Endpoint] = field(default_factory=list)
     outputs: list[Endpoint] = field(default_factory=list)
+    states: list[Endpoint] = field(default_factory=list)
+    """What the model keeps from call to call, by the name of the input that reads it."""
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
     arena_size: int = 0
@@ -165,6 +171,11 @@ class Program:
     def weights_size(self) -> int:
         """Bytes of all constants that instructions read."""
         return sum(b.nbytes for b in self.buffers if b.space is Space.CONST)
+
+    @property
+    def state_size(self) -> int:
+        """Bytes of the caller's state struct."""
+        return sum(-(-e.buffer.nbytes // ALIGNMENT) * ALIGNMENT for e in self.states)
 
     def layers(self) -> list[range]:
         """The instructions by layers: one each, but for groups."""

@@ -2,6 +2,7 @@
 """Operator families. Importing this package registers every operator; a new family adds one name here."""
 
 from mcugen.ops import (
+    control,
     conv,
     conversion,
     elementwise,
@@ -17,6 +18,7 @@ from mcugen.ops import (
 )
 
 __all__ = [
+    "control",
     "conv",
     "conversion",
     "elementwise",

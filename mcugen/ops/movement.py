@@ -183,7 +183,7 @@ def emit_copy(
 ) -> None:
     """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements."""
     target = dense_strides(shape) if target is None else target
-    dims = _merge_walks(shape, source, target)
+    dims = merge_walks(shape, source, target)
     x, y = node.input(index).type, node.output.type
     contiguous = dims[-1][1] == dims[-1][2] == 1
     outer = dims[:-1] if contiguous else dims
@@ -202,7 +202,7 @@ def emit_copy(
     )
 
 
-def _merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
+def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
     """(size, source stride, target stride) per dimension, neighbours merged where one walk covers both."""
     dims: list[tuple[int, int, int]] = []
     for size, xs, ys in zip(shape, source, target, strict=True):

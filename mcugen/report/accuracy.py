@@ -21,11 +21,13 @@ Outputs = Mapping[str, Array]
 class Accuracy:
     """Comparison over `samples` samples. Errors are in real units (dequantized); SQNR in dB.
 
-    `float32` and `target` are accuracies by the labels (of ONNX Runtime and of the generated code), None
-    without labels; `agreement` is the share of samples for which both name the same class.
+    `float32` and `target` are accuracies by the labels (of the reference and of the generated code), None
+    without labels; `agreement` is the share of samples for which both name the same class. `reference` says
+    whose results those of the generated code are compared with.
     """
 
     metric: str
+    reference: str
     samples: int
     float32: float | None
     target: float | None
@@ -35,9 +37,16 @@ class Accuracy:
 
 
 def run_onnxruntime(
-    model: onnx.ModelProto, samples: Sequence[Outputs], progress: Callable[[int], None] | None = None
+    model: onnx.ModelProto,
+    samples: Sequence[Outputs],
+    progress: Callable[[int], None] | None = None,
+    fixed: Outputs | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> list[dict[str, Array]]:
-    """The model's outputs for each sample, by name, computed literally: graph optimization is off."""
+    """The model's outputs for each sample, by name, computed literally: graph optimization is off.
+
+    `fixed` are inputs that no sample has; `states` (output → input) go from each sample to the next, from zeros.
+    """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
@@ -45,8 +54,11 @@ def run_onnxruntime(
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         names = [o.name for o in session.get_outputs()]
         results = []
+        kept = dict(fixed or {}) | _first_state(session, set((states or {}).values()))
         for count, sample in enumerate(samples, 1):
-            results.append(dict(zip(names, map(np.asarray, session.run(None, dict(sample))), strict=True)))
+            outputs = dict(zip(names, map(np.asarray, session.run(None, kept | dict(sample))), strict=True))
+            kept |= {target: outputs[source] for source, target in (states or {}).items()}
+            results.append(outputs)
             if progress:
                 progress(count)
     except Exception as error:  # onnxruntime's exceptions share no base class
@@ -55,11 +67,21 @@ def run_onnxruntime(
     return results
 
 
+def _first_state(session: onnxruntime.InferenceSession, kept: set[str]) -> dict[str, Array]:
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int8)": np.int8}
+    return {
+        v.name: np.zeros([s if isinstance(s, int) else 1 for s in v.shape], types.get(v.type, np.float32))
+        for v in session.get_inputs()
+        if v.name in kept
+    }
+
+
 def compare(
     endpoints: Sequence[Endpoint],
     target: Sequence[Outputs],
     reference: Sequence[Outputs],
     labels: Array | None,
+    against: str = "ONNX Runtime",
 ) -> Accuracy:
     """Compares outputs sample by sample; classes are the largest entries of the first output."""
     first = endpoints[0]
@@ -69,6 +91,7 @@ def compare(
     right = [None, None] if labels is None else [float((c == labels).mean()) for c in classes]
     return Accuracy(
         metric="top1" if labels is not None else "agreement",
+        reference=against,
         samples=len(target),
         float32=right[1],
         target=right[0],

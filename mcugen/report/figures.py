@@ -37,9 +37,13 @@ class Flash:
 
 @dataclass(frozen=True)
 class Ram:
-    """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call."""
+    """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call.
+
+    `state` is what one stream of inputs keeps between calls.
+    """
 
     arena: int
+    state: int
     io: int
     static: int | None
     stack: int | None
@@ -118,7 +122,7 @@ def describe(program: Program, board: Board, sha256: str, parameters: int) -> Re
         instructions_per_mac=None,
         cycles_estimate=None,
         flash=Flash(None, program.weights_size, None),
-        ram=Ram(program.arena_size, 0, None, None, None),
+        ram=Ram(program.arena_size, program.state_size, 0, None, None, None),
         accuracy=None,
         layers=_layers(program),
     )
@@ -131,8 +135,8 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Rep
     if sizes is not None:
         flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights)
         stack = run.stack or 0
-        total = report.ram.arena + report.ram.io + sizes.static_ram + stack
-        ram = Ram(report.ram.arena, report.ram.io, sizes.static_ram, run.stack, total)
+        total = ram.arena + ram.state + ram.io + sizes.static_ram + stack
+        ram = replace(ram, static=sizes.static_ram, stack=run.stack, total=total)
     each: Sequence[int | None] = run.layer_instructions or [None] * len(report.layers)
     per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
     return replace(

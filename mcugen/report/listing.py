@@ -59,7 +59,7 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
 def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:
     """Inputs, outputs and totals, then one line a node."""
     facts = Table(show_header=False)
-    for kind, endpoints in (("input", program.inputs), ("output", program.outputs)):
+    for kind, endpoints in (("input", program.inputs), ("output", program.outputs), ("state", program.states)):
         for e in endpoints:
             shape = "x".join(map(str, e.shape)) or "scalar"
             facts.add_row(

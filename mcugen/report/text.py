@@ -36,6 +36,8 @@ def _totals(report: Report) -> Table:
     table.add_row("flash: weights", _number(flash.weights), "bytes")
     table.add_row("flash: total", _number(flash.total), "bytes")
     table.add_row("RAM: arena", _number(ram.arena), "bytes: activations, scratch, inputs, outputs")
+    if ram.state:
+        table.add_row("RAM: state", _number(ram.state), "bytes, kept between calls")
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     table.add_row("RAM: total", _number(ram.total), "bytes")
@@ -47,14 +49,14 @@ def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
         count = f"top-1 on {accuracy.samples} samples, run under simulation"
         table.add_row("accuracy", f"{100 * accuracy.target:.2f} %", count)
     if accuracy.float32 is not None:
-        table.add_row("  ONNX Runtime", f"{100 * accuracy.float32:.2f} %", "the same model and samples")
+        table.add_row(f"  {accuracy.reference}", f"{100 * accuracy.float32:.2f} %", "the same model and samples")
     table.add_row(
         "agreement",
         f"{100 * accuracy.agreement:.2f} %",
-        f"same class as ONNX Runtime, {accuracy.samples} samples",
+        f"same class as {accuracy.reference}, {accuracy.samples} samples",
     )
     noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
-    table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against ONNX Runtime; {noise}")
+    table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}")
 
 
 def _layers(report: Report, width: int) -> Table:

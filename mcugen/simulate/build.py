@@ -81,6 +81,7 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             macro=bundle.name.upper(),
             inputs=bundle.inputs,
             outputs=bundle.outputs,
+            has_state=bundle.has_state,
         )
         (harness / name).write_text(text)
 

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State that outlives a call: outputs of one call that are inputs of the next, kept in the caller's struct."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program, Space
+
+
+@dataclass(frozen=True)
+class Move:
+    """At the end of a call, `source` becomes the state `target`."""
+
+    target: Endpoint
+    source: Buffer
+
+
+def keep_state(program: Program, moves: Sequence[Move]) -> None:
+    """Appends the moves to `program`, all at once in effect: a state may become another's old value.
+
+    Where nothing reads the old value any more, the new one is computed in the state's own memory.
+    """
+    _rescue_outputs(program)
+    pending = [m for m in moves if m.source is not m.target.buffer]
+    while pending:
+        read = [m.source for m in pending]
+        free = next((m for m in pending if m.target.buffer not in read), None)
+        if free is None:  # a cycle: one old value steps aside
+            free = pending[0]
+            aside = _arena_copy(program, free.target.buffer, f"{free.target.name}.old")
+            pending = [replace(m, source=aside) if m.source is free.target.buffer else m for m in pending]
+        program.instrs.append(_copy(free.source, free.target.buffer, free.target.name))
+        pending.remove(free)
+    for instr in list(program.instrs):
+        if instr.kernel == "copy" and instr.op == "state":
+            _compute_in_place(program, instr)
+
+
+def _rescue_outputs(program: Program) -> None:
+    """An output that is an old state must not change with it."""
+    for index, endpoint in enumerate(program.outputs):
+        if endpoint.buffer.space is Space.STATE:
+            kept = _arena_copy(program, endpoint.buffer, f"{endpoint.name}.kept")
+            kept.space = Space.OUTPUT
+            program.outputs[index] = replace(endpoint, buffer=kept)
+
+
+def _arena_copy(program: Program, source: Buffer, name: str) -> Buffer:
+    target = Buffer(name, source.dtype, source.count, Space.ARENA)
+    program.buffers.append(target)
+    program.instrs.append(_copy(source, target, name))
+    return target
+
+
+def _copy(source: Buffer, target: Buffer, name: str) -> Instr:
+    return Instr(
+        "copy",
+        name,
+        (Operand("x", Access.IN, source), Operand("y", Access.OUT, target)),
+        {"x_offset": 0, "y_offset": 0, "run": source.nbytes},
+        code={"rank": 0, "contiguous": True, "x_t": source.dtype.c},
+        variant="runs_0d",
+        op="state",
+        origin=(name,),
+        note=f"{source.dtype.value} x {source.count}",
+    )
+
+
+def _compute_in_place(program: Program, move: Instr) -> None:
+    """Lets the producer write the state itself, if whoever reads the old value does so before (or allows it)."""
+    source, state = move.operand("x").buffer, move.operand("y").buffer
+    touching = [i for i, instr in enumerate(program.instrs) if _uses(instr, source) and instr is not move]
+    ends = {id(e.buffer) for e in (*program.inputs, *program.outputs)}
+    if not source.planned or id(source) in ends or not touching:
+        return
+    first = program.instrs[touching[0]]
+    late_reads = [i for i in program.instrs[touching[0] :] if _uses(i, state) and i is not move]
+    if late_reads and not (late_reads == [first] and _allows(first, source, state)):
+        return
+    for instr in program.instrs:
+        instr.operands = tuple(replace(o, buffer=state) if o.buffer is source else o for o in instr.operands)
+    program.instrs.remove(move)
+    program.buffers.remove(source)
+
+
+def _uses(instr: Instr, buffer: Buffer) -> bool:
+    return any(o.buffer is buffer for o in instr.operands)
+
+
+def _allows(instr: Instr, out: Buffer, old: Buffer) -> bool:
+    """Whether the instruction may write `out` over `old`, which one of its operands reads."""
+    pairs = [(instr.operand(o).buffer, instr.operand(i).buffer) for o, i in instr.inplace]
+    return (out, old) in pairs and sum(o.buffer is old for o in instr.operands) == 1

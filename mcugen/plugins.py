@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators from a user's own Python file: the same class, registration and templates as built-in ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from mcugen.errors import UsageError
+from mcugen.ops.onnx_node import IMPORTERS
+from mcugen.resources import add_template_dir
+
+_loaded: set[Path] = set()
+
+
+def load_plugin(file: str | Path) -> None:
+    """Runs a Python file, which registers operators by `@onnx_operator`; a file is run once.
+
+    Its kernels are `kernels/<name>.c.j2` beside it. UsageError where it cannot be run, registers nothing, or
+    registers an operator that is known already.
+    """
+    path = Path(file).resolve()
+    if path in _loaded:
+        return
+    before = dict(IMPORTERS)
+    try:
+        _run(path)
+    except Exception as error:  # whatever the user's code raises
+        IMPORTERS.clear()
+        IMPORTERS.update(before)
+        raise UsageError(
+            f"--plugin {file}: the file must run", f"{type(error).__name__}: {error}", "repair it"
+        ) from error
+    taken = [
+        f"{op_type} of domain '{domain or 'ai.onnx'}'"
+        for (domain, op_type), importer in before.items()
+        if IMPORTERS[domain, op_type] is not importer
+    ]
+    if taken or len(IMPORTERS) == len(before):
+        found = taken[0] if taken else "none"
+        IMPORTERS.clear()
+        IMPORTERS.update(before)
+        raise UsageError(f"--plugin {file}: the file must register new operators", found, "use a domain of your own")
+    add_template_dir(path.parent)
+    _loaded.add(path)
+
+
+def _run(path: Path) -> None:
+    spec = importlib.util.spec_from_file_location(f"mcugen_plugin_{len(_loaded)}_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError("not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)

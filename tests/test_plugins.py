@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators from a user's own file: `--plugin`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from mcugen import CompileOptions, compile_model, load_plugin
+from mcugen.errors import UnsupportedError, UsageError
+from mcugen.ops.onnx_node import IMPORTERS
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
+PLUGIN = EXAMPLE / "softclip.py"
+MODEL = EXAMPLE / "limiter.onnx"
+
+
+def expected(xs: np.ndarray) -> np.ndarray:
+    """The example's model by its definition."""
+    model = onnx.load(MODEL)
+    weights, limit = (onnx.numpy_helper.to_array(t) for t in model.graph.initializer)
+    total = xs @ weights
+    return limit * total / np.hypot(limit, total)
+
+
+@pytest.mark.parametrize("board", ["host", pytest.param("stm32f411", marks=pytest.mark.qemu)])
+def test_the_example_computes_its_definition(board: str):
+    xs = np.random.default_rng(2).standard_normal((3, 4, 8)).astype(np.float32) * 3
+    compiled = compile_model(MODEL, board, CompileOptions(plugins=(PLUGIN,)))
+    found = compiled.run({"x": xs}, sanitize=board == "host")["y"]
+    np.testing.assert_allclose(found, expected(xs), rtol=1e-5, atol=1e-6)
+    assert "soft_clip" in compiled.bundle.files["limiter.c"]
+    assert "plugins softclip.py" in compiled.bundle.files["limiter.c"]
+
+
+def test_the_model_is_what_its_script_writes(tmp_path: Path):
+    script = tmp_path / "make_model.py"
+    script.write_text((EXAMPLE / "make_model.py").read_text())
+    subprocess.run([sys.executable, script], check=True)
+    assert (tmp_path / "limiter.onnx").read_bytes() == MODEL.read_bytes()
+
+
+def test_the_command_line(tmp_path: Path):
+    from typer.testing import CliRunner
+
+    from mcugen.cli import app
+
+    options = ["--board", "host", "-o", str(tmp_path / "out"), "--plugin", str(PLUGIN)]
+    result = CliRunner().invoke(app, ["compile", str(MODEL), *options])
+    assert result.exit_code == 0, result.output
+    assert "soft_clip" in (tmp_path / "out" / "limiter.c").read_text()
+
+
+def test_without_the_plugin_the_refusal_names_it(tmp_path: Path):
+    code = f"import mcugen; mcugen.compile_model({str(MODEL)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "SoftClip 'limiter': operator not supported" in done.stderr
+    assert "--plugin" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1 +", "the file must run. found: SyntaxError"),
+        ("raise RuntimeError('no')", "the file must run. found: RuntimeError: no"),
+        ("x = 1", "must register new operators. found: none"),
+        (
+            "from mcugen.ops.onnx_node import onnx_operator\n@onnx_operator('Relu')\ndef f(node): return []\n",
+            "must register new operators. found: Relu of domain 'ai.onnx'",
+        ),
+    ],
+)
+def test_unusable_files_are_refused_and_leave_nothing(tmp_path: Path, text: str, message: str):
+    before = dict(IMPORTERS)
+    file = tmp_path / "plugin.py"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load_plugin(file)
+    assert before == IMPORTERS
+
+
+def test_a_file_that_is_not_there(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"nothing\.py: the file must run"):
+        load_plugin(tmp_path / "nothing.py")
+
+
+def test_its_refusals_are_listed(tmp_path: Path):
+    model = onnx.load(MODEL)
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32), "limit"))
+    with pytest.raises(UnsupportedError, match=r"SoftClip 'limiter': .*a limit for each channel"):
+        compile_model(model, options=CompileOptions(plugins=(PLUGIN,)))
