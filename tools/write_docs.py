@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from markers import replace_between_markers
@@ -35,8 +37,25 @@ def rewrite(path: Path, name: str, content: str) -> None:
     path.write_text(replace_between_markers(path.read_text(), name, content))
 
 
+def streaming() -> str:
+    """What the streaming example saves."""
+    folder = ROOT / "examples" / "streaming"
+    with tempfile.TemporaryDirectory() as scratch:
+        stream = Path(scratch) / "stream.onnx"
+        command = [sys.executable, folder / "make_streaming.py", folder / "window.onnx", stream]
+        states = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        rows = []
+        for what, model, options in (("window", folder / "window.onnx", []), ("stream", stream, states)):
+            report = json.loads(output("report", str(model), "--board", "rt1060", "--quiet", "--json", "-", *options))
+            ram = report["ram"]
+            rows.append(f"| {what} | {report['instructions']:,} | {ram['arena']:,} | {ram['state']:,} |")
+    head = ["| rt1060 | instructions a call | arena, bytes | state, bytes |", "|---|---|---|---|"]
+    return "\n".join([*head, *rows, "", "(`mcugen report` on both; written by `make docs`.)"])
+
+
 def main() -> None:
     """All passages."""
+    rewrite(ROOT / "examples" / "streaming" / "README.md", "streaming", streaming())
     demo = f"What `make demo` prints (`mcugen {' '.join(DEMO)}`):\n\n```\n{output(*DEMO)}\n```"
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
