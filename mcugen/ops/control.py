@@ -363,16 +363,19 @@ class _Capture:
 def _stored(node: OnnxNode, index: int) -> Value:
     """An input in its ONNX type: halves that are computed as float32 are narrowed, so that states round as in ONNX."""
     value = node.input(index)
-    return _as(node.graph, value, node.dtypes[index])
+    dtype = node.dtypes[index]
+    return _as(node.graph, value, dtype) if dtype is not None and dtype.is_half else value
 
 
 def _as(graph: Graph, value: Value, dtype: DType | None) -> Value:
-    """`value`, narrowed if it is a half by `dtype`."""
-    if dtype is None or not dtype.is_half or value.type.dtype is not DType.FLOAT32:
+    """`value` in float32 or a half, if it is in one of those and `dtype` names another: one side had lost track."""
+    found = value.type.dtype
+    both = dtype is not None and {found, dtype} <= {DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16}
+    if dtype is None or dtype is found or not both:
         return value
     if value.data is not None:
-        return graph.constant(f"{value.name}.narrow", value.data.astype(dtype.numpy))
-    return graph.add(Cast(dtype), [value], names=[f"{value.name}.narrow"]).output
+        return graph.constant(f"{value.name}.{dtype.tag}", value.data.astype(dtype.numpy))
+    return graph.add(Cast(dtype), [value], names=[f"{value.name}.{dtype.tag}"]).output
 
 
 def _names(node: OnnxNode, count: int) -> list[str]:
