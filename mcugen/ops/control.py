@@ -21,6 +21,7 @@ from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.lower import lower_nodes
+from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control, Param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
@@ -257,7 +258,13 @@ class Repeat(Operator):
         for row, output, walk in zip(rows, node.outputs[self.states :], self.stacked, strict=True):
             window = _Window(walk, output.type.shape, self.steps)
             window.emit(node, builder, index, builder.buffer(row), builder.buffer(output), reads=False)
-        _move_at_once(node, builder, [builder.buffer(v) for v in (*conds, *results)], kept)
+        after = [builder.buffer(v) for v in (*conds, *results)]
+
+        def spare(state: Buffer) -> Buffer:
+            return builder.scratch(f"{state.name}.old", state.dtype, state.count)
+
+        for source, target in at_once(list(zip(after, kept, strict=True)), spare):
+            builder.move(node, source, target, "next value")
 
 
 def _bind_to(values: Sequence[Value], buffers: Sequence[Buffer], builder: Builder) -> None:
@@ -271,21 +278,6 @@ def _first(node: Node, value: Value | None, builder: Builder) -> Buffer:
     buffer = builder.scratch(f"{value.name}.state", value.type.dtype, value.type.count)
     builder.move(node, builder.buffer(value), buffer, "first value")
     return buffer
-
-
-def _move_at_once(node: Node, builder: Builder, sources: Sequence[Buffer], targets: Sequence[Buffer]) -> None:
-    """Moves whose sources may be others' targets: in an order that reads before it overwrites."""
-    pending = [(s, t) for s, t in zip(sources, targets, strict=True) if s is not t]
-    while pending:
-        free = next((move for move in pending if all(s is not move[1] for s, _ in pending)), None)
-        if free is None:  # a cycle: one value steps aside
-            target = pending[0][1]
-            aside = builder.scratch(f"{target.name}.old", target.dtype, target.count)
-            builder.move(node, target, aside, "aside")
-            pending = [(aside if s is target else s, t) for s, t in pending]
-            continue
-        pending.remove(free)
-        builder.move(node, *free, "next value")
 
 
 @dataclass(frozen=True)
