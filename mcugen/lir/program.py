@@ -225,7 +225,7 @@ class Program:
                 ranges[endpoint.buffer] = (first, len(self.instrs))
         for start, end in self.loops():
             for buffer, (first, last) in ranges.items():
-                if first < start <= last < end:  # the next step may read it again
+                if first <= start <= last < end:  # the next step may use it again
                     ranges[buffer] = (first, end)
                 elif start < first <= end < last:  # an earlier step may have written it
                     ranges[buffer] = (start, last)

@@ -106,6 +106,21 @@ def test_stacked_parts_begin_with_the_loop():
     assert flow.program.live_ranges()[flow.buffers["all"]] == (0, 5)
 
 
+def test_stacked_parts_that_nobody_reads_keep_their_place_in_the_loop():
+    flow = Flow()
+    flow.input("x")
+    flow.buffer("all", 3 * CELL)
+    end = flow.loop("i", 3, "all")
+    flow.part("i", "x", "all")
+    flow.step("y", "x", nbytes=64)
+    end()
+    flow.step("z", "x")
+    flow.output("z")
+    plan_memory(flow.program)
+    verify_plan(flow.program)
+    assert flow.program.live_ranges()[flow.buffers["all"]] == (0, 3)
+
+
 def test_layers_are_single_instructions_and_groups():
     flow = carried()
     for instr in flow.program.instrs[:-1]:
