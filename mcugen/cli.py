@@ -28,7 +28,8 @@ from mcugen.options import CompileOptions
 from mcugen.plugins import load_plugin
 from mcugen.report.accuracy import compare
 from mcugen.report.figures import Report, measured, require_fit
-from mcugen.report.listing import operator_table, print_board, print_boards, print_model
+from mcugen.report.listing import print_board, print_boards, print_model
+from mcugen.report.operators import operator_table
 from mcugen.report.samples import Samples, load_samples, random_samples
 from mcugen.report.text import print_report
 from mcugen.version import __version__

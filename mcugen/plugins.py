@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from mcugen.errors import UsageError
-from mcugen.ops.onnx_node import IMPORTERS
+from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Importer, Support
 from mcugen.resources import add_template_dir
 
 _loaded: set[Path] = set()
@@ -23,12 +23,11 @@ def load_plugin(file: str | Path) -> None:
     path = Path(file).resolve()
     if path in _loaded:
         return
-    before = dict(IMPORTERS)
+    before, supported = dict(IMPORTERS), dict(SUPPORT)
     try:
         _run(path)
     except Exception as error:  # whatever the user's code raises
-        IMPORTERS.clear()
-        IMPORTERS.update(before)
+        _restore(before, supported)
         raise UsageError(
             f"--plugin {file}: the file must run", f"{type(error).__name__}: {error}", "repair it"
         ) from error
@@ -39,11 +38,16 @@ def load_plugin(file: str | Path) -> None:
     ]
     if taken or len(IMPORTERS) == len(before):
         found = taken[0] if taken else "none"
-        IMPORTERS.clear()
-        IMPORTERS.update(before)
+        _restore(before, supported)
         raise UsageError(f"--plugin {file}: the file must register new operators", found, "use a domain of your own")
     add_template_dir(path.parent)
     _loaded.add(path)
+
+
+def _restore(importers: dict[tuple[str, str], Importer], supported: dict[tuple[str, str], Support]) -> None:
+    for registry, content in ((IMPORTERS, importers), (SUPPORT, supported)):
+        registry.clear()
+        registry.update(content)  # type: ignore[arg-type]
 
 
 def _run(path: Path) -> None:

@@ -26,7 +26,8 @@ def import_model(
     Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError listing every node that
     cannot be compiled.
     """
-    opsets = {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
+    opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
+    opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))

@@ -10,6 +10,22 @@ from onnx import helper
 
 from mcugen.hir.types import DType, TensorType
 
+MOST_INPUTS = 64
+"""Of a variadic operator whose element types are checked."""
+
+
+def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
+    """Positions of the inputs that have the output's type parameter, or else the first input's."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:
+        return [0]
+    formals = [(i.type_str, i.option) for i in schema.inputs]
+    variadic = formals[-1:] if formals and formals[-1][1] == onnx.defs.OpSchema.FormalParameterOption.Variadic else []
+    names = [name for name, _ in formals + variadic * MOST_INPUTS]
+    wanted = schema.outputs[0].type_str if schema.outputs[0].type_str in names else next(iter(names), "")
+    return [index for index, name in enumerate(names) if name == wanted]
+
 
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
     """The body of a composite operator for the given input types, attributes filled in; None for primitives."""

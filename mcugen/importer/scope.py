@@ -14,9 +14,10 @@ from mcugen.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import find_body
+from mcugen.importer.functions import data_inputs, find_body
+from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, KEEP_HALVES, Body, BodyRefusal, Capture, OnnxNode, Refusal
+from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -35,6 +36,8 @@ class Scope:
     opsets: Mapping[str, int]
     env: dict[str, Value | None] = field(default_factory=dict)
     """ONNX name → value; None for outputs of refused nodes and their dependents."""
+    sequences: dict[str, list[Value]] = field(default_factory=dict)
+    """Sequences of known length, by ONNX name."""
     halves: dict[str, DType] = field(default_factory=dict)
     declared: Mapping[str, TensorType] = field(default_factory=dict)
     """Types by ONNX's shape inference, where they are complete."""
@@ -55,12 +58,21 @@ class Scope:
 
     def knows(self, name: str) -> bool:
         """Whether `name` is a value here, even of a refused node."""
-        return name in self.env or (self.outer is not None and self.outer.knows(name))
+        return name in self.env or name in self.sequences or (self.outer is not None and self.outer.knows(name))
+
+    def sequence(self, name: str) -> list[Value] | None:
+        """The sequence of that name, if it is one."""
+        if name in self.env or name in self.sequences or self.outer is None:
+            return self.sequences.get(name)
+        items = self.outer.sequence(name)
+        if items is not None and self.capture is not None:
+            items = self.sequences[name] = [self.capture(value) for value in items]
+        return items
 
     def lookup(self, name: str) -> Value | None:
-        """The value of a known name."""
-        if name in self.env or self.outer is None:
-            return self.env[name]
+        """The value of a known name; None for a sequence, too."""
+        if name in self.env or name in self.sequences or self.outer is None:
+            return self.env.get(name)
         value = self.outer.lookup(name)
         if value is not None and self.capture is not None:
             half = self.outer.half(name)
@@ -107,7 +119,7 @@ class Scope:
                 node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model."
             )
         inputs = tuple(self.lookup(name) if name else None for name in node.input)
-        missing = [n for n, v in zip(node.input, inputs, strict=True) if n and v is None]
+        missing = [n for n, v in zip(node.input, inputs, strict=True) if n and v is None and self.sequence(n) is None]
         strange = [f"'{name}' is {self.strange[name]}" for name in missing if name in self.strange]
         if strange:
             reason = f"constants must have an element type of C. found: {strange[0]}. try: export float32 weights."
@@ -115,6 +127,11 @@ class Scope:
         if missing:
             return self._fail(node)  # a consequence of an earlier refusal: not worth a line of its own
         try:
+            if node.op_type in SEQUENCE_OPERATORS:
+                return self._sequence_node(node, inputs)
+            if node.op_type == "Identity" and not inputs[0]:
+                self.sequences[node.output[0]] = self.sequence(node.input[0]) or []
+                return None
             results = self._results(node, inputs)
             _check_sizes(node, results)
         except Refusal as refusal:
@@ -139,6 +156,15 @@ class Scope:
             if name:
                 self.env[name] = self._without_elements(name, value)
 
+    def _sequence_node(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
+        """Imports an operator on sequences of known length."""
+        view = self._view(node, "", inputs)
+        result = SEQUENCE_OPERATORS[node.op_type](SequenceNode(view, tuple(map(self.sequence, node.input))))
+        if isinstance(result, Value):
+            self.env[node.output[0]] = result
+        else:
+            self.sequences[node.output[0]] = result
+
     def _without_elements(self, name: str, value: Value | None) -> Value | None:
         """A tensor without elements is known: nothing computes it."""
         if value is None or value.is_constant or value.type.count:
@@ -157,9 +183,11 @@ class Scope:
         if folded is not None:
             return folded
         importer = IMPORTERS.get((domain, node.op_type))
-        if (domain, node.op_type) not in KEEP_HALVES:
+        support = SUPPORT.get((domain, node.op_type), Support())
+        if not support.keeps_halves:
             inputs = self._widened(node, inputs)
         if importer is not None:
+            _check_types(node, support, inputs, self.opsets.get(domain, 1))
             return importer(self._view(node, domain, inputs))
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         body = find_body(node, self.opsets.get(domain, 1), types)
@@ -367,6 +395,16 @@ def to_array(tensor: onnx.TensorProto) -> Array:
 def label(node: onnx.NodeProto) -> str:
     """A node for messages."""
     return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+
+
+def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value | None], opset: int) -> None:
+    """Refuses element types that no kernel is written for."""
+    for index in data_inputs(node.op_type, opset, node.domain) if support.types else ():
+        value = inputs[index] if index < len(inputs) else None
+        if value is not None and value.type.dtype not in support.types:
+            names = ", ".join(dtype.value for dtype in support.types)
+            rule = f"{node.op_type}: the element type must be one of {names}"
+            raise Refusal(rule, f"{value.type.dtype.value} of '{value.name}'", "cast it before")
 
 
 def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:

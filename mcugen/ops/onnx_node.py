@@ -145,18 +145,48 @@ IMPORTERS: dict[tuple[str, str], Importer] = {}
 """(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs."""
 
 
-KEEP_HALVES: set[tuple[str, str]] = set()
-"""Operators that take 16-bit floats as they are stored."""
+FLOAT = (DType.FLOAT32,)
+FLOATS = (DType.FLOAT32, DType.FLOAT64)
+SIGNED = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
+UNSIGNED = (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64)
+INTEGERS = (*SIGNED, *UNSIGNED)
+NUMBERS = (*FLOATS, *INTEGERS)
 
 
-def onnx_operator(*op_types: str, domain: str = "", keeps_halves: bool = False) -> Callable[[Importer], Importer]:
-    """Registers the importer of ONNX operators. `keeps_halves`: it takes 16-bit floats as they are stored."""
+@dataclass(frozen=True)
+class Support:
+    """What is supported of an operator: the importer holds it, and `mcugen operators` prints it."""
+
+    types: tuple[DType, ...] = ()
+    """Element types of its data (of the schema's type parameter that its output has, or else its first input); ()
+    for all that ONNX allows and C has. float32 includes the 16-bit floats, which are computed as float32."""
+    kernels: tuple[str, ...] = ()
+    """Templates that compute it, in order of preference."""
+    limits: str = ""
+    """What is refused, in a few words."""
+    keeps_halves: bool = False
+    """It takes 16-bit floats as they are stored."""
+
+
+SUPPORT: dict[tuple[str, str], Support] = {}
+"""(domain, ONNX operator) → what is supported of it."""
+
+
+def onnx_operator(
+    *op_types: str,
+    domain: str = "",
+    types: Sequence[DType] = (),
+    kernels: Sequence[str] = (),
+    limits: str = "",
+    keeps_halves: bool = False,
+) -> Callable[[Importer], Importer]:
+    """Registers the importer of ONNX operators, and what it supports of them (see Support)."""
+    support = Support(tuple(types), tuple(kernels), limits, keeps_halves)
 
     def register(importer: Importer) -> Importer:
         for op_type in op_types:
             IMPORTERS[domain, op_type] = importer
-            if keeps_halves:
-                KEEP_HALVES.add((domain, op_type))
+            SUPPORT[domain, op_type] = support
         return importer
 
     return register

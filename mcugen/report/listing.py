@@ -16,7 +16,6 @@ from mcugen.errors import printable
 from mcugen.hir.graph import Graph
 from mcugen.lir.plan import peak_live_bytes
 from mcugen.lir.program import Program
-from mcugen.ops.onnx_node import IMPORTERS
 from mcugen.report.figures import Report
 
 
@@ -79,15 +78,6 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
             str(index), node.op.name, types, f"{node.op.macs(node.sig):,}", escape(printable(", ".join(node.origin)))
         )
     console.print(table)
-
-
-def operator_table() -> str:
-    """Every ONNX operator that is imported, with its family, as a Markdown table."""
-    lines = ["| operator | domain | family |", "|---|---|---|"]
-    for (domain, name), importer in sorted(IMPORTERS.items(), key=lambda item: (item[0][0], item[0][1])):
-        family = importer.__module__.rpartition(".")[2]
-        lines.append(f"| {name} | {domain or 'ai.onnx'} | {family} |")
-    return "\n".join(lines) + "\n"
 
 
 def _memory(memory: Memory) -> str:

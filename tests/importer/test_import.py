@@ -260,6 +260,6 @@ def test_every_opset(opset: int):
     model = conv_net(opset).model()
     feeds = {"x": np.random.default_rng(2).standard_normal((1, 2, 6, 6)).astype(np.float32)}
     found = numpy_outputs(model, feeds)
-    # the meaning of these operators does not change: onnxruntime may know fewer opsets than onnx
-    assert_close(found, onnxruntime_outputs(conv_net(min(opset, 20)).model(), feeds))
+    # the meaning of these operators does not change: onnxruntime knows fewer opsets than onnx
+    assert_close(found, onnxruntime_outputs(conv_net(min(max(opset, 7), 20)).model(), feeds))
     assert not np.all(found["y"] == found["y"][0, 0])

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences of tensors whose length is known: exporters use them for split, chunk and unbind.
+
+A sequence is a list of values under a name; nothing of it reaches the HIR. Optional tensors that are there are
+their tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.ops.movement import Concat, Slice, normalize_axis, reshaped
+from mcugen.ops.onnx_node import OnnxNode, Refusal
+
+
+@dataclass
+class SequenceNode:
+    """A node that reads or makes sequences. `node` has absent inputs where they are sequences."""
+
+    node: OnnxNode
+    inputs: tuple[list[Value] | None, ...]
+    """The sequences among the inputs, by position."""
+
+    def sequence(self, index: int = 0) -> list[Value]:
+        """Input `index`, a sequence; Refusal if it is none."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        if found is None:
+            raise Refusal(
+                f"{self.node.op_type}: input {index} must be a sequence of known length", "none", "split into tensors"
+            )
+        return found
+
+    def position(self, index: int, length: int, default: int) -> int:
+        """A constant position within a sequence."""
+        if not self.node.has(index):
+            return default
+        place = int(self.node.const(index, "the position").reshape(-1)[0])
+        if not -length <= place < length:
+            raise Refusal(f"{self.node.op_type}: the position must lie within", f"{place} of {length}", "repair it")
+        return place % length
+
+
+def _construct(s: SequenceNode) -> list[Value]:
+    return [s.node.input(i) for i in range(len(s.node.inputs))]
+
+
+def _insert(s: SequenceNode) -> list[Value]:
+    items = list(s.sequence())
+    place = len(items)
+    if s.node.has(2):
+        place = int(s.node.const(2, "the position").reshape(-1)[0])
+        place += len(items) if place < 0 else 0
+        if not 0 <= place <= len(items):
+            raise Refusal("SequenceInsert: the position must lie within", f"{place} of {len(items)}", "repair it")
+    items.insert(place, s.node.input(1))
+    return items
+
+
+def _erase(s: SequenceNode) -> list[Value]:
+    items = list(s.sequence())
+    if not items:
+        raise Refusal("SequenceErase: the sequence must have elements", "none", "repair the model")
+    del items[s.position(1, len(items), len(items) - 1)]
+    return items
+
+
+def _at(s: SequenceNode) -> Value:
+    items = s.sequence()
+    return items[s.position(1, len(items), 0)]
+
+
+def _split(s: SequenceNode) -> list[Value]:
+    """SplitToSequence: by sizes, or in pieces of one size (default 1, then without the axis if keepdims=0)."""
+    node = s.node
+    x = node.input(0)
+    axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
+    size = x.type.shape[axis]
+    split = node.const(1, "the split") if node.has(1) else np.asarray(1)
+    if split.ndim == 0:
+        step = int(split)
+        if step < 1:
+            raise Refusal("SplitToSequence: the size must be positive", str(step), "repair the model")
+        sizes = [min(step, size - start) for start in range(0, size, step)]
+    else:
+        sizes = [int(v) for v in split]
+    if sum(sizes) != size or min(sizes, default=0) < 0:
+        raise Refusal("SplitToSequence: the parts must sum up to the axis", f"{sizes} of {size}", "repair the model")
+    drop = not node.has(1) and not node.attr("keepdims", 1)
+    parts, start = [], 0
+    for number, part in enumerate(sizes):
+        value = _part(node, x, axis, start, part, f"part{number}")
+        flat = (*x.type.shape[:axis], *x.type.shape[axis + 1 :])
+        parts.append(reshaped(node, value, flat, f"flat{number}") if drop else value)
+        start += part
+    return parts
+
+
+def _part(node: OnnxNode, x: Value, axis: int, start: int, size: int, suffix: str) -> Value:
+    starts, shape = [0] * x.type.rank, list(x.type.shape)
+    starts[axis], shape[axis] = start, size
+    if not math.prod(shape):
+        return node.constant(suffix, np.empty(shape, x.type.dtype.numpy))
+    return node.emit(Slice(tuple(starts), tuple(shape), (1,) * x.type.rank), x, suffix=suffix)
+
+
+def _concat(s: SequenceNode) -> Value:
+    node, parts = s.node, s.sequence()
+    if not parts:
+        raise Refusal("ConcatFromSequence: the sequence must have elements", "none", "repair the model")
+    new = bool(node.attr("new_axis", 0))
+    axis = normalize_axis(node, node.attr("axis", 0), parts[0].type.rank + new)
+    if new:
+        shapes = [(*p.type.shape[:axis], 1, *p.type.shape[axis:]) for p in parts]
+        parts = [reshaped(node, p, shape, f"row{i}") for i, (p, shape) in enumerate(zip(parts, shapes, strict=True))]
+    return node.emit(Concat(axis), *parts)
+
+
+def _length(s: SequenceNode) -> Value:
+    return s.node.constant("length", np.asarray(len(s.sequence()), np.int64))
+
+
+def _has_element(s: SequenceNode) -> Value:
+    there = any(s.node.has(i) for i in range(len(s.node.inputs))) or any(v is not None for v in s.inputs)
+    return s.node.constant("there", np.asarray(there))
+
+
+def _only(s: SequenceNode) -> Value | list[Value]:
+    return s.inputs[0] if s.inputs and s.inputs[0] is not None else s.node.input(0)
+
+
+SEQUENCE_OPERATORS: dict[str, Callable[[SequenceNode], Value | list[Value]]] = {
+    "SequenceConstruct": _construct,
+    "SequenceEmpty": lambda s: [],
+    "SequenceInsert": _insert,
+    "SequenceErase": _erase,
+    "SequenceAt": _at,
+    "SequenceLength": _length,
+    "SplitToSequence": _split,
+    "ConcatFromSequence": _concat,
+    "Optional": _only,
+    "OptionalGetElement": _only,
+    "OptionalHasElement": _has_element,
+}
+"""ONNX operator → its one result, a value or a sequence. `Identity` of a sequence is the importer's."""

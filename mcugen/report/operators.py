@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of operators: what `mcugen operators` prints and docs/operators.md shows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import onnx
+
+from mcugen.hir.types import DType
+from mcugen.importer.load import OLDEST_OPSET
+from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Support
+
+ELSEWHERE = {
+    "Constant": "known at compile time",
+    "ConstantOfShape": "known at compile time",
+    "Shape": "known at compile time",
+    "Size": "known at compile time",
+    "SequenceConstruct": "sequences of known length, within a model",
+    "SequenceEmpty": "sequences of known length, within a model",
+    "SequenceInsert": "sequences of known length, within a model",
+    "SequenceErase": "sequences of known length, within a model",
+    "SequenceAt": "sequences of known length, within a model",
+    "SequenceLength": "sequences of known length, within a model",
+    "SplitToSequence": "sequences of known length, within a model",
+    "ConcatFromSequence": "sequences of known length, within a model",
+    "Optional": "a tensor that is there, within a model",
+    "OptionalGetElement": "a tensor that is there, within a model",
+    "OptionalHasElement": "known at compile time",
+}
+"""Operators that the importer resolves without a class of their own."""
+
+_SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "bool"}
+_SCHEMA_NAMES = {"float": "float32", "double": "float64"}
+
+
+def operator_table() -> str:
+    """Every ONNX operator, as Markdown: versions, element types, kernels and limits; and those that are missing."""
+    newest = onnx.defs.onnx_opset_version()
+    lines = [
+        f"Models of opset {OLDEST_OPSET} to {newest} are read. An operator with constant inputs is computed at compile "
+        "time, whatever its element type. float16 and bfloat16 are stored as such and computed as float32.",
+    ]
+    domains = sorted({domain for domain, _ in IMPORTERS} | {""})
+    missing = []
+    for domain in domains:
+        rows = []
+        for name, schemas in sorted(_schemas(domain).items()):
+            row = _row(domain, name, schemas)
+            if row:
+                rows.append(row)
+            else:
+                missing.append(name)
+        known = _schemas(domain)
+        rows += [_foreign_row(domain, n) for d, n in sorted(IMPORTERS) if d == domain and n not in known]
+        head = ["", f"### {domain or 'ai.onnx'}", "", "| operator | versions | element types | kernels | limits |"]
+        lines += [*head, "|---|---|---|---|---|", *rows]
+    lines += ["", "### Not supported", "", ", ".join(missing) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _schemas(domain: str) -> dict[str, list[onnx.defs.OpSchema]]:
+    """All versions of the operators that are still in force, by name."""
+    found: dict[str, list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == domain:
+            found.setdefault(schema.name, []).append(schema)
+    return {name: s for name, s in found.items() if (domain, name) in IMPORTERS or not _newest(s).deprecated}
+
+
+def _newest(schemas: list[onnx.defs.OpSchema]) -> onnx.defs.OpSchema:
+    return max(schemas, key=lambda s: s.since_version)
+
+
+def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema]) -> str:
+    """A line of the table, or "" for an operator that is not supported."""
+    newest = _newest(schemas)
+    versions = ", ".join(str(v) for v in sorted(s.since_version for s in schemas))
+    if (domain, name) in IMPORTERS:
+        support = SUPPORT[domain, name]
+        return _line(name, versions, _types(newest, support), ", ".join(support.kernels), support.limits)
+    if not domain and name in ELSEWHERE:
+        return _line(name, versions, _types(newest, Support()), "", ELSEWHERE[name])
+    if newest.has_function or newest.has_context_dependent_function:
+        return _line(name, versions, _types(newest, Support()), "by its ONNX function body", "")
+    return ""
+
+
+def _foreign_row(domain: str, name: str) -> str:
+    """An operator that is none of ONNX's."""
+    support = SUPPORT[domain, name]
+    types = ", ".join(_short(t) for t in support.types)
+    return _line(name, "", types, ", ".join(support.kernels), support.limits)
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _types(schema: onnx.defs.OpSchema, support: Support) -> str:
+    """Element types of the operator's data: what ONNX allows and the kernels do."""
+    allowed = list(dict.fromkeys(_allowed(schema)))
+    kept = [t for t in DType if t in allowed and (not support.types or t in support.types or _as_float32(t, support))]
+    return ", ".join(map(_short, kept))
+
+
+def _as_float32(dtype: DType, support: Support) -> bool:
+    return dtype.is_half and DType.FLOAT32 in support.types
+
+
+def _allowed(schema: onnx.defs.OpSchema) -> Iterator[DType]:
+    """Of the type parameter of the output, if an input has it, or else of the first input."""
+    inputs = [i.type_str for i in schema.inputs]
+    outputs = [o.type_str for o in schema.outputs]
+    wanted = next((t for t in outputs[:1] if t in inputs), next(iter(inputs or outputs), ""))
+    constraint = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == wanted), [wanted])
+    for text in constraint:
+        name = text.removeprefix("seq(").removeprefix("tensor(").rstrip(")")
+        with contextlib.suppress(ValueError):
+            yield DType(_SCHEMA_NAMES.get(name, name))
+
+
+def _short(dtype: DType) -> str:
+    return _SHORT.get(dtype.value, dtype.value.replace("uint", "u").replace("int", "i"))
