@@ -184,7 +184,7 @@ class Scope:
             return folded
         importer = IMPORTERS.get((domain, node.op_type))
         support = SUPPORT.get((domain, node.op_type), Support())
-        if not support.keeps_halves:
+        if not support.keeps_halves or self._computes_halves(node, inputs):
             inputs = self._widened(node, inputs)
         if importer is not None:
             _check_types(node, support, inputs, self.opsets.get(domain, 1))
@@ -225,11 +225,18 @@ class Scope:
     # ----------------------------------------------------------------------------------------------- halves
 
     def _onnx_dtype(self, name: str, value: Value | None) -> DType | None:
-        return None if value is None else self.half(name) or value.type.dtype
+        if value is None or value.type.dtype is not DType.FLOAT32:
+            return None if value is None else value.type.dtype
+        return self.half(name) or DType.FLOAT32
 
     def _onnx_type(self, name: str, value: Value | None) -> TensorType | None:
         dtype = self._onnx_dtype(name, value)
         return None if value is None or dtype is None else replace(value.type, dtype=dtype, quant=None)
+
+    def _computes_halves(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
+        """Whether a 16-bit float among the inputs is float32 here: then all of them must be."""
+        pairs = zip(node.input, inputs, strict=True)
+        return any(v is not None and v.type.dtype is DType.FLOAT32 and self.half(n) is not None for n, v in pairs)
 
     def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
         """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes."""

@@ -25,7 +25,7 @@ from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control, Param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
-from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, computed, onnx_operator
 
 MAX_UNROLLED = 128
 """Steps of a loop that are written out where they must be."""
@@ -387,7 +387,12 @@ def _condition(node: OnnxNode, index: int) -> Value:
     return value
 
 
-@onnx_operator("If", keeps_halves=True)
+@onnx_operator(
+    "If",
+    kernels=("move",),
+    limits="branches of one shape and type, unless the condition is constant",
+    keeps_halves=True,
+)
 def _import_if(node: OnnxNode) -> list[Value]:
     """A condition that is known takes its branch; else both branches must give the same types."""
     cond = _condition(node, 0)
@@ -407,7 +412,7 @@ def _import_if(node: OnnxNode) -> list[Value]:
         if types[0] != types[1]:
             raise Refusal(
                 "If: both branches must give results of one type and shape, where the condition is not constant",
-                f"'{cond.name}' is computed by the model, '{bodies[0].outputs[index]}' is {types[0]} or {types[1]}",
+                f"{computed(cond)}; '{bodies[0].outputs[index]}' is {types[0]} or {types[1]}",
                 "pad the smaller result, or bind the condition",
             )
     names = _names(node, len(results[0]))
@@ -546,7 +551,7 @@ class _Repetition:
     def _unknown_condition(self) -> Refusal:
         found = "a condition that is computed by the model"
         if self.cond is not None:
-            found = f"'{self.cond.name}' is computed by the model"
+            found = computed(self.cond)
         rule = "with outputs that grow, or steps that cannot be alike, the condition must be constant"
         return Refusal(
             f"{self.node.op_type}: {rule}", found, "bind what it depends on, or give the loop a fixed number of steps"
@@ -656,7 +661,12 @@ def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[st
     return [node.graph.constant(n, a, dtype=t.dtype) for n, a, t in zip(names, made, types, strict=True)]
 
 
-@onnx_operator("Loop", keeps_halves=True)
+@onnx_operator(
+    "Loop",
+    kernels=("move", "copy"),
+    limits="a constant trip count; run-time condition without scan outputs",
+    keeps_halves=True,
+)
 def _import_loop(node: OnnxNode) -> list[Value]:
     """Steps must be known: memory and time are, too."""
     if not node.has(0):
@@ -674,7 +684,7 @@ def _import_loop(node: OnnxNode) -> list[Value]:
     ).results()
 
 
-@onnx_operator("Scan", keeps_halves=True)
+@onnx_operator("Scan", kernels=("move", "copy"), keeps_halves=True)
 def _import_scan(node: OnnxNode) -> list[Value]:
     """As many steps as the scanned axes have elements."""
     body, count = node.body("body"), int(node.attr("num_scan_inputs", 1))

@@ -6,17 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
+from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
@@ -59,7 +59,7 @@ class Reshape(Movement):
         """Equal element counts."""
         (x,) = inputs
         assert x is not None
-        if x.count != math.prod(self.shape):
+        if x.count != math.prod(self.shape) or min(self.shape, default=0) < 0:
             raise ModelError("reshape: element counts must be equal", f"{x.shape} to {self.shape}", "repair the model")
         return (x.with_shape(self.shape).with_quant(self._quant(x)),)
 
@@ -93,7 +93,8 @@ class Reshape(Movement):
 def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
     """`value` in another shape; constants are reshaped at once."""
     if value.data is not None and value.type.quant is None:
-        return node.constant(f"{value.name}.reshaped", value.data.reshape(shape))
+        name = f"{node.outputs[0]}.{value.name}.reshaped"
+        return node.graph.constant(name, value.data.reshape(shape), dtype=value.type.dtype)
     return node.emit(Reshape(shape), value, suffix=suffix or "reshaped")
 
 
@@ -261,9 +262,12 @@ class Expand(Movement):
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The shape."""
+        """The shape, to which sizes other than 1 must be equal."""
         (x,) = inputs
         assert x is not None
+        fits = all(n >= 0 and size in (1, n) for size, n in zip(x.shape, self.shape, strict=True))
+        if not fits:
+            raise ModelError("expand: shapes must broadcast", f"{x.shape} to {self.shape}", "repair the model")
         return (x.with_shape(self.shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -374,7 +378,8 @@ class Pad(Movement):
 def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
     """Sets every element of `buffer` to `value` (one element of its type)."""
     dtype = DType.of(value)
-    number: Param = float(value[0]) if dtype.is_float else int(value[0])
+    bits = value.view(np.uint16) if dtype.is_half else value
+    number: Param = real_param(float(value[0]), dtype) if dtype.is_float else int(bits[0])
     builder.emit(
         node,
         "fill",
@@ -388,50 +393,6 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
 # --------------------------------------------------------------------------------------------------- import
 
 
-@onnx_operator("Reshape")
-def _import_reshape(node: OnnxNode) -> list[Value]:
-    wanted = node.ints("shape", 1) or []
-    x = node.input(0).type
-    if not node.attr("allowzero", 0):
-        wanted = [x.shape[i] if size == 0 and i < x.rank else size for i, size in enumerate(wanted)]
-    if -1 in wanted:
-        rest = math.prod(s for s in wanted if s != -1)
-        wanted[wanted.index(-1)] = x.count // rest if rest else 0
-    return [node.emit(Reshape(tuple(wanted)), node.input(0))]
-
-
-@onnx_operator("Flatten")
-def _import_flatten(node: OnnxNode) -> list[Value]:
-    x = node.input(0).type
-    axis = node.attr("axis", 1)
-    axis += x.rank if axis < 0 else 0
-    return [node.emit(Reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), node.input(0))]
-
-
-@onnx_operator("Squeeze")
-def _import_squeeze(node: OnnxNode) -> list[Value]:
-    shape = node.input(0).type.shape
-    axes = node.ints("axes", 1)
-    drop = {a % len(shape) for a in axes} if axes is not None else {i for i, s in enumerate(shape) if s == 1}
-    return [node.emit(Reshape(tuple(s for i, s in enumerate(shape) if i not in drop)), node.input(0))]
-
-
-@onnx_operator("Unsqueeze")
-def _import_unsqueeze(node: OnnxNode) -> list[Value]:
-    shape = list(node.input(0).type.shape)
-    axes = node.ints("axes", 1) or []
-    rank = len(shape) + len(axes)
-    for axis in sorted(a % rank for a in axes):
-        shape.insert(axis, 1)
-    return [node.emit(Reshape(tuple(shape)), node.input(0))]
-
-
-@onnx_operator("Transpose")
-def _import_transpose(node: OnnxNode) -> list[Value]:
-    rank = node.input(0).type.rank
-    return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]
-
-
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     """A non-negative axis; Refusal outside the rank."""
     if not -rank <= axis < rank:
@@ -443,35 +404,84 @@ def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     return axis % rank
 
 
-@onnx_operator("Concat")
+def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
+    """Non-negative axes in the given order; Refusal where one is outside the rank or named twice."""
+    found = [normalize_axis(node, int(axis), rank) for axis in axes]
+    if len(set(found)) != len(found):
+        raise Refusal(f"{node.op_type}: every axis must be named once", f"{list(axes)}", "repair the model")
+    return found
+
+
+def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
+    """The declared shape of the first output if one of these inputs, which decide it, is computed; else None."""
+    computed = any(node.has(i) and not node.input(i).is_constant for i in indices)
+    declared = node.declared[0] if computed and node.declared else None
+    return None if declared is None or min(declared.shape, default=0) < 0 else declared.shape
+
+
+@onnx_operator("Reshape", limits="a computed shape must be declared as the output's", keeps_halves=True)
+def _import_reshape(node: OnnxNode) -> list[Value]:
+    x = node.input(0).type
+    decided = decided_shape(node, 1)
+    wanted = list(decided) if decided is not None else node.ints("shape", 1) or []
+    if decided is None and not node.attr("allowzero", 0):
+        wanted = [x.shape[i] if size == 0 and i < x.rank else size for i, size in enumerate(wanted)]
+    if -1 in wanted:
+        rest = math.prod(s for s in wanted if s != -1)
+        wanted[wanted.index(-1)] = x.count // rest if rest else 0
+    return [node.emit(Reshape(tuple(wanted)), node.input(0))]
+
+
+@onnx_operator("Flatten", keeps_halves=True)
+def _import_flatten(node: OnnxNode) -> list[Value]:
+    x = node.input(0).type
+    axis = node.attr("axis", 1)
+    axis = x.rank if axis == x.rank else normalize_axis(node, axis, x.rank)
+    return [node.emit(Reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), node.input(0))]
+
+
+@onnx_operator("Squeeze", limits="computed axes need a declared output shape", keeps_halves=True)
+def _import_squeeze(node: OnnxNode) -> list[Value]:
+    shape = decided_shape(node, 1)
+    if shape is None:
+        given, axes = node.input(0).type.shape, node.ints("axes", 1)
+        if axes is None:
+            axes = [i for i, size in enumerate(given) if size == 1]
+        drop = normalize_axes(node, axes, len(given))
+        shape = tuple(size for i, size in enumerate(given) if i not in drop)
+    return [node.emit(Reshape(shape), node.input(0))]
+
+
+@onnx_operator("Unsqueeze", limits="computed axes need a declared output shape", keeps_halves=True)
+def _import_unsqueeze(node: OnnxNode) -> list[Value]:
+    shape = decided_shape(node, 1)
+    if shape is None:
+        sizes, axes = list(node.input(0).type.shape), node.ints("axes", 1) or []
+        for axis in sorted(normalize_axes(node, axes, len(sizes) + len(axes))):
+            sizes.insert(axis, 1)
+        shape = tuple(sizes)
+    return [node.emit(Reshape(shape), node.input(0))]
+
+
+@onnx_operator("Transpose", kernels=("copy",), keeps_halves=True)
+def _import_transpose(node: OnnxNode) -> list[Value]:
+    rank = node.input(0).type.rank
+    return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]
+
+
+@onnx_operator("Concat", kernels=("copy",), keeps_halves=True)
 def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(len(node.inputs))]
-    parts = [p for p in parts if p.type.count] or parts[:1]
+    parts = [p for p in parts if p.type.count] or parts
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 
-@onnx_operator("Slice")
-def _import_slice(node: OnnxNode) -> list[Value]:
-    shape = node.input(0).type.shape
-    starts, ends = node.ints("starts", 1) or [], node.ints("ends", 2) or []
-    axes = node.ints("axes", 3) or list(range(len(starts)))
-    steps = node.ints("steps", 4) or [1] * len(starts)
-    first, sizes, walk = [0] * len(shape), list(shape), [1] * len(shape)
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        axis = normalize_axis(node, axis, len(shape))
-        indices = range(shape[axis])[slice(start, end if end >= -(2**62) else None, step)]
-        first[axis], sizes[axis], walk[axis] = indices.start, len(indices), step
-    return [node.emit(Slice(tuple(first), tuple(sizes), tuple(walk)), node.input(0))]
-
-
-@onnx_operator("Split")
+@onnx_operator("Split", kernels=("copy",), limits="computed sizes need declared output shapes", keeps_halves=True)
 def _import_split(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
-    count, size = len(node.outputs), x.type.shape[axis]
-    each = -(-size // count)
-    sizes = node.ints("split", 1) or [min(each, size - each * i) for i in range(count)]
-    if len(sizes) != count or sum(sizes) != size or min(sizes) < 0:
+    size, sizes = x.type.shape[axis], _split_sizes(node, axis)
+    if len(sizes) != len(node.outputs) or sum(sizes) != size or min(sizes) < 0:
         raise Refusal("Split: the parts must sum up to the axis", f"{sizes} of {size}", "repair the model")
     results, start = [], 0
     for index, part in enumerate(sizes):
@@ -483,61 +493,73 @@ def _import_split(node: OnnxNode) -> list[Value]:
     return results
 
 
-@onnx_operator("Expand")
+def _split_sizes(node: OnnxNode, axis: int) -> list[int]:
+    """Given, declared, or equal but for the last."""
+    known = [t.shape[axis] for t in node.declared if t is not None and len(t.shape) > axis]
+    if decided_shape(node, 1) is not None and len(known) == len(node.outputs):
+        return known
+    count, size = len(node.outputs), node.input(0).type.shape[axis]
+    each = -(-size // count)
+    return node.ints("split", 1) or [min(each, size - each * i) for i in range(count)]
+
+
+@onnx_operator(
+    "Expand", kernels=("copy",), limits="a computed shape must be declared as the output's", keeps_halves=True
+)
 def _import_expand(node: OnnxNode) -> list[Value]:
-    x = node.input(0)
-    shape = np.broadcast_shapes(x.type.shape, tuple(node.ints("shape", 1) or ()))
-    aligned = reshaped(node, x, (1,) * (len(shape) - x.type.rank) + x.type.shape)
-    return [node.emit(Expand(tuple(shape)), aligned)]
+    wanted = decided_shape(node, 1)
+    if wanted is None:
+        wanted = tuple(node.ints("shape", 1) or ())
+    return [emit_expanded(node, node.input(0), np.broadcast_shapes(node.input(0).type.shape, wanted))]
 
 
-@onnx_operator("Tile")
+def emit_expanded(node: OnnxNode, x: Value, shape: Shape) -> Value:
+    """Adds the broadcast of `x` to `shape`, to which it must fit."""
+    return node.emit(Expand(tuple(shape)), reshaped(node, x, (1,) * (len(shape) - x.type.rank) + x.type.shape))
+
+
+@onnx_operator("Tile", kernels=("copy",), limits="computed repeats need a declared output shape", keeps_halves=True)
 def _import_tile(node: OnnxNode) -> list[Value]:
     """Every axis becomes (repeat, size): reshape, expand, reshape."""
-    shape, repeats = node.input(0).type.shape, node.ints("repeats", 1) or []
+    shape, decided = node.input(0).type.shape, decided_shape(node, 1)
+    if decided is not None:
+        repeats = [tiled // size if size else 1 for tiled, size in zip(decided, shape, strict=True)]
+    else:
+        repeats = node.ints("repeats", 1) or []
     apart = tuple(v for s in shape for v in (1, s))
     spread = tuple(v for s, r in zip(shape, repeats, strict=True) for v in (r, s))
     joined = tuple(s * r for s, r in zip(shape, repeats, strict=True))
+    if decided is not None and decided != joined:
+        found = f"{shape} to {decided}"
+        raise Refusal("Tile: the declared shape must be a multiple of the input's", found, "repair the model")
     wide = node.emit(Expand(spread), reshaped(node, node.input(0), apart), suffix="spread")
     return [node.emit(Reshape(joined), wide)]
 
 
-@onnx_operator("Pad")
-def _import_pad(node: OnnxNode) -> list[Value]:
-    rank = node.input(0).type.rank
-    mode = node.attr("mode", "constant")
-    if mode != "constant":
-        raise Refusal("Pad: the mode must be 'constant'", f"'{mode}'", "use zero padding")
-    pads = node.ints("pads", 1) or []
-    axes = [normalize_axis(node, a, rank) for a in node.ints("axes", 3) or range(rank)]
-    before, after = [0] * rank, [0] * rank
-    for index, axis in enumerate(axes):
-        before[axis], after[axis] = pads[index], pads[index + len(axes)]
-    value = node.const(2, "the padding value") if node.has(2) else np.asarray(node.attr("value", 0.0))
+@onnx_operator("Identity", keeps_halves=True)
+def _import_identity(node: OnnxNode) -> list[Value]:
+    return [node.input(0)]
+
+
+@onnx_operator("Dropout", limits="inference only", keeps_halves=True)
+def _import_dropout(node: OnnxNode) -> list[Value]:
+    """Nothing is dropped outside of training; the mask is all true."""
     x = node.input(0)
-    if min(before + after, default=0) < 0:
-        starts = tuple(max(-b, 0) for b in before)
-        sizes = tuple(n - s - max(-a, 0) for n, s, a in zip(x.type.shape, starts, after, strict=True))
-        x = node.emit(Slice(starts, sizes, (1,) * rank), x, suffix="cropped")
-    grow = [tuple(max(p, 0) for p in side) for side in (before, after)]
-    return [node.emit(Pad(grow[0], grow[1], float(value.reshape(-1)[0])), x)]
+    training = node.has(2) and bool(np.any(node.const(2, "whether it is training")))
+    if training and (not node.has(1) or float(node.const(1, "the ratio").reshape(-1)[0]) != 0.0):
+        raise Refusal(
+            "Dropout: the model must not be in training mode", "training_mode is true", "export for inference"
+        )
+    if len(node.outputs) == 1:
+        return [x]
+    kept = node.constant("kept", np.ones((1,) * x.type.rank, np.bool_))
+    return [x, node.emit(Expand(x.type.shape), kept, suffix="mask")]
 
 
-@onnx_operator("Gather")
-def _import_gather(node: OnnxNode) -> list[Value]:
-    """Constant indices that step evenly are a slice."""
-    x, axis = node.input(0), node.attr("axis", 0)
-    axis = normalize_axis(node, axis, x.type.rank)
-    indices = node.const(1, "the index")
-    size = x.type.shape[axis]
-    if indices.size and not -size <= indices.min() <= indices.max() < size:
-        found = f"{indices.min()} to {indices.max()} of {size}"
-        raise Refusal("Gather: indices must lie within the axis", found, "repair the model")
-    flat = [int(i) % size for i in indices.reshape(-1)]
-    step = flat[1] - flat[0] if len(flat) > 1 else 1
-    if not flat or any(b - a != step for a, b in pairwise(flat)) or step == 0:
-        raise Refusal("Gather: constant indices must step evenly", f"{flat[:8]}", "use a slice")
-    starts, sizes, steps = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
-    starts[axis], sizes[axis], steps[axis] = flat[0], len(flat), step
-    part = node.emit(Slice(tuple(starts), tuple(sizes), tuple(steps)), x, suffix="part")
-    return [node.emit(Reshape((*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])), part)]
+def onnx_dtype(node: OnnxNode, code: int) -> DType:
+    """The element type of a number of ONNX's enumeration; Refusal where C has none."""
+    try:
+        return DType(helper.tensor_dtype_to_np_dtype(code).name)
+    except (KeyError, ValueError) as error:
+        rule = f"{node.op_type}: the target type must have a C counterpart"
+        raise Refusal(rule, f"type {code} of ONNX", "use float32") from error

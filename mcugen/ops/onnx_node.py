@@ -98,8 +98,8 @@ class OnnxNode:
         if data is None:
             raise Refusal(
                 f"{self.op_type}: {what} must be constant",
-                f"'{self.input(index).name}' is computed by the model",
-                "fold it before export, or fix the shapes it depends on with --dim",
+                computed(self.input(index)),
+                "fold it before export, or fix the inputs it depends on with --bind, shapes with --dim",
             )
         return data
 
@@ -137,6 +137,24 @@ class OnnxNode:
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+
+
+def computed(value: Value) -> str:
+    """What to say of a value that is not constant: its name, and the inputs on which it depends."""
+    sources: dict[Value, None] = {}
+    seen, pending = {value}, [value]
+    while pending:
+        made = pending.pop().producer
+        inputs = [v for v in made.inputs if v is not None and v not in seen] if made is not None else []
+        seen.update(inputs)
+        pending += inputs
+        sources |= dict.fromkeys(v for v in inputs if v.producer is None and not v.is_constant)
+    names = ", ".join(f"'{v.name}'" for v in list(sources)[:MOST_SOURCES])
+    return f"'{value.name}' is computed by the model{f' from {names}' if names else ''}"
+
+
+MOST_SOURCES = 8
+"""Inputs that a refusal names."""
 
 
 Importer = Callable[[OnnxNode], Sequence[Value]]

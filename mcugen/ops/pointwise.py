@@ -402,8 +402,3 @@ def _import_clamp(node: OnnxNode) -> list[Value]:
 @onnx_operator("Where")
 def _import_where(node: OnnxNode) -> list[Value]:
     return [emit_elementwise(node, Where(), *(node.input(i) for i in range(3)))]
-
-
-@onnx_operator("Identity", "Dropout")
-def _import_identity(node: OnnxNode) -> list[Value]:
-    return [node.input(0)]

@@ -37,7 +37,7 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
     arrays = [v.data for v in node.inputs if v is not None and v.data is not None]
     for value, array in zip(node.outputs, evaluate_node(node, arrays), strict=True):
         graph.release_name(value)
-        graph.replace(value, graph.constant(value.name, array, value.type.quant))
+        graph.replace(value, graph.constant(value.name, array, value.type.quant, value.type.dtype))
     graph.remove(node)
 
 

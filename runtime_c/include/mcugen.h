@@ -51,6 +51,13 @@ static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
     return v > high ? high : v;
 }
 
+/* An index into `depth` elements: negative ones count from the end; limited to the elements that there are. */
+static inline int32_t mcugen_index(int64_t index, int32_t depth)
+{
+    index += index < 0 ? depth : 0;
+    return index < 0 ? 0 : index < depth ? (int32_t)index : depth - 1;
+}
+
 /* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
  * compiler that this code meets; C leaves them to the implementation. */
 static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)

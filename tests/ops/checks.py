@@ -118,3 +118,11 @@ def check_c(compiled: CompiledModel, feeds: Feeds, expected: Feeds, relative: fl
             if shutil.which(command[0]):
                 source = f"{compiled.bundle.name}.c"
                 subprocess.run([*command, *WARNINGS, source], cwd=folder, check=True)
+
+
+def check_model(model: onnx.ModelProto, feeds: Feeds, expected: Feeds | None = None, relative: float = 1e-5) -> None:
+    """`expected` (else onnxruntime) ≈ numpy ≈ C, which no installed compiler warns of."""
+    compiled = compile_model(model)
+    found = interpret(compiled.graph, feeds)
+    assert_close(found, onnxruntime_outputs(model, feeds) if expected is None else expected, relative)
+    check_c(compiled, feeds, found, relative)

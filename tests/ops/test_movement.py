@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from onnx_models import (
     Net,
     assert_close,
     c_outputs,
     check_everywhere,
     check_quantized,
+    imported,
     numpy_outputs,
     operators,
     optimized,
     random_feeds,
 )
 
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UnsupportedError
+from mcugen.hir.types import DType
 
 SIZES = (2, 3, 4, 5)
 TOP = 2**63 - 1
@@ -185,18 +189,100 @@ def test_float64_is_moved_exactly_or_refused():
         assert_close(found, numpy_outputs(model, feeds), 0)
 
 
-@pytest.mark.parametrize(
-    ("op_type", "inputs", "attributes", "message"),
-    [
-        ("Pad", [[0, 0, 1, 1]], {"mode": "reflect"}, "Pad: the mode must be 'constant'. found: 'reflect'"),
-        ("Gather", [[0, 2, 1]], {"axis": 1}, "constant indices must step evenly"),
-    ],
-)
-def test_forms_that_are_refused(op_type: str, inputs: list[object], attributes: dict[str, object], message: str):
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_small_types_are_moved_as_they_lie_in_memory(kind: int):
+    """Integers below 8 bits take a byte each; 16-bit floats are never widened."""
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind))
     net = net_of_x(2, 3)
-    net.output(net.op(op_type, "x", *(ints(net, value) for value in inputs), **attributes))
-    with pytest.raises(UnsupportedError, match=message):
+    net.opset = 25
+    outs = [
+        net.op("Transpose", "x", out="transpose"),
+        net.op("Concat", "x", "x", axis=1, out="concat"),
+        net.op("Pad", "x", ints(net, [0, 1, 1, 0]), out="pad"),
+        net.op("Pad", "x", ints(net, [0, 1, 1, 0]), mode="edge", out="edge"),
+        net.op("Slice", "x", ints(net, [-1]), ints(net, [-9]), ints(net, [1]), ints(net, [-1]), out="slice"),
+        net.op("Tile", "x", ints(net, [2, 1]), out="tile"),
+    ]
+    net.output(*outs)
+    model = net.plain_model()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = kind
+        value.type.tensor_type.ClearField("shape") if value.name != "x" else None
+    compiled = compile_model(model)
+    x = np.array([[1, 2, 3], [4, 5, 6]]).astype(dtype)
+    stored = x if dtype.itemsize == 2 else x.astype(DType(dtype.name).numpy)
+    found = compiled.run({"x": stored[None]}, sanitize=True)
+    assert "wide" not in compiled.bundle.files[f"{compiled.bundle.name}.c"]
+    expected = {
+        "transpose": x.T,
+        "concat": np.concatenate([x, x], 1),
+        "pad": np.pad(x.astype(np.float32), ((0, 1), (1, 0))),
+        "edge": np.pad(x.astype(np.float32), ((0, 1), (1, 0)), mode="edge"),
+        "slice": x[:, ::-1],
+        "tile": np.tile(x, (2, 1)),
+    }
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name][0].astype(np.float32), array.astype(np.float32), err_msg=name)
+
+
+def test_shapes_that_are_declared_need_not_be_constant():
+    """The parameter inputs are never read."""
+    net = net_of_x(2, 1, 3)
+    cases = (
+        ("Reshape", [3, 2], (3, 2)),
+        ("Expand", [4, 2, 5, 3], (4, 2, 5, 3)),
+        ("Tile", [1, 2, 3], (2, 2, 9)),
+        ("Squeeze", [1], (2, 3)),
+        ("Unsqueeze", [0, 4], (1, 2, 1, 3, 1)),
+        ("Split", [1, 2], (2, 1, 1)),
+    )
+    feeds = {}
+    for op_type, values, shape in cases:
+        parameter = net.input(f"p_{op_type}", len(values), dtype=np.int64)
+        feeds[parameter] = np.array(values)
+        outs = [op_type, "rest"] if op_type == "Split" else [op_type]
+        net.ops(op_type, "x", parameter, outs=outs, **({"axis": 2} if op_type == "Split" else {}))
+        net.output(op_type, shape=shape)
+    net.output("rest", shape=(2, 1, 2))
+    model = net.plain_model()
+    check_everywhere(model, random_feeds(model) | feeds)
+
+
+def test_parts_without_elements():
+    net = net_of_x(2, 3)
+    net.output(*net.ops("Split", "x", ints(net, [0, 2, 1]), outs=["none", "a", "b"], axis=1))
+    net.output(net.op("Concat", net.const(np.zeros((2, 0))), "x", "none", axis=1, out="joined"))
+    net.output(net.op("Concat", net.const(np.zeros((0, 3))), net.const(np.zeros((0, 2))), axis=1, out="empty"))
+    net.output(net.op("Gather", "x", ints(net, []), axis=1, out="nothing"))
+    compiled = compile_model(net.model())
+    feeds = random_feeds(net.model())
+    found = compiled.run({"x": feeds["x"][None]}, sanitize=True)
+    np.testing.assert_array_equal(found["joined"][0], feeds["x"])
+    assert {n: a.shape[1:] for n, a in found.items() if not a.size} == {
+        "none": (2, 0),
+        "empty": (0, 5),
+        "nothing": (2, 0),
+    }
+
+
+def test_dropout_and_its_mask():
+    net = net_of_x(2, 3)
+    net.opset = 13
+    net.output(net.ops("Dropout", "x", net.const(0.5), outs=["y", "mask"])[0])
+    net.output("mask", dtype=bool)
+    net.output(net.op("Dropout", "x", net.const(0.0), net.const(True, bool), out="kept"))
+    check_everywhere(net.model())
+    net.output(net.op("Dropout", "x", net.const(0.5), net.const(True, bool), out="random"))
+    with pytest.raises(UnsupportedError, match="must not be in training mode"):
         optimized(net.model())
+
+
+def test_halves_that_are_computed_meet_stored_ones():
+    """16-bit floats are moved as they are stored, but among float32 ones they are float32, too."""
+    net = net_of_x(2, 3, dtype=np.float16)
+    net.output(net.op("Concat", "x", net.op("Relu", "x"), axis=0, out="y"), dtype=np.float16)
+    (concat,) = (node for node in imported(net.model()).nodes if node.op.name == "concat")
+    assert {value.type.dtype for value in concat.inputs if value is not None} == {DType.FLOAT32}
 
 
 def bad_models() -> dict[str, Net]:
@@ -213,6 +299,13 @@ def bad_models() -> dict[str, Net]:
         ("axis that is not 1", "Squeeze", [[1]], {}),
         ("permutation of another rank", "Transpose", [], {"perm": [0, 2, 1]}),
         ("axis of concat", "Concat", [], {"axis": 2}),
+        ("negative sizes", "Reshape", [[-2, -3]], {}),
+        ("negative repeats", "Tile", [[-1, 1]], {}),
+        ("a size that does not broadcast", "Expand", [[4, 3]], {}),
+        ("a negative size", "Expand", [[-2, 1, 3]], {}),
+        ("axis beyond the matrix", "Flatten", [], {"axis": 4}),
+        ("axis twice", "Unsqueeze", [[0, -4]], {}),
+        ("axes twice", "Slice", [[0, 1], [2, 2], [0, -2]], {}),
     ):
         nets[name] = net = net_of_x(2, 3)
         outs = ["y", "z"][: 2 if op_type == "Split" else 1]

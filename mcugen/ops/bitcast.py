@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elements read as another type of the same width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access
+from mcugen.ops.conversion import Cast
+from mcugen.ops.movement import onnx_dtype
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+
+@dataclass(frozen=True)
+class BitCast(Operator):
+    """The bytes of x as elements of another type of the same width."""
+
+    mnemonic: ClassVar[str] = "bitcast"
+    to: DType = DType.FLOAT32
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The same shape."""
+        (x,) = inputs
+        assert x is not None
+        if x.dtype.nbytes != self.to.nbytes:
+            found = f"{x.dtype.value} to {self.to.value}"
+            raise ModelError("bitcast: both element types must have the same width", found, "repair the model")
+        return (TensorType(x.shape, self.to),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.ndarray.view."""
+        return (arrays[0].view(self.to.numpy),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """To the same type."""
+        return node.input(0) if node.input(0).type.dtype is self.to else None
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One memcpy."""
+        x, y = builder.buffer(node.input(0)), builder.buffer(node.output)
+        builder.emit(node, "bitcast", [("x", Access.IN, x), ("y", Access.OUT, y)], {"size": y.nbytes})
+
+
+@onnx_operator("BitCast", kernels=("bitcast",), limits="whole bytes", keeps_halves=True)
+def _import_bit_cast(node: OnnxNode) -> list[Value]:
+    x, to, given = node.input(0), onnx_dtype(node, int(node.attr("to", 0))), node.dtypes[0]
+    assert given is not None
+    if _bits(given) != _bits(to) or (_bits(to) < 8 and to is not given):
+        found = f"{given.value} to {to.value}"
+        raise Refusal("BitCast: both element types must have the same width of whole bytes", found, "use Cast")
+    if x.type.dtype is not given:  # a 16-bit float that is computed as float32
+        x = node.emit(Cast(given), x, suffix="stored")
+    return [node.emit(BitCast(to), x)]
+
+
+def _bits(dtype: DType) -> int:
+    return int(dtype.value.lstrip("boluintfa") or 8)

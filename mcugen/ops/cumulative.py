@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running sums and products along an axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access
+from mcugen.ops.movement import Permuted, axis_walk, normalize_axis
+from mcugen.ops.onnx_node import OnnxNode, onnx_operator
+
+_FUNCTIONS = {"CumSum": np.add, "CumProd": np.multiply}
+_C = {"CumSum": ("+", "0"), "CumProd": ("*", "1")}
+"""Operator and neutral element."""
+_TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.UINT32, DType.UINT64)
+
+
+@dataclass(frozen=True)
+class Cumulative(Operator):
+    """y[k] = x[0] ∘ … ∘ x[k] along `axis`; `exclusive`: without x[k]; `reverse`: from the end. Integers wrap."""
+
+    function: str = field(default="", repr=False)
+    axis: int = 0
+    exclusive: bool = False
+    reverse: bool = False
+
+    @property
+    def name(self) -> str:
+        """cumsum or cumprod."""
+        return self.function.lower()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The same type."""
+        (x,) = inputs
+        assert x is not None
+        return (TensorType(x.shape, x.dtype, layout=x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.ufunc.accumulate, shifted by one if exclusive."""
+        function = _FUNCTIONS[self.function]
+        x = np.moveaxis(arrays[0], self.axis, 0)
+        x = x[::-1] if self.reverse else x
+        if self.exclusive:
+            x = np.concatenate([np.full_like(x[:1], function.identity), x[:-1]])
+        y = function.accumulate(x, axis=0, dtype=x.dtype)
+        return (np.moveaxis(y[::-1] if self.reverse else y, 0, self.axis),)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """The axis follows."""
+        return Cumulative(self.function, perm.index(self.axis), self.exclusive, self.reverse), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One accumulator per row."""
+        dtype = node.output.type.dtype
+        operator, start = _C[self.function]
+        code = {
+            "t": dtype.c,
+            "acc_t": dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t",
+            "op": operator,
+            "start": start,
+            "exclusive": self.exclusive,
+            "reverse": self.reverse,
+        }
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        params = axis_walk(node.input(0).type.shape, self.axis)
+        variant = f"{self.name}_{dtype.tag}"
+        builder.emit(node, "cumulative", operands, params, code=code, inplace=[("y", "x")], variant=variant)
+
+
+@onnx_operator("CumSum", "CumProd", types=_TYPES, kernels=("cumulative",), limits="constant axis")
+def _import_cumulative(node: OnnxNode) -> list[Value]:
+    """A tensor of one axis leaves no choice of it."""
+    x = node.input(0)
+    computed = node.has(1) and not node.input(1).is_constant
+    axis = 0 if computed and x.type.rank == 1 else int(node.const(1, "the axis").reshape(-1)[0])
+    axis = normalize_axis(node, axis, x.type.rank)
+    op = Cumulative(node.op_type, axis, bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0)))
+    return [node.emit(op, x)]

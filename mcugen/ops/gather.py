@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elements chosen by indices: Gather and its kin, slices whose starts are computed, reversed sequences.
+
+Indices that are computed can never lead out of the tensor: negative ones count from the end, and what still lies
+outside is moved to the nearest element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.types import Array, Layout, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Param
+from mcugen.ops.conversion import Dequantize
+from mcugen.ops.movement import (
+    Movement,
+    Permuted,
+    Reshape,
+    Slice,
+    axis_walk,
+    decided_shape,
+    dense_strides,
+    normalize_axes,
+    normalize_axis,
+    reshaped,
+)
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+
+def positions(indices: Array, depth: int) -> Array:
+    """mcugen_index: negative indices count from the end; limited to `depth` elements."""
+    wide = indices.astype(np.int64)
+    found: Array = np.clip(np.where(wide < 0, wide + depth, wide), 0, depth - 1)
+    return found
+
+
+def require_elements(name: str, depth: int, indices: TensorType) -> None:
+    """ModelError where there is nothing that an index could mean."""
+    if indices.count and not depth:
+        raise ModelError(f"{name}: indices need something to choose from", "an axis of size 0", "repair the model")
+
+
+def require_integers(node: OnnxNode, index: int) -> Value:
+    """An input that holds indices; Refusal if it holds anything else."""
+    value = node.input(index)
+    if not value.type.dtype.is_integer:
+        raise Refusal(f"{node.op_type}: indices must be integers", value.type.dtype.value, "cast them to int64")
+    return value
+
+
+def index_type(depth: int) -> type[np.integer[Any]]:
+    """The smallest type of constant indices into `depth` elements."""
+    return np.uint8 if depth <= 2**8 else np.uint16 if depth <= 2**16 else np.int32
+
+
+def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Value:
+    """Constant indices without negative ones, in a small type; the last axis holds one for each of `depths`.
+
+    Refusal where one is out of range. Computed indices stay as they are.
+    """
+    if indices.data is None or not indices.type.count:
+        return indices
+    limits = np.asarray(depths, np.int64)
+    wide = indices.data.astype(np.int64)
+    if ((wide < -limits) | (wide >= limits)).any():
+        found = f"{wide.min()} to {wide.max()} of {', '.join(map(str, depths))}"
+        raise Refusal(f"{node.op_type}: indices must lie within the axis", found, "repair the model")
+    counted = np.where(wide < 0, wide + limits, wide).reshape(wide.shape)  # a scalar has become a vector
+    return node.constant("indices", counted.astype(index_type(max(depths))))
+
+
+@dataclass(frozen=True)
+class Taking(Movement):
+    """Base: elements of input 0 at places that input 1, integers, tells."""
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """The same on int8, where nothing changes the scale."""
+        return (self, inputs) if sig.input(0).quant == sig.output.quant else None
+
+
+def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: int, shared: bool) -> None:
+    """y[o][j] = the run of x[o] at index[o][j] (index[j] if `shared`); x[o] has `depths` runs."""
+    x, index = node.input(0), node.input(1)
+    params: dict[str, Param] = {
+        "outer": outer,
+        "count": index.type.count // len(depths) // (1 if shared else outer),
+        "x_step": math.prod(depths) * run,
+    }
+    known = _lies_within(index, depths)
+    for axis, (depth, stride) in enumerate(zip(depths, dense_strides(depths), strict=True)):
+        params |= {f"stride{axis}": stride * run} | ({} if known else {f"depth{axis}": depth})
+    operands = [
+        ("x", Access.IN, builder.buffer(x)),
+        ("index", Access.IN, builder.buffer(index)),
+        ("y", Access.OUT, builder.buffer(node.output)),
+    ]
+    code = {
+        "t": x.type.dtype.c,
+        "index_t": index.type.dtype.c,
+        "depths": len(depths),
+        "single": run == 1,
+        "shared": shared,
+        "known": known,
+    }
+    if run > 1:
+        params["run"] = run
+    variant = f"{x.type.dtype.tag}_{index.type.dtype.tag}"
+    builder.emit(node, "gather", operands, params, code=code, variant=variant)
+
+
+def _lies_within(index: Value, depths: Shape) -> bool:
+    """Whether indices are constant and need no check."""
+    if index.data is None:
+        return False
+    rows = index.data.reshape(-1, len(depths))
+    return bool((rows >= 0).all() and (rows.astype(np.int64) < np.asarray(depths)).all())
+
+
+@dataclass(frozen=True)
+class Gather(Taking):
+    """y[o, j, i] = x[o, index[j], i], o before `axis` and i behind it; j may stand for many axes or none."""
+
+    mnemonic: ClassVar[str] = "gather"
+    axis: int = 0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The shape of the indices in the axis's place."""
+        x, index = inputs
+        assert x is not None and index is not None
+        require_elements(self.name, x.shape[self.axis], index)
+        shape = (*x.shape[: self.axis], *index.shape, *x.shape[self.axis + 1 :])
+        return (x.with_shape(shape, x.layout if index.rank == 1 else Layout.NONE),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.take."""
+        x, index = arrays
+        return (np.take(x, positions(index, x.shape[self.axis]), self.axis),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Gather(Dequantize(table), index) → Dequantize(Gather(table, index)): quantized tables stay so."""
+        source = node.input(0).producer
+        if source is None or not isinstance(source.op, Dequantize):
+            return None
+        table = source.input(0)
+        if not table.is_constant or table.type.q.axis is not None:
+            return None
+        taken = graph.add(self, [table, node.input(1)], node.origin, before=node)
+        types = [node.output.type]
+        return graph.add(source.op, [taken.output], source.origin, types=types, before=node).output
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places, where the indices are one of them."""
+        return (Gather(perm.index(self.axis)), (perm, None)) if sig.input(1).rank == 1 else None
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """The same indices for all that lies before the axis."""
+        walk = axis_walk(node.input(0).type.shape, self.axis)
+        _emit_gather(node, builder, int(walk["outer"]), (int(walk["depth"]),), int(walk["inner"]), shared=True)
+
+
+@dataclass(frozen=True)
+class GatherND(Taking):
+    """y[b, j] = x[b, index[b, j, 0], index[b, j, 1], …], b standing for `batch` axes."""
+
+    mnemonic: ClassVar[str] = "gather_nd"
+    batch: int = 0
+
+    def _depths(self, x: TensorType, index: TensorType) -> Shape:
+        """Sizes of the axes that are indexed."""
+        return x.shape[self.batch : self.batch + index.shape[-1]]
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Axes of the indices but the last, then those of x that are not indexed."""
+        x, index = inputs
+        assert x is not None and index is not None
+        depths, batch = self._depths(x, index), self.batch
+        fits = 0 <= batch < index.rank and x.shape[:batch] == index.shape[:batch] and len(depths) > 0
+        if not fits or len(depths) != index.shape[-1]:
+            found = f"{x.shape}, {index.shape}, {batch} batch axes"
+            raise ModelError("gather_nd: indices must fit the tensor", found, "repair the model")
+        require_elements(self.name, math.prod(depths), index)
+        return (x.with_shape((*index.shape[:-1], *x.shape[batch + len(depths) :])),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Runs at flat positions."""
+        x, index = arrays
+        depths = self._depths(sig.input(0), sig.input(1))
+        outer = math.prod(x.shape[: self.batch])
+        flat = flat_positions(index, depths).reshape(outer, -1)
+        runs = x.reshape(outer, math.prod(depths), -1)
+        return (runs[np.arange(outer)[:, None], flat].reshape(sig.output.shape),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Other indices for every batch."""
+        x = node.input(0).type
+        depths = self._depths(x, node.input(1).type)
+        run = math.prod(x.shape[self.batch + len(depths) :])
+        _emit_gather(node, builder, math.prod(x.shape[: self.batch]), depths, run, shared=False)
+
+
+def flat_positions(index: Array, depths: Shape) -> Array:
+    """Row-major positions that the last axis of `index` describes; shape of `index` without it."""
+    strides = dense_strides(depths)
+    parts = [positions(index[..., d], depth) * strides[d] for d, depth in enumerate(depths)]
+    total: Array = np.sum(parts, axis=0)
+    return total
+
+
+@dataclass(frozen=True)
+class GatherElements(Taking):
+    """y[o, k, i] = x[o, index[o, k, i], i]: x and the indices have equal shapes but for `axis`."""
+
+    mnemonic: ClassVar[str] = "gather_elements"
+    axis: int = 0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The shape of the indices."""
+        x, index = inputs
+        assert x is not None and index is not None
+        rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, index)]
+        if x.rank != index.rank or rests[0] != rests[1]:
+            found = f"{x.shape}, {index.shape}"
+            raise ModelError("gather_elements: indices must fit the tensor", found, "repair the model")
+        require_elements(self.name, x.shape[self.axis], index)
+        return (x.with_shape(index.shape, x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.take_along_axis."""
+        x, index = arrays
+        return (np.take_along_axis(x, positions(index, x.shape[self.axis]), self.axis),)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        return GatherElements(perm.index(self.axis)), (perm, perm)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Element by element."""
+        x, index = node.input(0), node.input(1)
+        operands = [
+            ("x", Access.IN, builder.buffer(x)),
+            ("index", Access.IN, builder.buffer(index)),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        params = axis_walk(x.type.shape, self.axis) | {"count": index.type.shape[self.axis]}
+        variant = f"{x.type.dtype.tag}_{index.type.dtype.tag}"
+        builder.emit(node, "gather_elements", operands, params, variant=variant)
+
+
+@dataclass(frozen=True)
+class ReverseSequence(Taking):
+    """y[t, b] = x[n − 1 − t, b] for t < n = length[b], else x[t, b]; `times` and `batches` are axes 0 and 1."""
+
+    mnemonic: ClassVar[str] = "reverse_sequence"
+    times: int = 0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The same shape."""
+        x, length = inputs
+        assert x is not None and length is not None
+        if x.rank < 2 or length.shape != (x.shape[1 - self.times],):
+            found = f"{x.shape}, {length.shape}"
+            raise ModelError("reverse_sequence: there must be one length per batch", found, "repair the model")
+        return (x,)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """One batch after the other."""
+        x = np.moveaxis(arrays[0], self.times, 0)
+        y = x.copy()
+        for batch, length in enumerate(np.clip(arrays[1].astype(np.int64), 0, len(x))):
+            y[:length, batch] = x[:length, batch][::-1]
+        return (np.moveaxis(y, 0, self.times),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Runs of what follows both axes."""
+        x = node.input(0).type
+        run = math.prod(x.shape[2:])
+        strides = (x.shape[1] * run, run)
+        params: dict[str, Param] = {
+            "times": x.shape[self.times],
+            "batches": x.shape[1 - self.times],
+            "time_stride": strides[self.times],
+            "batch_stride": strides[1 - self.times],
+            "run": run,
+        }
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("length", Access.IN, builder.buffer(node.input(1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        builder.emit(node, "reverse_sequence", operands, params, variant=x.dtype.tag)
+
+
+@dataclass(frozen=True)
+class SliceAt(Operator):
+    """y[i] = x[starts[n] + i·steps[n]] on axis axes[n]: all three are inputs, `sizes` those of the result."""
+
+    mnemonic: ClassVar[str] = "slice_at"
+    sizes: Shape = ()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The sizes."""
+        x, *rows = inputs
+        assert x is not None
+        small = len(self.sizes) == x.rank and all(n <= size for n, size in zip(self.sizes, x.shape, strict=True))
+        if not small or len({t.shape for t in rows if t is not None}) != 1:
+            found = f"{x.shape} to {self.sizes}, {', '.join(str(t.shape) for t in rows if t is not None)} parameters"
+            raise ModelError("slice: the result must fit into the tensor", found, "repair the model")
+        return (TensorType(self.sizes, x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Indexing by ranges that are limited to the tensor."""
+        x, starts, axes, steps = arrays
+        index = [np.arange(size) for size in self.sizes]
+        for start, axis, step in zip(
+            starts.reshape(-1), positions(axes.reshape(-1), x.ndim), steps.reshape(-1), strict=True
+        ):
+            depth = x.shape[axis]
+            walk = np.arange(self.sizes[axis]) * int(np.clip(int(step), -depth, depth))
+            index[axis] = np.clip(int(positions(start, depth)) + walk, 0, depth - 1)
+        return (x[np.ix_(*index)],)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Loops over all axes."""
+        x = node.input(0).type
+        params: dict[str, Param] = {"count": node.input(1).type.count}
+        for axis, (size, stride, count) in enumerate(zip(x.shape, dense_strides(x.shape), self.sizes, strict=True)):
+            params |= {f"size{axis}": size, f"stride{axis}": stride, f"count{axis}": count}
+        roles = ("x", "starts", "axes", "steps")
+        operands = [(role, Access.IN, builder.buffer(node.input(i))) for i, role in enumerate(roles)]
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        builder.emit(node, "slice_at", operands, params, code={"rank": x.rank}, variant=f"{x.dtype.tag}_{x.rank}d")
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value, suffix: str = "") -> Value:
+    """Adds a Gather, or a Slice where constant indices step evenly."""
+    indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
+    flat = [] if indices.data is None else [int(i) for i in indices.data.reshape(-1)]
+    step = flat[1] - flat[0] if len(flat) > 1 else 1
+    if not flat or step == 0 or any(b - a != step for a, b in pairwise(flat)):
+        return node.emit(Gather(axis), x, indices, suffix=suffix)
+    starts, sizes, steps = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
+    starts[axis], sizes[axis], steps[axis] = flat[0], len(flat), step
+    part = node.emit(Slice(tuple(starts), tuple(sizes), tuple(steps)), x, suffix=f"{suffix}.part" if suffix else "part")
+    shape = (*x.type.shape[:axis], *indices.type.shape, *x.type.shape[axis + 1 :])
+    return node.emit(Reshape(shape), part, suffix=suffix)
+
+
+@onnx_operator(
+    "Gather",
+    kernels=(
+        "gather",
+        "copy",
+    ),
+    keeps_halves=True,
+)
+def _import_gather(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    return [emit_taken(node, x, normalize_axis(node, node.attr("axis", 0), x.type.rank), require_integers(node, 1))]
+
+
+@onnx_operator("GatherND", kernels=("gather",), keeps_halves=True)
+def _import_gather_nd(node: OnnxNode) -> list[Value]:
+    x, indices, batch = node.input(0), require_integers(node, 1), int(node.attr("batch_dims", 0))
+    depths = x.type.shape[batch : batch + indices.type.shape[-1]] if batch >= 0 else ()
+    if len(depths) == indices.type.shape[-1]:
+        indices = checked_indices(node, indices, depths)
+    return [node.emit(GatherND(batch), x, indices)]
+
+
+@onnx_operator("GatherElements", kernels=("gather_elements",), keeps_halves=True)
+def _import_gather_elements(node: OnnxNode) -> list[Value]:
+    """The indices may be smaller than x on any axis: the rest of x is not read."""
+    x, indices = node.input(0), require_integers(node, 1)
+    axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
+    indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
+    pairs = enumerate(zip(x.type.shape, indices.type.shape, strict=True))
+    sizes = tuple(size if a == axis else min(size, wanted) for a, (size, wanted) in pairs)
+    if sizes != x.type.shape:
+        x = node.emit(Slice((0,) * len(sizes), sizes, (1,) * len(sizes)), x, suffix="part")
+    return [node.emit(GatherElements(axis), x, indices)]
+
+
+@onnx_operator(
+    "Compress",
+    kernels=(
+        "gather",
+        "copy",
+    ),
+    limits="constant condition",
+    keeps_halves=True,
+)
+def _import_compress(node: OnnxNode) -> list[Value]:
+    """A constant condition is a list of indices."""
+    x, axis = node.input(0), node.attributes.get("axis")
+    chosen = np.flatnonzero(node.const(1, "the condition"))
+    if axis is None:
+        x = reshaped(node, x, (x.type.count,))
+    place = normalize_axis(node, int(axis or 0), x.type.rank)
+    return [emit_taken(node, x, place, node.constant("chosen", chosen.astype(np.int64)))]
+
+
+@onnx_operator(
+    "ArrayFeatureExtractor",
+    domain="ai.onnx.ml",
+    kernels=(
+        "gather",
+        "copy",
+    ),
+)
+def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
+    """Features of the last axis; a vector is one row."""
+    x, indices = node.input(0), require_integers(node, 1)
+    x = reshaped(node, x, (1, *x.type.shape)[-max(x.type.rank, 2) :])
+    return [emit_taken(node, x, x.type.rank - 1, reshaped(node, indices, (indices.type.count,), "flat"))]
+
+
+@onnx_operator("ReverseSequence", kernels=("reverse_sequence",), keeps_halves=True)
+def _import_reverse_sequence(node: OnnxNode) -> list[Value]:
+    batch, times = node.attr("batch_axis", 1), node.attr("time_axis", 0)
+    if {batch, times} != {0, 1}:
+        found = f"batch_axis {batch}, time_axis {times}"
+        raise Refusal("ReverseSequence: the axes must be 0 and 1", found, "transpose before it")
+    return [node.emit(ReverseSequence(times), node.input(0), require_integers(node, 1))]
+
+
+@onnx_operator(
+    "Slice",
+    kernels=(
+        "copy",
+        "slice_at",
+    ),
+    limits="computed starts, axes and steps need a declared output shape",
+    keeps_halves=True,
+)
+def _import_slice(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    decided = decided_shape(node, 1, 2, 3, 4)
+    if decided is not None:
+        return [_slice_at(node, x, decided)]
+    shape = x.type.shape
+    starts, ends = node.ints("starts", 1) or [], node.ints("ends", 2) or []
+    given, steps = node.ints("axes", 3), node.ints("steps", 4) or [1] * len(starts)
+    axes = normalize_axes(node, range(len(starts)) if given is None else given, len(shape))
+    first, sizes, walk = [0] * len(shape), list(shape), [1] * len(shape)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        indices = range(shape[axis])[slice(start, end, step)]
+        first[axis], sizes[axis], walk[axis] = indices.start, len(indices), indices.step
+    return [node.emit(Slice(tuple(first), tuple(sizes), tuple(walk)), x)]
+
+
+def _slice_at(node: OnnxNode, x: Value, shape: Shape) -> Value:
+    """A slice whose place is computed and whose shape is declared."""
+    starts = require_integers(node, 1)
+    count = starts.type.count
+    if count > x.type.rank:
+        found = f"{count} starts for rank {x.type.rank}"
+        raise Refusal("Slice: every axis must be named once", found, "repair the model")
+    axes = node.input(3) if node.has(3) else node.constant("axes", np.arange(count))
+    steps = node.input(4) if node.has(4) else node.constant("steps", np.ones(count, np.int64))
+    if axes.data is not None:
+        normalize_axes(node, axes.data.reshape(-1).tolist(), x.type.rank)
+    return node.emit(SliceAt(shape), x, starts, axes, steps)

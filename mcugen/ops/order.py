@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The largest or smallest elements along an axis, with their positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access
+from mcugen.ops.movement import axis_walk, normalize_axis
+from mcugen.ops.onnx_node import NUMBERS, OnnxNode, Refusal, onnx_operator
+
+
+@dataclass(frozen=True)
+class TopK(Operator):
+    """The k largest (or smallest) elements along `axis` in order, and their indices; of equal ones the first first."""
+
+    mnemonic: ClassVar[str] = "top_k"
+    axis: int = 0
+    k: int = 1
+    largest: bool = True
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """k in the axis's place; indices are int64, as in ONNX."""
+        (x,) = inputs
+        assert x is not None
+        shape = (*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :])
+        return TensorType(shape, x.dtype, layout=x.layout), TensorType(shape, DType.INT64, layout=x.layout)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """A stable sort; of the reversed axis, reversed, for the largest."""
+        (x,) = arrays
+        if self.largest:
+            order = np.flip(
+                x.shape[self.axis] - 1 - np.argsort(np.flip(x, self.axis), self.axis, kind="stable"), self.axis
+            )
+        else:
+            order = np.argsort(x, self.axis, kind="stable")
+        chosen = np.take(order, np.arange(self.k), self.axis)
+        return np.take_along_axis(x, chosen, self.axis), chosen
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Insertion into the k best so far: depth · k steps at most."""
+        x = node.input(0).type
+        values, indices = node.outputs
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("values", Access.OUT, builder.buffer(values)),
+            ("indices", Access.OUT, builder.buffer(indices)),
+        ]
+        params = axis_walk(x.shape, self.axis) | {"k": self.k}
+        code = {"t": x.dtype.c, "beats": ">" if self.largest else "<"}
+        variant = f"{'largest' if self.largest else 'smallest'}_{x.dtype.tag}"
+        builder.emit(node, "top_k", operands, params, code=code, variant=variant)
+
+
+@onnx_operator("TopK", types=NUMBERS, kernels=("top_k",), limits="a computed k needs a declared output shape")
+def _import_top_k(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    axis = normalize_axis(node, node.attr("axis", -1), x.type.rank)
+    k = _k(node, axis)
+    if not 0 <= k <= x.type.shape[axis]:
+        raise Refusal("TopK: k must not exceed the axis", f"{k} of {x.type.shape[axis]}", "repair the model")
+    op = TopK(axis, k, bool(node.attr("largest", 1)))
+    origin = (node.name or next(filter(None, node.outputs), ""),)
+    names = [(*node.outputs, "", "")[i] or f"{origin[0]}.{what}" for i, what in enumerate(("values", "indices"))]
+    return list(node.graph.add(op, [x], origin, names=names).outputs)
+
+
+def _k(node: OnnxNode, axis: int) -> int:
+    """Constant, or as the declared shapes have it."""
+    shapes = [t.shape for t in node.declared if t is not None and len(t.shape) == node.input(0).type.rank]
+    if node.has(1) and not node.input(1).is_constant and shapes:
+        return shapes[0][axis]
+    return int(node.const(1, "k").reshape(-1)[0])

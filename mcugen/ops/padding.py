@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pad in all its modes: a constant, an element that is computed, or the tensor's own elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.types import Array, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Param
+from mcugen.ops.gather import index_type
+from mcugen.ops.movement import (
+    Movement,
+    Pad,
+    Permuted,
+    Slice,
+    dense_strides,
+    emit_copy,
+    emit_expanded,
+    normalize_axes,
+    reshaped,
+)
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+_MODES = ("constant", "reflect", "edge", "wrap")
+_LARGEST_AXIS = 1 << 24
+"""Elements: no microcontroller has room for them, and a hostile model may ask."""
+
+
+@dataclass(frozen=True)
+class PadWith(Operator):
+    """Surrounds a tensor with the only element of input 1, of the same type."""
+
+    mnemonic: ClassVar[str] = "pad_with"
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Every axis grows."""
+        x = inputs[0]
+        assert x is not None
+        shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
+        return (TensorType(shape, x.dtype, layout=x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.pad with a constant."""
+        x, value = arrays
+        widths = list(zip(self.before, self.after, strict=True))
+        return (np.pad(x, widths, constant_values=value.reshape(-1)[0]),)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
+        return PadWith(rows[0], rows[1]), (perm, None)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Fill, then a strided copy into the middle."""
+        x, y = node.input(0).type, builder.buffer(node.output)
+        operands = [("value", Access.IN, builder.buffer(node.input(1))), ("y", Access.OUT, y)]
+        builder.emit(node, "fill_with", operands, {"count": y.count}, variant=x.dtype.tag)
+        target = dense_strides(node.output.type.shape)
+        offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
+        emit_copy(node, builder, 0, x.shape, dense_strides(x.shape), 0, target, offset, Access.INOUT)
+
+
+@dataclass(frozen=True)
+class Extend(Movement):
+    """Surrounds a tensor with its own elements: mirrored, the nearest, or from the other end."""
+
+    mnemonic: ClassVar[str] = "extend"
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    mode: str = "edge"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Every axis grows."""
+        (x,) = inputs
+        assert x is not None
+        shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
+        return (x.with_shape(shape, x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.pad."""
+        widths = list(zip(self.before, self.after, strict=True))
+        return (np.pad(arrays[0], widths, mode=self.mode),)  # type: ignore[call-overload]
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Nothing to add."""
+        return None if any(self.before + self.after) else node.input(0)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Axes change places."""
+        rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
+        return Extend(rows[0], rows[1], self.mode), (perm,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A loop for each axis that grows, by a table of the source's positions; axes between them are one each."""
+        x = node.input(0).type
+        operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
+        params: dict[str, Param] = {}
+        grows: list[bool] = []
+        for axis, (size, stride) in enumerate(zip(x.shape, dense_strides(x.shape), strict=True)):
+            b, a = self.before[axis], self.after[axis]
+            if b or a:
+                table = np.pad(np.arange(size), (b, a), mode=self.mode)  # type: ignore[call-overload]
+                buffer = builder.const(f"{node.output.name}.axis{axis}", table.astype(index_type(size)))
+                operands.insert(-1, (f"at{len(grows)}", Access.IN, buffer))
+            elif grows and not grows[-1]:
+                size *= int(params[f"count{len(grows) - 1}"])
+                grows.pop()
+            params |= {f"count{len(grows)}": b + size + a, f"stride{len(grows)}": stride}
+            grows.append(bool(b or a))
+        code = {"t": x.dtype.c, "grows": grows, "mode": self.mode}
+        axes = "".join("t" if grown else "r" for grown in grows)
+        builder.emit(node, "extend", operands, params, code=code, variant=f"{x.dtype.tag}_{axes}")
+
+
+@onnx_operator(
+    "Pad",
+    kernels=(
+        "fill",
+        "fill_with",
+        "extend",
+        "copy",
+    ),
+    limits="constant widths",
+    keeps_halves=True,
+)
+def _import_pad(node: OnnxNode) -> list[Value]:
+    x, mode = node.input(0), node.attr("mode", "constant")
+    if mode not in _MODES:
+        raise Refusal(f"Pad: the mode must be one of {', '.join(_MODES)}", f"'{mode}'", "use zero padding")
+    before, after = _widths(node, x.type.rank)
+    if min(before + after, default=0) < 0:
+        x = _cropped(node, x, before, after)
+    grow = [tuple(max(p, 0) for p in side) for side in (before, after)]
+    return [_padded(node, x, grow[0], grow[1]) if mode == "constant" else _extended(node, x, grow[0], grow[1], mode)]
+
+
+def _widths(node: OnnxNode, rank: int) -> tuple[list[int], list[int]]:
+    """Elements to add before and after each axis; negative ones are cropped."""
+    pads, given = node.ints("pads", 1) or [], node.ints("axes", 3)
+    axes = normalize_axes(node, range(rank) if given is None else given, rank)
+    if len(pads) != 2 * len(axes):
+        raise Refusal("Pad: there must be two widths per axis", f"{len(pads)} for {len(axes)} axes", "repair the model")
+    before, after = [0] * rank, [0] * rank
+    for index, axis in enumerate(axes):
+        before[axis], after[axis] = pads[index], pads[index + len(axes)]
+    return before, after
+
+
+def _cropped(node: OnnxNode, x: Value, before: list[int], after: list[int]) -> Value:
+    starts = tuple(max(-b, 0) for b in before)
+    sizes = tuple(n - s - max(-a, 0) for n, s, a in zip(x.type.shape, starts, after, strict=True))
+    if min(sizes) < 0:
+        raise Refusal("Pad: no more must be cropped than there is", f"sizes {sizes}", "repair the model")
+    return node.emit(Slice(starts, sizes, (1,) * len(sizes)), x, suffix="cropped")
+
+
+def _padded(node: OnnxNode, x: Value, before: Shape, after: Shape) -> Value:
+    """Constant mode. A value that a float32 parameter cannot hold, or that is computed, is an operand."""
+    data = np.asarray(node.attr("value", 0.0))
+    if node.has(2):
+        given = node.input(2)
+        if given.type.count != 1 or given.type.dtype is not x.type.dtype:
+            found = f"{given.type} for {x.type.dtype.value}"
+            raise Refusal("Pad: the padding value must be one element of the tensor's type", found, "cast it")
+        if given.data is None or not x.type.count or not _fits_float(given.data):
+            return _padded_with(node, x, before, after, given)
+        data = given.data
+    elif not x.type.count:
+        return _padded_with(node, x, before, after, node.constant("value", data.astype(x.type.dtype.numpy)))
+    return node.emit(Pad(before, after, float(data.reshape(-1)[0])), x)
+
+
+def _fits_float(data: Array) -> bool:
+    """Whether the element is the same as float32 and back (NaN too)."""
+    value = data.reshape(-1)[:1]
+    return bool(value.dtype.kind in "fV" and value.dtype.itemsize <= 4) or abs(int(value[0])) < 2**24
+
+
+def _padded_with(node: OnnxNode, x: Value, before: Shape, after: Shape, value: Value) -> Value:
+    if x.type.count:
+        return node.emit(PadWith(before, after), x, value)
+    shape = tuple(b + n + a for b, n, a in zip(before, x.type.shape, after, strict=True))
+    return emit_expanded(node, reshaped(node, value, ()), shape)
+
+
+def _extended(node: OnnxNode, x: Value, before: Shape, after: Shape, mode: str) -> Value:
+    """Modes that repeat elements, of which there must be some."""
+    sizes = [b + n + a for b, n, a in zip(before, x.type.shape, after, strict=True)]
+    if max(sizes, default=0) > _LARGEST_AXIS or not x.type.count:
+        found = f"{x.type.shape} to {tuple(sizes)}"
+        raise Refusal(f"Pad: an axis must have 1 to {_LARGEST_AXIS:,} elements", found, "pad less")
+    return node.emit(Extend(before, after, mode), x)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors made by a rule of positions: triangles, identity matrices, one-hot vectors, ranges, constants."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access
+from mcugen.ops.conversion import Cast
+from mcugen.ops.gather import require_integers
+from mcugen.ops.movement import decided_shape, emit_expanded, onnx_dtype
+from mcugen.ops.onnx_node import NUMBERS, OnnxNode, Refusal, onnx_operator
+
+_LARGEST_TABLE = 1 << 24
+"""Elements: no microcontroller has room for them, and a hostile model may ask."""
+
+
+@dataclass(frozen=True)
+class Trilu(Operator):
+    """y[r, c] = x[r, c] where c − r ≥ k (`upper`) or ≤ k, else 0, in the last two axes; k is input 1."""
+
+    mnemonic: ClassVar[str] = "trilu"
+    upper: bool = True
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The same type."""
+        x, k = inputs
+        assert x is not None and k is not None
+        if x.rank < 2 or k.count != 1:
+            raise ModelError(
+                "trilu: the tensor must have rows and columns", f"{x.shape}, {k.shape}", "repair the model"
+            )
+        return (TensorType(x.shape, x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """A mask."""
+        x, k = arrays
+        rows, columns = x.shape[-2:]
+        diagonal = np.clip(k.astype(np.int64).reshape(()), -rows, columns)
+        distance = np.arange(columns) - np.arange(rows)[:, None]
+        return (np.where(distance >= diagonal if self.upper else distance <= diagonal, x, np.zeros_like(x)),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One loop over the elements."""
+        x = node.input(0).type
+        rows, columns = x.shape[-2:]
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("k", Access.IN, builder.buffer(node.input(1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        params = {"outer": math.prod(x.shape[:-2]), "rows": rows, "columns": columns}
+        code = {"keeps": ">=" if self.upper else "<="}
+        variant = f"{'upper' if self.upper else 'lower'}_{x.dtype.tag}"
+        builder.emit(node, "trilu", operands, params, code=code, inplace=[("y", "x")], variant=variant)
+
+
+@dataclass(frozen=True)
+class OneHot(Operator):
+    """y[o, d, i] = values[index[o, i] == d], d on `axis`; negative indices count from the end, others are nowhere."""
+
+    mnemonic: ClassVar[str] = "one_hot"
+    depth: int = 0
+    axis: int = 0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The depth put in."""
+        index, values = inputs
+        assert index is not None and values is not None
+        if values.shape != (2,) or self.depth < 0:
+            found = f"values {values.shape}, depth {self.depth}"
+            raise ModelError("one_hot: there must be two values and a depth", found, "repair the model")
+        return (TensorType((*index.shape[: self.axis], self.depth, *index.shape[self.axis :]), values.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Comparison with all positions."""
+        index, values = arrays
+        place = np.expand_dims(index, self.axis)
+        if place.dtype.kind != "u":
+            place = place.astype(np.int64) if place.dtype.kind == "i" else place
+            place = np.where(place < 0, place + self.depth, place)
+        steps = np.arange(self.depth).reshape([-1] + [1] * (index.ndim - self.axis))
+        return (values[(place == steps).astype(np.int64)],)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One loop over the result."""
+        index, dtype = node.input(0).type, node.input(0).type.dtype
+        wide = dtype.c if dtype.is_float else "int64_t" if dtype.limits[0] else "uint64_t"
+        number = f"({wide})d"
+        hit = f"v == {number}" + ("" if wide == "uint64_t" else f" || v == ({wide})(d - p->depth)")
+        operands = [
+            ("index", Access.IN, builder.buffer(node.input(0))),
+            ("values", Access.IN, builder.buffer(node.input(1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        params = {
+            "outer": math.prod(index.shape[: self.axis]),
+            "depth": self.depth,
+            "inner": math.prod(index.shape[self.axis :]),
+        }
+        variant = f"{node.output.type.dtype.tag}_{dtype.tag}"
+        builder.emit(node, "one_hot", operands, params, code={"wide_t": wide, "hit": hit}, variant=variant)
+
+
+@dataclass(frozen=True)
+class Range(Operator):
+    """y[i] = start + i · delta; start and delta are inputs. Integers wrap."""
+
+    mnemonic: ClassVar[str] = "range"
+    count: int = 0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """A vector."""
+        start, delta = inputs
+        assert start is not None and delta is not None
+        if start.count != 1 or delta.count != 1 or start.dtype is not delta.dtype:
+            raise ModelError(
+                "range: start and delta must be scalars of one type", f"{start}, {delta}", "repair the model"
+            )
+        return (TensorType((self.count,), start.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Arithmetic in the element type."""
+        start, delta = (a.reshape(()) for a in arrays)
+        return (start + np.arange(self.count).astype(start.dtype) * delta,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One loop."""
+        dtype = node.output.type.dtype
+        operands = [
+            ("start", Access.IN, builder.buffer(node.input(0))),
+            ("delta", Access.IN, builder.buffer(node.input(1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        wide = dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t"
+        code = {"t": dtype.c, "wide_t": wide}
+        builder.emit(node, "range", operands, {"count": self.count}, code=code, variant=dtype.tag)
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+@onnx_operator("Trilu", kernels=("trilu",), keeps_halves=True)
+def _import_trilu(node: OnnxNode) -> list[Value]:
+    k = require_integers(node, 1) if node.has(1) else node.constant("k", np.zeros(1, np.int64))
+    return [node.emit(Trilu(bool(node.attr("upper", 1))), node.input(0), k)]
+
+
+@onnx_operator("EyeLike", limits="known at compile time", keeps_halves=True)
+def _import_eye_like(node: OnnxNode) -> list[Value]:
+    x = node.input(0).type
+    code = node.attributes.get("dtype")
+    dtype = x.dtype if code is None else onnx_dtype(node, int(code))
+    if x.rank != 2 or x.count > _LARGEST_TABLE:
+        raise Refusal(
+            "EyeLike: the tensor must be a matrix that fits a microcontroller", f"{x.shape}", "use a constant"
+        )
+    rows, columns = x.shape
+    eye = np.arange(columns) - np.arange(rows)[:, None] == node.attr("k", 0)
+    return [node.graph.constant(f"{node.outputs[0]}.eye", eye.astype(dtype.numpy), dtype=dtype)]
+
+
+@onnx_operator(
+    "OneHot", kernels=("one_hot",), limits="a computed depth needs a declared output shape", keeps_halves=True
+)
+def _import_one_hot(node: OnnxNode) -> list[Value]:
+    index, values = node.input(0), node.input(2)
+    if index.type.dtype.is_half:
+        index = node.emit(Cast(DType.FLOAT32), index, suffix="index")
+    elif index.type.dtype is DType.BOOL:
+        raise Refusal("OneHot: indices must be numbers", "bool", "cast them to int64")
+    axis = normalized_new_axis(node, node.attr("axis", -1), index.type.rank)
+    decided = decided_shape(node, 1)
+    if decided is not None and len(decided) > axis:
+        depth = decided[axis]
+    else:
+        depth = int(node.const(1, "the depth").reshape(-1)[0])
+    return [node.emit(OneHot(depth, axis), index, values)]
+
+
+def normalized_new_axis(node: OnnxNode, axis: int, rank: int) -> int:
+    """Where an axis is put into a tensor of `rank` axes; Refusal outside of it."""
+    if not -rank - 1 <= axis <= rank:
+        raise Refusal(
+            f"{node.op_type}: the axis must be one of the result's", f"{axis} of rank {rank + 1}", "repair it"
+        )
+    return axis % (rank + 1)
+
+
+@onnx_operator("Range", types=NUMBERS, kernels=("range",), limits="computed bounds need a declared output shape")
+def _import_range(node: OnnxNode) -> list[Value]:
+    """Its length cannot change: it is declared, or all inputs are constant."""
+    decided = decided_shape(node, 0, 1, 2)
+    if decided is None:
+        parts = (("start", 0), ("limit", 1), ("delta", 2))
+        start, limit, delta = (node.const(i, f"the {what}").reshape(-1)[:1].astype(np.float64) for what, i in parts)
+        if delta == 0:
+            raise Refusal("Range: delta must not be 0", "0", "repair the model")
+        count = max(math.ceil(float((limit - start)[0] / delta[0])), 0)
+    else:
+        (count,) = decided
+    return [node.emit(Range(count), node.input(0), node.input(2))]
+
+
+@onnx_operator(
+    "ConstantOfShape", kernels=("copy",), limits="a computed shape must be declared as the output's", keeps_halves=True
+)
+def _import_constant_of_shape(node: OnnxNode) -> list[Value]:
+    value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(())
+    shape: Shape | None = decided_shape(node, 0)
+    if shape is None:
+        shape = tuple(node.ints("shape", 0) or ())
+    stored = value.astype(DType.of(value).numpy)
+    return [emit_expanded(node, node.graph.constant(f"{node.outputs[0]}.value", stored, dtype=DType.of(value)), shape)]

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates written to places that indices tell: ScatterElements, ScatterND, TensorScatter.
+
+Later updates of the same place come after earlier ones. Indices can never lead out of the tensor (see gather.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.conversion import Cast
+from mcugen.ops.gather import checked_indices, flat_positions, positions, require_elements, require_integers
+from mcugen.ops.movement import dense_strides, merge_walks, normalize_axis
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How an update meets what is there: the numpy function; C for floats, integers (u: unsigned type), bools."""
+
+    reference: Callable[..., Any] | None
+    real: str
+    integer: str
+    boolean: str
+
+    def step(self, dtype: DType) -> str:
+        """The C statement that combines *to with *from."""
+        text = self.real if dtype.is_float or dtype.is_half else self.boolean
+        if dtype.is_integer:
+            text = self.integer
+        return text.format(t=dtype.c, u="uint64_t" if dtype.nbytes == 8 else "uint32_t")
+
+    def apply(self, flat: Array, index: Array, updates: Array) -> None:
+        """flat[index] = flat[index] ∘ updates, one after the other."""
+        if self.reference is None:
+            flat[index] = updates
+        else:
+            self.reference.at(flat, index, updates)  # type: ignore[attr-defined]
+
+
+_PLAIN = "*to = *from;"
+_WRAP = "*to = ({{t}})(({{u}})*to {0} ({{u}})*from);"  # unsigned arithmetic wraps; signed overflow is undefined in C
+
+REDUCTIONS = {
+    "none": Reduction(None, _PLAIN, _PLAIN, _PLAIN),
+    "add": Reduction(np.add, "*to += *from;", _WRAP.format("+"), "*to = (uint8_t)(*to | *from);"),
+    "mul": Reduction(np.multiply, "*to *= *from;", _WRAP.format("*"), "*to = (uint8_t)(*to & *from);"),
+    "max": Reduction(
+        np.maximum,
+        "*to = *from > *to || *from != *from ? *from : *to;",
+        "*to = *from > *to ? *from : *to;",
+        "*to = (uint8_t)(*to | *from);",
+    ),
+    "min": Reduction(
+        np.minimum,
+        "*to = *from < *to || *from != *from ? *from : *to;",
+        "*to = *from < *to ? *from : *to;",
+        "*to = (uint8_t)(*to & *from);",
+    ),
+}
+
+
+def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorType, TensorType]:
+    """Data, indices and updates, the first and the last of one element type."""
+    x, index, updates = inputs
+    assert x is not None and index is not None and updates is not None
+    if x.dtype is not updates.dtype:
+        found = f"{updates.dtype.value} for {x.dtype.value}"
+        raise ModelError("scatter: updates must have the element type of the tensor", found, "repair the model")
+    return x, index, updates
+
+
+def _operands(node: Node, builder: Builder, index: str = "index") -> list[tuple[str, Access, Buffer]]:
+    return [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        (index, Access.IN, builder.buffer(node.input(1))),
+        ("updates", Access.IN, builder.buffer(node.input(2))),
+        ("y", Access.OUT, builder.buffer(node.output)),
+    ]
+
+
+@dataclass(frozen=True)
+class ScatterElements(Operator):
+    """y = x; y[.., index[i], ..] ∘= updates[i], the index in the place of `axis`, for all i in order."""
+
+    mnemonic: ClassVar[str] = "scatter_elements"
+    axis: int = 0
+    reduction: str = "none"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The tensor's own type."""
+        x, index, updates = _types(inputs)
+        fits = x.rank == index.rank and all(
+            n <= size or axis == self.axis for axis, (n, size) in enumerate(zip(index.shape, x.shape, strict=True))
+        )
+        if not fits or index.shape != updates.shape:
+            found = f"{x.shape}, {index.shape}, {updates.shape}"
+            raise ModelError("scatter_elements: indices must fit the tensor", found, "repair the model")
+        require_elements(self.name, x.shape[self.axis], index)
+        return (TensorType(x.shape, x.dtype, layout=x.layout),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Flat positions, one after the other."""
+        x, index, updates = arrays
+        y = x.copy()
+        grid: list[Array] = list(np.indices(index.shape))
+        grid[self.axis] = positions(index, x.shape[self.axis])
+        strides = dense_strides(x.shape)
+        flat = sum(g * stride for g, stride in zip(grid, strides, strict=True))
+        REDUCTIONS[self.reduction].apply(y.reshape(-1), np.asarray(flat).reshape(-1), updates.reshape(-1))
+        return (y,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Loops over the indices."""
+        x, index = node.input(0).type, node.input(1).type
+        strides = dense_strides(x.shape)
+        params: dict[str, Param] = {"size": x.count, "depth": x.shape[self.axis], "stride": strides[self.axis]}
+        strides[self.axis] = 0
+        dims = merge_walks(index.shape, dense_strides(index.shape), strides)
+        for axis, (size, _, stride) in enumerate(dims):
+            params |= {f"d{axis}": size, f"y_s{axis}": stride}
+        step = REDUCTIONS[self.reduction].step(x.dtype)
+        code = {"t": x.dtype.c, "rank": len(dims), "reduction": self.reduction, "step": step}
+        variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"
+        pairs = [("y", "x")]
+        builder.emit(
+            node, "scatter_elements", _operands(node, builder), params, code=code, inplace=pairs, variant=variant
+        )
+
+
+@dataclass(frozen=True)
+class ScatterND(Operator):
+    """y = x; y[index[j, 0], index[j, 1], …] ∘= updates[j] for all j in order."""
+
+    mnemonic: ClassVar[str] = "scatter_nd"
+    reduction: str = "none"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The tensor's own type."""
+        x, index, updates = _types(inputs)
+        depths = x.shape[: index.shape[-1]] if index.rank else ()
+        fits = 0 < len(depths) == index.shape[-1] and updates.shape == index.shape[:-1] + x.shape[len(depths) :]
+        if not fits:
+            found = f"{x.shape}, {index.shape}, {updates.shape}"
+            raise ModelError("scatter_nd: indices and updates must fit the tensor", found, "repair the model")
+        require_elements(self.name, math.prod(depths), index)
+        return (TensorType(x.shape, x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Runs at flat positions, one after the other."""
+        x, index, updates = arrays
+        y = x.copy()
+        depths = x.shape[: index.shape[-1]]
+        flat = flat_positions(index, depths).reshape(-1)
+        REDUCTIONS[self.reduction].apply(y.reshape(math.prod(depths), -1), flat, updates.reshape(len(flat), -1))
+        return (y,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A run for each index."""
+        x, index = node.input(0).type, node.input(1).type
+        depths = x.shape[: index.shape[-1]]
+        run = math.prod(x.shape[len(depths) :])
+        params: dict[str, Param] = {"size": x.count, "count": index.count // len(depths), "run": run}
+        for axis, (depth, stride) in enumerate(zip(depths, dense_strides(depths), strict=True)):
+            params |= {f"depth{axis}": depth, f"stride{axis}": stride * run}
+        step = REDUCTIONS[self.reduction].step(x.dtype)
+        code = {"t": x.dtype.c, "depths": len(depths), "reduction": self.reduction, "step": step}
+        variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"
+        pairs = [("y", "x")]
+        builder.emit(node, "scatter_nd", _operands(node, builder), params, code=code, inplace=pairs, variant=variant)
+
+
+@dataclass(frozen=True)
+class TensorScatter(Operator):
+    """y = x; y[b, m, first[b] + s] = updates[b, m, s], s on `axis`, around the end if `circular`."""
+
+    mnemonic: ClassVar[str] = "tensor_scatter"
+    axis: int = 1
+    circular: bool = False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The tensor's own type."""
+        x, first, updates = _types(inputs)
+        rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, updates)]
+        fits = x.rank == updates.rank and rests[0] == rests[1] and updates.shape[self.axis] <= x.shape[self.axis]
+        if not fits or first.shape != x.shape[:1]:
+            found = f"{x.shape}, {first.shape}, {updates.shape}"
+            raise ModelError("tensor_scatter: updates must fit the tensor", found, "repair the model")
+        return (TensorType(x.shape, x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """One sample after the other."""
+        x, first, updates = arrays
+        y = x.copy()
+        depth, count = x.shape[self.axis], updates.shape[self.axis]
+        for b, given in enumerate(first.astype(np.int64)):
+            start = given % depth if self.circular else np.clip(given, 0, depth - count)
+            rows = np.moveaxis(y[b], self.axis - 1, 0)
+            rows[(start + np.arange(count)) % depth] = np.moveaxis(updates[b], self.axis - 1, 0)
+        return (y,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Runs of what follows the axis."""
+        x, updates = node.input(0).type, node.input(2).type
+        params: dict[str, Param] = {
+            "size": x.count,
+            "batches": x.shape[0],
+            "middle": math.prod(x.shape[1 : self.axis]),
+            "depth": x.shape[self.axis],
+            "count": updates.shape[self.axis],
+            "run": math.prod(x.shape[self.axis + 1 :]),
+        }
+        pairs = [("y", "x")]
+        operands = _operands(node, builder, "first")
+        code = {"circular": self.circular}
+        builder.emit(node, "tensor_scatter", operands, params, code=code, inplace=pairs, variant=x.dtype.tag)
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+def _reduction(node: OnnxNode) -> str:
+    found = str(node.attr("reduction", "none"))
+    if found not in REDUCTIONS:
+        raise Refusal(
+            f"{node.op_type}: the reduction must be one of {', '.join(REDUCTIONS)}", found, "repair the model"
+        )
+    return found
+
+
+def _emit_scatter(node: OnnxNode, op: ScatterElements | ScatterND, depths: Shape) -> list[Value]:
+    """Adds the operator. Reductions of 16-bit floats are computed as float32."""
+    x, updates = node.input(0), node.input(2)
+    index = checked_indices(node, require_integers(node, 1), depths)
+    op.infer(x.type, index.type, updates.type)
+    if not index.type.count or not updates.type.count:
+        return [x]
+    half = x.type.dtype
+    if op.reduction == "none" or not half.is_half:
+        return [node.emit(op, x, index, updates)]
+    x, updates = (node.emit(Cast(DType.FLOAT32), v, suffix=f"{v.name}.wide") for v in (x, updates))
+    return [node.emit(Cast(half), node.emit(op, x, index, updates, suffix="wide"))]
+
+
+@onnx_operator("ScatterElements", "Scatter", kernels=("scatter_elements",), keeps_halves=True)
+def _import_scatter_elements(node: OnnxNode) -> list[Value]:
+    shape = node.input(0).type.shape
+    axis = normalize_axis(node, node.attr("axis", 0), len(shape))
+    return _emit_scatter(node, ScatterElements(axis, _reduction(node)), shape[axis : axis + 1])
+
+
+@onnx_operator("ScatterND", kernels=("scatter_nd",), keeps_halves=True)
+def _import_scatter_nd(node: OnnxNode) -> list[Value]:
+    depths = node.input(0).type.shape[: node.input(1).type.shape[-1]]
+    return _emit_scatter(node, ScatterND(_reduction(node)), depths)
+
+
+@onnx_operator("TensorScatter", kernels=("tensor_scatter",), keeps_halves=True)
+def _import_tensor_scatter(node: OnnxNode) -> list[Value]:
+    x, updates, mode = node.input(0), node.input(1), node.attr("mode", "linear")
+    axis = normalize_axis(node, node.attr("axis", -2), x.type.rank)
+    if mode not in ("linear", "circular") or axis == 0:
+        found = f"mode '{mode}', axis {axis}"
+        raise Refusal("TensorScatter: it must be linear or circular on an axis behind the batch", found, "repair it")
+    first = require_integers(node, 2) if node.has(2) else node.constant("first", np.zeros(x.type.shape[0], np.int64))
+    op = TensorScatter(axis, mode == "circular")
+    op.infer(x.type, first.type, updates.type)
+    return [node.emit(op, x, first, updates) if updates.type.count else x]
