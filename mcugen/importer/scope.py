@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcugen.errors import DoesNotFitError, ModelError
+from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
@@ -21,7 +21,8 @@ from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture,
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
-MAX_DEPTH = 8
+MAX_DEPTH = 12
+"""Control flow operators around one another: checking a plan takes twice as long with each."""
 MAX_BODY_NODES = 20_000
 
 
@@ -364,7 +365,7 @@ class Subgraph(Body):
     def _pay(self) -> None:
         """Bodies within bodies, unrolled, could keep the compiler busy for ever."""
         if self.scope.depth >= MAX_DEPTH:
-            raise Refusal(f"control flow must nest at most {MAX_DEPTH} deep", "more", "simplify the model")
+            raise UnsupportedError(f"control flow must nest at most {MAX_DEPTH} deep", "more", "simplify the model")
         self.scope.budget[0] -= len(self.proto.node) + 1
         if self.scope.budget[0] < 0:
             found = "bodies of If, Loop and Scan, unrolled loops included, that have more"

@@ -32,6 +32,9 @@ MAX_UNROLLED = 128
 MAX_WORK = 1 << 20
 """Operators that a loop may run in all: the self-test's outputs are computed at compile time, step by step."""
 
+MAX_FOLDED = 1 << 20
+"""Elements of results that are computed while importing."""
+
 STEP = TensorType((), DType.INT64)
 
 T = TypeVar("T")
@@ -457,7 +460,7 @@ class _Repetition:
         try:
             loop = _LoopBody(self)
         except BodyRefusal as refusal:
-            if not 0 < self.steps <= MAX_UNROLLED:
+            if not 0 < self.steps <= MAX_UNROLLED or not refusal.wants_constants:
                 raise
             if self.cond is not None:
                 raise BodyRefusal([*refusal.reasons, str(self._unknown_condition())]) from refusal
@@ -541,7 +544,7 @@ class _Repetition:
         walk = self.stacked(index, first.rank)
         ordered = column[::-1] if walk.backwards else column
         suffix = f"stack{index}"
-        if all(v.data is not None for v in ordered):
+        if all(v.data is not None for v in ordered) and first.count * len(ordered) <= MAX_FOLDED:
             data = np.stack([v.data for v in ordered if v.data is not None], walk.axis)
             return self.node.graph.constant(f"{_names(self.node, 1)[0]}.{suffix}", data, dtype=first.dtype)
         shape = walk.whole(first.shape, 1)
@@ -653,9 +656,9 @@ class _LoopBody:
 def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[str]) -> Sequence[Value]:
     """The loop's outputs; constants if all that it reads is known."""
     arrays = [v.data for v in inputs if v.data is not None]
-    if len(arrays) < len(inputs):
-        return node.graph.add(op, inputs, (node.name or names[0],), names=names).outputs
     types = op.infer(*(v.type for v in inputs))
+    if len(arrays) < len(inputs) or sum(t.count for t in types) > MAX_FOLDED:
+        return node.graph.add(op, inputs, (node.name or names[0],), names=names).outputs
     results = op.evaluate(Signature(tuple(v.type for v in inputs), types), *arrays)
     made = [np.ascontiguousarray(a, t.dtype.numpy).reshape(t.shape) for a, t in zip(results, types, strict=True)]
     return [node.graph.constant(n, a, dtype=t.dtype) for n, a, t in zip(names, made, types, strict=True)]

@@ -28,6 +28,11 @@ class BodyRefusal(Refusal):
         super().__init__("every operator of its body must be supported", "those listed", "see their lines")
         self.reasons = tuple(reasons)
 
+    @property
+    def wants_constants(self) -> bool:
+        """Whether the body might do if more were known of it at compile time."""
+        return any(COMPUTED in reason for reason in self.reasons)
+
 
 Capture = Callable[[Value], Value]
 
@@ -150,9 +155,10 @@ def computed(value: Value) -> str:
         pending += inputs
         sources |= dict.fromkeys(v for v in inputs if v.producer is None and not v.is_constant)
     names = ", ".join(f"'{v.name}'" for v in list(sources)[:MOST_SOURCES])
-    return f"'{value.name}' is computed by the model{f' from {names}' if names else ''}"
+    return f"'{value.name}' {COMPUTED}{f' from {names}' if names else ''}"
 
 
+COMPUTED = "is computed by the model"
 MOST_SOURCES = 8
 """Inputs that a refusal names."""
 

@@ -549,7 +549,7 @@ def wrapping(inner: onnx.GraphProto) -> Callable[[Net, list[str]], tuple[list[st
 
 def test_bodies_that_nest_too_deeply_are_refused():
     inner = loop_body(lambda n, s: ([n.op("Neg", s[0])], []), (3,))
-    for _ in range(10):
+    for _ in range(14):
         inner = loop_body(wrapping(inner), (3,))
     net = Net()
     net.input("x", 3)
