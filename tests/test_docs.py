@@ -9,7 +9,7 @@ import pytest
 from markers import replace_between_markers
 
 from mcugen.errors import McugenError
-from mcugen.report.listing import operator_table
+from mcugen.report.operators import operator_table
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -186,9 +186,7 @@ def compile_case(case: Case, number: int) -> Compiled | Outcome:
         try:
             return Compiled(case, compile_model(model, "host", options), tuple(bound))
         except McugenError as error:
-            reasons = re.findall(r"found: '[^']*' is computed by the model(?: from (?:'[^']*'(?:, )?)+)?", str(error))
-            names = re.findall(r"'([^']*)'", " ".join(reasons))
-            wanted = [n for n in names if n in case.inputs]
+            wanted = [n for n in re.findall(r"--bind '([^']*)=", str(error)) if n in case.inputs]
             wanted = [n for n in dict.fromkeys(wanted) if n not in bound]
             if not wanted or len(bound) > MOST_BOUND:
                 return outcome(case, str(error), bound)

@@ -14,25 +14,45 @@ MOST_INPUTS = 64
 """Of a variadic operator whose element types are checked."""
 
 
+def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[str]:
+    """Names of the formal parameters' types; the last one of a variadic operator many times."""
+    names = [f.type_str for f in formals]
+    variadic = bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return names + names[-1:] * (MOST_INPUTS if variadic else 0)
+
+
+def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> list[str]:
+    """The outputs whose type parameter is that of one of the given inputs."""
+    schema = _schema(node.op_type, opset, node.domain)
+    if schema is None:
+        return [name for name in node.output if name]
+    names = _type_parameters(schema.inputs)
+    wanted = {names[index] for index in inputs if index < len(names)}
+    formals = zip(node.output, _type_parameters(schema.outputs), strict=False)
+    return [name for name, parameter in formals if name and parameter in wanted]
+
+
 def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
     """Positions of the inputs that have the output's type parameter, or else the first input's."""
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
-    except onnx.defs.SchemaError:
+    schema = _schema(op_type, opset, domain)
+    if schema is None:
         return [0]
-    formals = [(i.type_str, i.option) for i in schema.inputs]
-    variadic = formals[-1:] if formals and formals[-1][1] == onnx.defs.OpSchema.FormalParameterOption.Variadic else []
-    names = [name for name, _ in formals + variadic * MOST_INPUTS]
+    names = _type_parameters(schema.inputs)
     wanted = schema.outputs[0].type_str if schema.outputs[0].type_str in names else next(iter(names), "")
     return [index for index, name in enumerate(names) if name == wanted]
 
 
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
     """The body of a composite operator for the given input types, attributes filled in; None for primitives."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset, domain)
-    except onnx.defs.SchemaError:
+    schema = _schema(node.op_type, opset, node.domain)
+    if schema is None:
         return None
     data = _plain(schema, opset) or _context_dependent(schema, node, opset, inputs)
     if not data:

@@ -14,7 +14,7 @@ from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import data_inputs, find_body
+from mcugen.importer.functions import data_inputs, find_body, outputs_like
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
@@ -244,7 +244,9 @@ class Scope:
         dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
         half = next((d for d in dtypes if d is not None and d.is_half), None)
         if half is not None:
-            self.halves.update(dict.fromkeys(filter(None, node.output), half))
+            same = [index for index, dtype in enumerate(dtypes) if dtype is half]
+            outputs = outputs_like(node, self.opsets.get(node.domain, 1), same)
+            self.halves.update(dict.fromkeys(outputs, half))
         return [v if v is None or not v.type.dtype.is_half else self._widen(v) for v in inputs]
 
     def _widen(self, value: Value) -> Value:

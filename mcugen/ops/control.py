@@ -25,7 +25,7 @@ from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control, Param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
-from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, computed, onnx_operator
+from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
 
 MAX_UNROLLED = 128
 """Steps of a loop that are written out where they must be."""
@@ -413,11 +413,8 @@ def _import_if(node: OnnxNode) -> list[Value]:
             results[side][index] = _as(captures[side].graph, value, half)
         types = [plain(side[index].type) for side in results]
         if types[0] != types[1]:
-            raise Refusal(
-                "If: both branches must give results of one type and shape, where the condition is not constant",
-                f"{computed(cond)}; '{bodies[0].outputs[index]}' is {types[0]} or {types[1]}",
-                "pad the smaller result, or bind the condition",
-            )
+            rule = "If: both branches must give results of one type and shape, where the condition is not constant"
+            raise not_constant(rule, cond, f"; '{bodies[0].outputs[index]}' is {types[0]} or {types[1]}")
     names = _names(node, len(results[0]))
     known = [i for i, v in enumerate(results[0]) if not v.type.count]
     kept = [i for i in range(len(names)) if i not in known]
@@ -552,13 +549,11 @@ class _Repetition:
         return self.node.emit(Concat(walk.axis), *apart, suffix=suffix)
 
     def _unknown_condition(self) -> Refusal:
-        found = "a condition that is computed by the model"
+        when = "with outputs that grow, or steps that cannot be alike,"
+        rule = f"{self.node.op_type}: {when} the condition must be constant"
         if self.cond is not None:
-            found = computed(self.cond)
-        rule = "with outputs that grow, or steps that cannot be alike, the condition must be constant"
-        return Refusal(
-            f"{self.node.op_type}: {rule}", found, "bind what it depends on, or give the loop a fixed number of steps"
-        )
+            return not_constant(rule, self.cond)
+        return Refusal(rule, "one that the body computes", "give the loop a fixed number of steps")
 
     def _require(self, holds: bool, found: str) -> None:
         if not holds:
@@ -584,13 +579,13 @@ class _LoopBody:
         of = self.of
         self.capture = _Capture(_names(of.node, 1)[0])
         self.graph = graph = self.capture.graph
-        step = graph.add_input("step", STEP)
+        step = graph.add_input(f"{graph.name}.step", STEP)
         states = [
-            self.capture(v) if i in self.fixed else graph.add_input(f"state{i}", plain(v.type))
+            self.capture(v) if i in self.fixed else graph.add_input(f"{graph.name}.state{i}", plain(v.type))
             for i, v in enumerate(of.initial)
         ]
         parts = [
-            graph.add_input(f"part{i}", plain(v.type.with_shape(walk.part(v.type.shape))))
+            graph.add_input(f"{graph.name}.part{i}", plain(v.type.with_shape(walk.part(v.type.shape))))
             for i, (v, walk) in enumerate(of.taken)
         ]
         self.cond, self.states, self.rows = of.import_step(graph, step, states, parts, graph.name, self.capture)

@@ -31,7 +31,7 @@ class BodyRefusal(Refusal):
     @property
     def wants_constants(self) -> bool:
         """Whether the body might do if more were known of it at compile time."""
-        return any(COMPUTED in reason for reason in self.reasons)
+        return any(BIND in reason for reason in self.reasons)
 
 
 Capture = Callable[[Value], Value]
@@ -99,14 +99,10 @@ class OnnxNode:
 
     def const(self, index: int, what: str) -> Array:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
-        data = self.input(index).data
-        if data is None:
-            raise Refusal(
-                f"{self.op_type}: {what} must be constant",
-                computed(self.input(index)),
-                "fold it before export, or fix the inputs it depends on with --bind, shapes with --dim",
-            )
-        return data
+        value = self.input(index)
+        if value.data is None:
+            raise not_constant(f"{self.op_type}: {what} must be constant", value)
+        return value.data
 
     def param(self, key: str, index: int) -> Array | None:
         """A parameter that is an attribute in older opsets and constant input `index` in newer ones, or None."""
@@ -144,23 +140,31 @@ class OnnxNode:
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
 
 
-def computed(value: Value) -> str:
-    """What to say of a value that is not constant: its name, and the inputs on which it depends."""
-    sources: dict[Value, None] = {}
-    seen, pending = {value}, [value]
-    while pending:
-        made = pending.pop().producer
-        inputs = [v for v in made.inputs if v is not None and v not in seen] if made is not None else []
-        seen.update(inputs)
-        pending += inputs
-        sources |= dict.fromkeys(v for v in inputs if v.producer is None and not v.is_constant)
-    names = ", ".join(f"'{v.name}'" for v in list(sources)[:MOST_SOURCES])
-    return f"'{value.name}' {COMPUTED}{f' from {names}' if names else ''}"
+def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
+    """The refusal of a value that is known only at run time: it names the inputs on which that depends."""
+    sources = sorted(v.name for v in _sources(value))
+    if sources == [value.name]:
+        found = f"'{value.name}' is an input"
+    else:
+        found = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
+    return Refusal(rule, found + also, BIND + " ".join(f"--bind '{name}=...'" for name in sources))
 
 
-COMPUTED = "is computed by the model"
-MOST_SOURCES = 8
-"""Inputs that a refusal names."""
+BIND = "fix it at compile time: "
+
+
+def _sources(value: Value) -> set[Value]:
+    """The graph inputs on which a value depends."""
+    found, seen, todo = set(), {value}, [value]
+    while todo:
+        current = todo.pop()
+        if current.producer is None and current.data is None:
+            found.add(current)
+        inputs = current.producer.inputs if current.producer else ()
+        fresh = [v for v in inputs if v is not None and v not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return found
 
 
 Importer = Callable[[OnnxNode], Sequence[Value]]
