@@ -150,6 +150,8 @@ def assert_close(found: Feeds, expected: Feeds, relative: float = 1e-5) -> None:
         got = np.asarray(found[name])
         assert got.dtype == array.dtype, name
         assert got.shape == array.shape, name
+        if array.dtype.name == "bfloat16":
+            got, array = got.astype(np.float32), array.astype(np.float32)
         if array.dtype.kind != "f":
             np.testing.assert_array_equal(got, array, err_msg=name)
             continue

@@ -57,9 +57,11 @@ def c_param(value: float) -> str:
 
 
 def c_param_type(value: float) -> str:
-    """The C type of a kernel parameter: float, double, int32_t, or int64_t where it must be."""
+    """The C type of a kernel parameter: float, double, int32_t, or int64_t or uint64_t where it must be."""
     if isinstance(value, float):
         return "double" if isinstance(value, Double) else "float"
+    if value >= 2**63:
+        return "uint64_t"
     return "int32_t" if -(2**31) <= value < 2**31 else "int64_t"
 
 

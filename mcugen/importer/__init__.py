@@ -88,7 +88,7 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
 def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
     type_ = TensorType(shape, _dtype(info))
     if not type_.count:  # nothing to read: known already
-        scope.env[info.name] = scope.constant(info.name, np.empty(shape, type_.dtype.numpy))
+        scope.env[info.name] = scope.constant(info.name, np.empty(shape, type_.dtype.value))
         return
     scope.env[info.name] = scope.graph.add_input(info.name, type_)
     if type_.dtype.is_half:

@@ -101,8 +101,8 @@ class Scope:
     def output(self, name: str, wanted: DType | None) -> Value | None:
         """A value as the world outside sees it: halves are narrowed again."""
         value = self.lookup(name)
-        half = wanted if wanted is not None and wanted.is_half else self.half(name)
-        if value is None or half is None or value.type.dtype is not DType.FLOAT32:
+        half = self.half(name) if wanted is None else wanted
+        if value is None or half is None or not half.is_half or value.type.dtype is not DType.FLOAT32:
             return value
         return self.graph.add(Cast(half), [value], names=[f"{self.place}{name}.narrow"]).output
 
@@ -170,7 +170,7 @@ class Scope:
         """A tensor without elements is known: nothing computes it."""
         if value is None or value.is_constant or value.type.count:
             return value
-        return self.constant(name, np.empty(value.type.shape, value.type.dtype.numpy))
+        return self.constant(name, np.empty(value.type.shape, value.type.dtype.value))
 
     def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
         if reason:

@@ -19,9 +19,31 @@ from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
+def to_integers(real: Array, dtype: DType) -> Array:
+    """Floats cut off to integers of `dtype`, saturating (NaN gives 0); types below 8 bits keep the low bits."""
+    low, high = DType.INT32.limits if _is_narrow(dtype) else dtype.limits
+    whole = np.trunc(np.nan_to_num(real).astype(np.float64))
+    inside = np.where((whole > low) & (whole < high), whole, 0.0).astype(np.uint64 if low == 0 else np.int64)
+    cut = np.where(whole <= low, low, np.where(whole >= high, high, inside.astype(object)))
+    return _wrapped(cut.astype(np.uint64 if low == 0 else np.int64), dtype)
+
+
+def _wrapped(x: Array, dtype: DType) -> Array:
+    """Integers modulo the range of `dtype`."""
+    if _is_narrow(dtype):
+        low, high = dtype.limits
+        x = ((x.astype(np.int64) & (high - low)) ^ -low) + low
+    return x.astype(dtype.numpy)
+
+
+def _is_narrow(dtype: DType) -> bool:
+    """Whether the type has fewer bits than the byte that holds it."""
+    return dtype.is_integer and dtype.limits[1] < 127
+
+
 @dataclass(frozen=True)
 class Cast(Elementwise):
-    """Conversion to another element type: float to integer truncates and saturates."""
+    """Conversion to another element type: float to integer truncates and saturates, integers wrap."""
 
     mnemonic: ClassVar[str] = "cast"
     to: DType = DType.FLOAT32
@@ -31,33 +53,53 @@ class Cast(Elementwise):
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """To the same type."""
-        return node.input(0) if node.input(0).type.dtype is self.to else None
+        """To the same type; to float32 and back from a half."""
+        x = node.input(0)
+        if x.type.dtype is self.to:
+            return x
+        inner = x.producer
+        if inner is None or not isinstance(inner.op, Cast) or inner.op.to is not DType.FLOAT32:
+            return None
+        return inner.input(0) if self.to.is_half and inner.input(0).type.dtype is self.to else None
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """numpy's conversion, saturating where C would be undefined."""
         (x,) = arrays
-        if x.dtype.kind == "f" and self.to.numpy.kind in "iu":
-            low, high = self._limits()
-            whole = np.trunc(np.nan_to_num(x).astype(np.float64))
-            inside = np.where((whole > low) & (whole < high), whole, 0.0).astype(np.int64)
-            x = np.where(whole <= low, low, np.where(whole >= high, high, inside))
-        return (x.astype(self.to.numpy),)
-
-    def _limits(self) -> tuple[int, int]:
-        """Where conversion from float saturates; uint64 at 2^63 - 1 already."""
-        limits = np.iinfo(self.to.numpy)
-        return int(limits.min), min(int(limits.max), 2**63 - 1)
+        source = sig.input(0).dtype
+        if source.is_half:
+            x, source = x.astype(np.float32), DType.FLOAT32
+        if not self.to.is_integer:
+            return (x.astype(self.to.numpy),)
+        return (to_integers(x, self.to) if source.is_float else _wrapped(x, self.to),)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """A C cast, through a saturating helper from float to integer."""
+        """A C cast, through helpers for halves and from float to integer."""
+        text, source = args[0], sig.input(0).dtype
         if self.to is DType.BOOL:
-            return f"({args[0]} != 0)"
-        if sig.input(0).dtype.is_float and not self.to.is_float:
-            low, high = self._limits()
-            helper = "mcugen_truncate" if high < 2**31 else "mcugen_truncate64"
-            return f"({self.to.c}){helper}({args[0]}, {scalar(low)}, {scalar(high)})"
-        return f"({self.to.c}){args[0]}"
+            return f"(({text} & 0x7fff) != 0)" if source.is_half else f"({text} != 0)"
+        if source.is_half:
+            text, source = f"mcugen_{_HALVES[source]}_to_float({text})", DType.FLOAT32
+        if self.to is DType.FLOAT16 and source is DType.FLOAT64:
+            return f"mcugen_double_to_half({text})"
+        if self.to.is_half:
+            return f"mcugen_float_to_{_HALVES[self.to]}({text if source is DType.FLOAT32 else f'(float){text}'})"
+        if source.is_float and self.to.is_integer:
+            text = self._truncated(text, source, scalar)
+        if _is_narrow(self.to):
+            low, high = self.to.limits
+            return f"({self.to.c})((({text} & {high - low}) ^ {-low}) - {-low})"
+        return f"({self.to.c}){text}"
+
+    def _truncated(self, text: str, source: DType, scalar: Scalars) -> str:
+        if self.to is DType.UINT64:
+            return f"mcugen_truncate_u64({text})"
+        low, high = DType.INT32.limits if _is_narrow(self.to) else self.to.limits
+        helper = "mcugen_truncate" if high < 2**31 else "mcugen_truncate64"
+        helper = "mcugen_truncate_double" if source is DType.FLOAT64 else helper
+        return f"{helper}({text}, {scalar(low)}, {scalar(high)})"
+
+
+_HALVES = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -179,12 +221,23 @@ def _requantized(graph: Graph, node: Node, stored: Value) -> Value | None:
     return None if form is None else graph.add(form[0], form[1], node.origin, types=[out], before=node).output
 
 
-@onnx_operator("Cast", "CastLike")
+@onnx_operator("Cast", "CastLike", keeps_halves=True)
 def _import_cast(node: OnnxNode) -> list[Value]:
+    return [node.emit(Cast(_target(node)), node.input(0))]
+
+
+def _target(node: OnnxNode) -> DType:
     if node.op_type == "CastLike":
-        return [node.emit(Cast(node.input(1).type.dtype), node.input(0))]
+        like = node.dtypes[1]
+        assert like is not None
+        return like
+    return onnx_dtype(node, int(node.attr("to", 1)))
+
+
+def onnx_dtype(node: OnnxNode, number: int) -> DType:
+    """The element type of an ONNX type number; Refusal where C has none."""
     try:
-        to = DType(helper.tensor_dtype_to_np_dtype(int(node.attr("to", 1))).name)
-    except ValueError as error:
-        raise Refusal("Cast: the target type must have a C counterpart", str(error), "cast to float32") from error
-    return [node.emit(Cast(DType.FLOAT32 if to is DType.FLOAT64 else to), node.input(0))]
+        return DType(helper.tensor_dtype_to_np_dtype(number).name)
+    except (ValueError, KeyError) as error:
+        found = str(error)
+        raise Refusal(f"{node.op_type}: the type must have a C counterpart", found, "cast to float32") from error

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -16,11 +16,13 @@ from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import Requantizer, clamp_range, dequantize
-from mcugen.ops.movement import Expand, Reshape, Transpose, reshaped
-from mcugen.ops.onnx_node import OnnxNode, onnx_operator
+from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
+from mcugen.ops.reduce import Reduce
 
 BLOCK = 4
 """Output channels that the portable inner loops compute together; weights are interleaved by it."""
@@ -193,6 +195,16 @@ def float_tensors(op: object, sig: Signature) -> bool:
     return sig.input(0).dtype is DType.FLOAT32
 
 
+def double_tensors(op: object, sig: Signature) -> bool:
+    """float64 tensors"""
+    return sig.input(0).dtype is DType.FLOAT64
+
+
+def plain_integers(op: object, sig: Signature) -> bool:
+    """integers without scale, which wrap"""
+    return sig.input(0).dtype.is_integer and sig.input(0).quant is None
+
+
 def int8_tensors(op: object, sig: Signature) -> bool:
     """int8 tensors"""
     return sig.input(0).dtype is DType.INT8
@@ -258,6 +270,8 @@ class MatMul(Operator):
     mnemonic: ClassVar[str] = "matmul"
     kernels: ClassVar[tuple[Kernel, ...]] = (
         Kernel("matmul_f32", when=(float_tensors,)),
+        Kernel("matmul_f64", when=(double_tensors,)),
+        Kernel("matmul_int", when=(plain_integers,)),
         Kernel("matmul_s8", when=(int8_tensors,)),
     )
 
@@ -270,7 +284,7 @@ class MatMul(Operator):
         return (TensorType((*a.shape[:-1], b.shape[-1]), DType.INT32 if a.quant else a.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """float32 product, or exact integers."""
+        """Product of floats or of wrapping integers, or exact integers."""
         a, b = arrays
         if sig.input(0).quant is None:
             return (a @ b,)
@@ -351,23 +365,28 @@ def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:
     return spread(a, "a"), spread(b, "b")
 
 
+def _require_numbers(node: OnnxNode, *values: Value) -> None:
+    """Operands of one arithmetic type."""
+    allowed = [dtype for dtype in DType if dtype.is_float or dtype.is_integer]
+    for value in values:
+        node.require_dtype(value, *(allowed if value is values[0] else [values[0].type.dtype]))
+
+
 @onnx_operator("MatMul")
 def _import_matmul(node: OnnxNode) -> list[Value]:
-    node.require_dtype(node.input(0), DType.FLOAT32)
-    node.require_dtype(node.input(1), DType.FLOAT32)
+    _require_numbers(node, node.input(0), node.input(1))
     return [emit_matmul(node, node.input(0), node.input(1))]
 
 
 @onnx_operator("Gemm")
 def _import_gemm(node: OnnxNode) -> list[Value]:
     a, b = node.input(0), node.input(1)
-    node.require_dtype(a, DType.FLOAT32)
-    node.require_dtype(b, DType.FLOAT32)
+    bias = node.input(2) if node.has(2) else None
+    _require_numbers(node, a, b, *([bias] if bias else []))
     if node.attr("transA", 0):
         a = node.emit(Transpose((1, 0)), a, suffix="at")
     if node.attr("transB", 0):
         b = node.emit(Transpose((1, 0)), b, suffix="bt")
-    bias = node.input(2) if node.has(2) else None
     result = emit_matmul(node, a, b, "product" if bias else "")
     result = _scaled(node, result, float(node.attr("alpha", 1.0)), "alpha")
     if bias is None:
@@ -376,8 +395,190 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
 
 
 def _scaled(node: OnnxNode, value: Value, factor: float, suffix: str) -> Value:
+    """Integers by a factor that is no whole number are cut off."""
+    dtype = value.type.dtype
     if factor == 1.0:
         return value
     if value.data is not None:
-        return node.constant(suffix, value.data * np.float32(factor))
-    return node.emit(Binary("Mul"), value, node.constant(f"{suffix}k", np.asarray(factor, np.float32)), suffix=suffix)
+        return node.constant(
+            suffix,
+            (value.data * dtype.numpy.type(factor)).astype(dtype.numpy)
+            if dtype.is_float
+            else to_integers(value.data * factor, dtype),
+        )
+    if dtype.is_float:
+        return node.emit(
+            Binary("Mul"), value, node.constant(f"{suffix}k", np.asarray(factor, dtype.numpy)), suffix=suffix
+        )
+    real = node.emit(Cast(DType.FLOAT64), value, suffix=f"{suffix}real")
+    product = node.emit(Binary("Mul"), real, node.constant(f"{suffix}k", np.asarray(factor)), suffix=f"{suffix}product")
+    return node.emit(Cast(dtype), product, suffix=suffix)
+
+
+# ------------------------------------------------------------------------------------------------- einsum
+
+
+@dataclass
+class _Term:
+    """An operand of Einsum: a value whose axes are called by `labels`."""
+
+    value: Value
+    labels: str
+
+
+@onnx_operator("Einsum")
+def _import_einsum(node: OnnxNode) -> list[Value]:
+    """Diagonals of repeated labels, then operand by operand: sums over what is needed no more, and products."""
+    values = [node.input(i) for i in range(len(node.inputs))]
+    _require_numbers(node, *values)
+    terms, wanted = _parse_equation(node, str(node.attr("equation", "")), values)
+    terms = [_diagonal(node, term) for term in terms]
+    sizes: dict[str, int] = {}
+    for term in terms:
+        for label, size in zip(term.labels, term.value.type.shape, strict=True):
+            sizes[label] = max(sizes.get(label, 1), size)
+    result = _summed(node, terms[0], {*wanted, *(label for t in terms[1:] for label in t.labels)})
+    for index, term in enumerate(terms[1:], 2):
+        needed = {*wanted, *(label for later in terms[index:] for label in later.labels)}
+        result = _product(node, result, _summed(node, term, needed | set(result.labels)), needed, sizes)
+    result = _spread(node, _summed(node, result, set(wanted)), wanted, sizes)
+    order = tuple(result.labels.index(label) for label in wanted)
+    return [node.emit(Transpose(order), result.value)]
+
+
+def _parse_equation(node: OnnxNode, equation: str, values: Sequence[Value]) -> tuple[list[_Term], str]:
+    """Operands and output by labels; the axes of an ellipsis are called by digits and the like, aligned at the end."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    texts = left.split(",")
+    if len(texts) != len(values):
+        raise Refusal("Einsum: every operand needs a term", f"'{equation}' of {len(values)}", "repair the model")
+    dots = [v.type.rank - len(t.replace("...", "")) if "..." in t else 0 for t, v in zip(texts, values, strict=True)]
+    extra = "".join(chr(ord("0") - 1 - i) for i in range(max(dots, default=0)))[::-1]
+    terms = []
+    for text, value, count in zip(texts, values, dots, strict=True):
+        labels = text.replace("...", extra[len(extra) - max(count, 0) :])
+        if count < 0 or len(labels) != value.type.rank or not set(labels) - set(extra) <= set(_LETTERS):
+            raise Refusal("Einsum: every axis needs a letter", f"'{text}' of {value.type.shape}", "repair the model")
+        terms.append(_Term(value, labels))
+    if not arrow:
+        letters = left.replace("...", "").replace(",", "")
+        right = ("..." if "..." in left else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    wanted = right.replace("...", extra)
+    known = {label for term in terms for label in term.labels}
+    if len(set(wanted)) != len(wanted) or not set(wanted) <= known:
+        raise Refusal("Einsum: the output's letters must be operands', each once", f"'{right}'", "repair the model")
+    return terms, wanted
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _diagonal(node: OnnxNode, term: _Term) -> _Term:
+    """Repeated labels: both axes become one, of which every (n + 1)th element is taken."""
+    value, labels = term.value, term.labels
+    while twice := next((label for label in labels if labels.count(label) > 1), ""):
+        first, second = labels.index(twice), labels.rindex(twice)
+        size = value.type.shape[first]
+        if size != value.type.shape[second]:
+            raise Refusal("Einsum: axes of one letter must be equally long", f"{value.type.shape}", "repair the model")
+        rest = [axis for axis in range(len(labels)) if axis not in (first, second)]
+        shape = tuple(value.type.shape[axis] for axis in rest)
+        turned = node.emit(Transpose((*rest, first, second)), value, suffix="turned")
+        flat = node.emit(Reshape((*shape, size * size)), turned, suffix="flat")
+        op = Slice((0,) * (len(rest) + 1), (*shape, size), (1,) * len(rest) + (size + 1,))
+        value, labels = node.emit(op, flat, suffix="diagonal"), "".join(labels[axis] for axis in rest) + twice
+    return _Term(value, labels)
+
+
+def _summed(node: OnnxNode, term: _Term, needed: set[str]) -> _Term:
+    """The sum over all labels that are not needed."""
+    axes = tuple(axis for axis, label in enumerate(term.labels) if label not in needed)
+    if not axes:
+        return term
+    total = node.emit(Reduce("sum", axes), term.value, suffix="sum")
+    shape = tuple(size for axis, size in enumerate(total.type.shape) if axis not in axes)
+    labels = "".join(label for label in term.labels if label in needed)
+    return _Term(node.emit(Reshape(shape), total, suffix="summed"), labels)
+
+
+def _spread(node: OnnxNode, term: _Term, labels: str, sizes: Mapping[str, int]) -> _Term:
+    """Axes of length 1 stretched to the length that they have elsewhere."""
+    shape = tuple(
+        sizes[label] if label in labels else size
+        for label, size in zip(term.labels, term.value.type.shape, strict=True)
+    )
+    same = shape == term.value.type.shape
+    return term if same else _Term(node.emit(Expand(shape), term.value, suffix="spread"), term.labels)
+
+
+def _product(node: OnnxNode, x: _Term, y: _Term, needed: set[str], sizes: Mapping[str, int]) -> _Term:
+    """Σ x·y over the shared labels that are needed no more, as a batch of matrix products."""
+    shared = "".join(label for label in x.labels if label in y.labels)
+    x, y = (_spread(node, term, shared, sizes) for term in (x, y))
+    batch = "".join(label for label in shared if label in needed)
+    inner = "".join(label for label in shared if label not in needed)
+    rows = "".join(label for label in x.labels if label not in shared)
+    columns = "".join(label for label in y.labels if label not in shared)
+    own = dict(zip(x.labels, x.value.type.shape, strict=True)) | dict(zip(y.labels, y.value.type.shape, strict=True))
+
+    def count(labels: str) -> int:
+        return math.prod(own[label] for label in labels)
+
+    def matrix(term: _Term, *groups: str) -> Value:
+        order = tuple(term.labels.index(label) for label in "".join(groups))
+        turned = node.emit(Transpose(order), term.value, suffix="turned")
+        return node.emit(Reshape(tuple(map(count, groups))), turned, suffix="matrix")
+
+    a, b = matrix(x, batch, rows, inner), matrix(y, batch, inner, columns)
+    if inner:
+        result = emit_matmul(node, a, b, "product") if batch else _flat_product(node, a, b)
+    else:
+        result = node.emit(Binary("Mul"), a, b, suffix="product")
+    labels = batch + rows + columns
+    return _Term(node.emit(Reshape(tuple(own[label] for label in labels)), result, suffix="shaped"), labels)
+
+
+def _flat_product(node: OnnxNode, a: Value, b: Value) -> Value:
+    """Of batches of one: a matrix product proper, which may have constant weights."""
+    left, right = (reshaped(node, v, v.type.shape[1:], "flat") for v in (a, b))
+    return node.emit(MatMul(), left, right, suffix="product")
+
+
+# ---------------------------------------------------------------------------------------------------- det
+
+
+@dataclass(frozen=True)
+class Det(Operator):
+    """y[…] = det x[…, n, n], by elimination with partial pivoting."""
+
+    mnemonic: ClassVar[str] = "det"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The last two axes vanish."""
+        (x,) = inputs
+        assert x is not None
+        if x.rank < 2 or x.shape[-1] != x.shape[-2]:
+            raise ModelError("det: matrices must be square", f"{x.shape}", "repair the model")
+        return (TensorType(x.shape[:-2], x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.linalg.det."""
+        return (np.asarray(np.linalg.det(arrays[0]), arrays[0].dtype),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Each matrix is eliminated in a copy."""
+        x = node.input(0).type
+        size = x.shape[-1]
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("m", Access.SCRATCH, builder.scratch(f"{node.output.name}.matrix", x.dtype, size * size)),
+        ]
+        params: dict[str, Param] = {"batch": math.prod(x.shape[:-2]), "n": size}
+        builder.emit(node, "det", operands, params, code={"t": x.dtype.c}, variant=x.dtype.tag)
+
+
+@onnx_operator("Det")
+def _import_det(node: OnnxNode) -> list[Value]:
+    node.require_dtype(node.input(0), DType.FLOAT32, DType.FLOAT64)
+    return [node.emit(Det(), node.input(0))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.lir.program import real_param
+from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -20,16 +22,17 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 Range = tuple[float, float]
 
 
-def clamp_text(text: str, clamp: Range | None, scalar: Scalars) -> str:
-    """C text of a float clamped to `clamp`; infinite bounds cost nothing."""
+def clamp_text(text: str, clamp: Range | None, scalar: Scalars, dtype: DType = DType.FLOAT32) -> str:
+    """C text of a real number of type `dtype` clamped to `clamp`; infinite bounds cost nothing."""
     if clamp is None or clamp == (-math.inf, math.inf):
         return text
-    low, high = clamp
+    low, high = (real_param(bound, dtype) for bound in clamp)
+    suffix = "d" if dtype is DType.FLOAT64 else "f"
     if math.isinf(high):
-        return f"mcugen_maxf({text}, {scalar(low)})" if low else f"mcugen_reluf({text})"
+        return f"mcugen_max{suffix}({text}, {scalar(low)})" if low else f"mcugen_relu{suffix}({text})"
     if math.isinf(low):
-        return f"mcugen_minf({text}, {scalar(high)})"
-    return f"mcugen_clampf({text}, {scalar(low)}, {scalar(high)})"
+        return f"mcugen_min{suffix}({text}, {scalar(high)})"
+    return f"mcugen_clamp{suffix}({text}, {scalar(low)}, {scalar(high)})"
 
 
 # ---------------------------------------------------------------------------------------------- one operand
@@ -41,28 +44,28 @@ class Clamp(Elementwise):
 
     mnemonic: ClassVar[str] = "clamp"
     low: float = -math.inf
+    """A whole number (int) for integers, whose range may exceed that of float."""
     high: float = math.inf
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Clamps the reals; NaN stays NaN."""
         (x,) = arrays
-        return (np.clip(x, self._bound(self.low, x), self._bound(self.high, x)).astype(x.dtype),)
-
-    @staticmethod
-    def _bound(bound: float, x: Array) -> float | None:
-        return None if math.isinf(bound) else bound
+        low, high = (None if math.isinf(bound) else x.dtype.type(bound) for bound in (self.low, self.high))
+        bounded = x if low is None else np.maximum(x, low)
+        return (bounded if high is None else np.minimum(bounded, high),)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """Comparison and selection."""
         dtype = sig.output.dtype
-        if dtype is DType.FLOAT32:
-            return clamp_text(args[0], (self.low, self.high), scalar)
+        if dtype.is_float:
+            return clamp_text(args[0], (self.low, self.high), scalar, dtype)
         if math.isinf(self.low) and math.isinf(self.high):
             return args[0]
-        limits = np.iinfo(dtype.numpy)
-        low = int(limits.min if self.low <= limits.min else self.low)
-        high = int(limits.max if self.high >= limits.max else self.high)
-        least, most = scalar(low), scalar(high)
+        lowest, highest = dtype.limits
+        low = lowest if self.low <= lowest else int(self.low)
+        high = highest if self.high >= highest else int(self.high)
+        cast = "" if lowest or dtype.nbytes < 4 else f"({dtype.c})"  # C must not compare signed to unsigned
+        least, most = cast + scalar(low), cast + scalar(high)
         return f"({dtype.c})({args[0]} < {least} ? {least} : {args[0]} > {most} ? {most} : {args[0]})"
 
 
@@ -71,64 +74,134 @@ def _unsigned(dtype: DType) -> str:
     return "uint64_t" if dtype.nbytes == 8 else "uint32_t"
 
 
-_erf = np.vectorize(math.erf, otypes=[np.float32])
-
-
 @dataclass(frozen=True)
 class Function:
-    """One row of the table of functions: numpy reference, C for float32 (and for integers where it exists)."""
+    """One row of the table of functions: numpy reference; C for floats, for integers (and bool) where it exists.
+
+    In the C text, {x} and {y} are operands, {a} and {b} attributes, {t} is the element type and {u} the unsigned
+    type in which it wraps. {f} is the suffix of literals and of math.h for the float type, {s} that of mcugen.h.
+    """
 
     reference: Callable[..., Array]
     c: str
     ints: str = ""
+    unsigned: str = ""
+    """For unsigned types where `ints` would ask whether they are negative."""
+    tests: bool = False
+    """Whether the result is a bool."""
 
+    def text(self, dtype: DType) -> str:
+        """The C text for operands of `dtype`, not yet filled in; "" where there is none."""
+        if dtype.is_float:
+            return self.c
+        signed = dtype.is_integer and dtype.limits[0] < 0
+        return self.ints if signed else self.unsigned or self.ints
+
+    def expression(self, dtype: DType, operands: Sequence[str], constants: Sequence[str] = ()) -> str:
+        """The C text of the function of operands of `dtype`."""
+        double = dtype is DType.FLOAT64
+        words = {
+            "t": dtype.c,
+            "u": _unsigned(dtype),
+            "bits": 8 * dtype.nbytes,
+            "f": "" if double else "f",
+            "s": "d" if double else "f",
+            "exp": "exp" if double else "mcugen_expf",
+            "rsqrt2": "0.70710678118654752" if double else "0.70710678f",
+            "sqrt2_pi": "0.79788456080286536" if double else "0.79788456f",
+        }
+        values = dict(zip("xy", operands, strict=False)) | dict(zip("ab", constants, strict=False))
+        return self.text(dtype).format(**words, **values)
+
+
+_erf64 = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _erf(x: Array) -> Array:
+    result: Array = _erf64(x).astype(x.dtype)
+    return result
+
+
+def _gelu_tanh(x: Array) -> Array:
+    result: Array = x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x**3)))
+    return result
+
+
+_SOFTPLUS = "mcugen_max{s}({x}, 0.0{f}) + log1p{f}({exp}(-fabs{f}({x})))"
 
 UNARY: dict[str, Function] = {
-    "Abs": Function(np.abs, "fabsf({x})", "({t})({x} < 0 ? 0u - ({u}){x} : ({u}){x})"),
+    "Abs": Function(np.abs, "fabs{f}({x})", "({t})({x} < 0 ? 0u - ({u}){x} : ({u}){x})", "{x}"),
     "Neg": Function(np.negative, "-{x}", "({t})(0u - ({u}){x})"),
-    "Exp": Function(np.exp, "mcugen_expf({x})"),
-    "Log": Function(np.log, "logf({x})"),
-    "Sqrt": Function(np.sqrt, "sqrtf({x})"),
-    "Reciprocal": Function(np.reciprocal, "1.0f / {x}"),
-    "Floor": Function(np.floor, "floorf({x})"),
-    "Ceil": Function(np.ceil, "ceilf({x})"),
-    "Round": Function(np.rint, "rintf({x})"),
-    "Sign": Function(np.sign, "({x} > 0.0f ? 1.0f : {x} < 0.0f ? -1.0f : {x})", "({t})(({x} > 0) - ({x} < 0))"),
-    "Sin": Function(np.sin, "sinf({x})"),
-    "Cos": Function(np.cos, "cosf({x})"),
-    "Tan": Function(np.tan, "tanf({x})"),
-    "Atan": Function(np.arctan, "atanf({x})"),
-    "Erf": Function(_erf, "erff({x})"),
-    "Tanh": Function(np.tanh, "tanhf({x})"),
-    "Sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), "1.0f / (1.0f + mcugen_expf(-{x}))"),
+    "Exp": Function(np.exp, "{exp}({x})"),
+    "Log": Function(np.log, "log{f}({x})"),
+    "Sqrt": Function(np.sqrt, "sqrt{f}({x})"),
+    "Reciprocal": Function(np.reciprocal, "1.0{f} / {x}"),
+    "Floor": Function(np.floor, "floor{f}({x})"),
+    "Ceil": Function(np.ceil, "ceil{f}({x})"),
+    "Round": Function(np.rint, "rint{f}({x})"),
+    "Sign": Function(
+        np.sign,
+        "({x} > 0.0{f} ? 1.0{f} : {x} < 0.0{f} ? -1.0{f} : {x})",
+        "({t})(({x} > 0) - ({x} < 0))",
+        "({t})({x} > 0)",
+    ),
+    "Sin": Function(np.sin, "sin{f}({x})"),
+    "Cos": Function(np.cos, "cos{f}({x})"),
+    "Tan": Function(np.tan, "tan{f}({x})"),
+    "Asin": Function(np.arcsin, "asin{f}({x})"),
+    "Acos": Function(np.arccos, "acos{f}({x})"),
+    "Atan": Function(np.arctan, "atan{f}({x})"),
+    "Sinh": Function(np.sinh, "sinh{f}({x})"),
+    "Cosh": Function(np.cosh, "cosh{f}({x})"),
+    "Asinh": Function(np.arcsinh, "asinh{f}({x})"),
+    "Acosh": Function(np.arccosh, "acosh{f}({x})"),
+    "Atanh": Function(np.arctanh, "atanh{f}({x})"),
+    "Erf": Function(_erf, "erf{f}({x})"),
+    "Tanh": Function(np.tanh, "tanh{f}({x})"),
+    "Sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), "1.0{f} / (1.0{f} + {exp}(-{x}))"),
+    "Swish": Function(lambda x, a: x / (1 + np.exp(-a * x)), "{x} / (1.0{f} + {exp}(-{a} * {x}))"),
     "HardSwish": Function(
-        lambda x: x * np.clip(x / np.float32(6) + np.float32(0.5), 0, 1),
-        "{x} * mcugen_clampf({x} * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f)",
+        lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+        "{x} * mcugen_clamp{s}({x} * (1.0{f} / 6.0{f}) + 0.5{f}, 0.0{f}, 1.0{f})",
     ),
-    "Softplus": Function(
-        lambda x: np.logaddexp(x, np.float32(0)), "mcugen_maxf({x}, 0.0f) + log1pf(mcugen_expf(-fabsf({x})))"
-    ),
-    "Softsign": Function(lambda x: x / (1 + np.abs(x)), "{x} / (1.0f + fabsf({x}))"),
-    "Mish": Function(
-        lambda x: x * np.tanh(np.logaddexp(x, np.float32(0))),
-        "{x} * tanhf(mcugen_maxf({x}, 0.0f) + log1pf(mcugen_expf(-fabsf({x}))))",
-    ),
-    "LeakyRelu": Function(lambda x, a: np.where(x < 0, a * x, x), "({x} < 0.0f ? {a} * {x} : {x})"),
-    "Elu": Function(lambda x, a: np.where(x < 0, a * np.expm1(x), x), "({x} < 0.0f ? {a} * expm1f({x}) : {x})"),
+    "Softplus": Function(lambda x: np.logaddexp(x, x.dtype.type(0)), _SOFTPLUS),
+    "Softsign": Function(lambda x: x / (1 + np.abs(x)), "{x} / (1.0{f} + fabs{f}({x}))"),
+    "Mish": Function(lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))), f"{{x}} * tanh{{f}}({_SOFTPLUS})"),
+    "LeakyRelu": Function(lambda x, a: np.where(x < 0, a * x, x), "({x} < 0.0{f} ? {a} * {x} : {x})"),
+    "Elu": Function(lambda x, a: np.where(x < 0, a * np.expm1(x), x), "({x} < 0.0{f} ? {a} * expm1{f}({x}) : {x})"),
     "Celu": Function(
-        lambda x, a: np.where(x < 0, a * np.expm1(x / a), x), "({x} < 0.0f ? {a} * expm1f({x} / {a}) : {x})"
+        lambda x, a: np.where(x < 0, a * np.expm1(x / a), x), "({x} < 0.0{f} ? {a} * expm1{f}({x} / {a}) : {x})"
     ),
     "Selu": Function(
         lambda x, a, b: b * np.where(x < 0, a * np.expm1(x), x),
-        "{b} * ({x} < 0.0f ? {a} * expm1f({x}) : {x})",
+        "{b} * ({x} < 0.0{f} ? {a} * expm1{f}({x}) : {x})",
     ),
-    "HardSigmoid": Function(lambda x, a, b: np.clip(a * x + b, 0, 1), "mcugen_clampf({a} * {x} + {b}, 0.0f, 1.0f)"),
-    "ThresholdedRelu": Function(lambda x, a: np.where(x > a, x, 0), "({x} > {a} ? {x} : 0.0f)"),
+    "HardSigmoid": Function(
+        lambda x, a, b: np.clip(a * x + b, 0, 1), "mcugen_clamp{s}({a} * {x} + {b}, 0.0{f}, 1.0{f})"
+    ),
+    "ThresholdedRelu": Function(lambda x, a: np.where(x > a, x, 0), "({x} > {a} ? {x} : 0.0{f})"),
+    "Shrink": Function(
+        lambda x, a, b: np.where(x < -a, x + b, np.where(x > a, x - b, 0)),
+        "({x} < -{a} ? {x} + {b} : {x} > {a} ? {x} - {b} : 0.0{f})",
+    ),
     "Gelu": Function(
-        lambda x: x * np.float32(0.5) * (1 + _erf(x / np.sqrt(np.float32(2)))),
-        "{x} * 0.5f * (1.0f + erff({x} * 0.70710678f))",
+        lambda x: x * 0.5 * (1 + _erf(x / np.sqrt(x.dtype.type(2)))),
+        "{x} * 0.5{f} * (1.0{f} + erf{f}({x} * {rsqrt2}))",
     ),
-    "Not": Function(np.logical_not, "", "!{x}"),
+    "GeluTanh": Function(
+        _gelu_tanh, "{x} * 0.5{f} * (1.0{f} + tanh{f}({sqrt2_pi} * ({x} + 0.044715{f} * {x} * {x} * {x})))"
+    ),
+    "FiniteOrZero": Function(
+        lambda x: np.where(np.isfinite(x), x, np.zeros_like(x)), "({x} - {x} == 0.0{f} ? {x} : 0.0{f})"
+    ),
+    "Not": Function(np.logical_not, "", "!{x}", tests=True),
+    "BitwiseNot": Function(np.invert, "", "({t})~{x}"),
+    "IsNaN": Function(np.isnan, "{x} != {x}", tests=True),
+    "IsInf": Function(  # a and b: whether +inf and -inf count
+        lambda x, a, b: (np.isposinf(x) & (a != 0)) | (np.isneginf(x) & (b != 0)),
+        "({x} == {x} && {x} - {x} != 0.0{f} && ({x} > 0.0{f} ? {a} : {b}) > 0.0{f})",
+        tests=True,
+    ),
 }
 
 _ALPHA_BETA = {
@@ -138,6 +211,9 @@ _ALPHA_BETA = {
     "Selu": (("alpha", 1.6732632423543772), ("gamma", 1.0507009873554805)),
     "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
     "ThresholdedRelu": (("alpha", 1.0),),
+    "Swish": (("alpha", 1.0),),
+    "Shrink": (("lambd", 0.5), ("bias", 0.0)),
+    "IsInf": (("detect_positive", 1), ("detect_negative", 1)),
 }
 
 
@@ -153,16 +229,21 @@ class Unary(Elementwise):
         """The function's name."""
         return self.function.lower()
 
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """The operand's; bool for tests."""
+        return DType.BOOL if UNARY[self.function].tests else dtypes[0]
+
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The row's numpy reference."""
-        constants = (np.float32(c) for c in self.constants)
-        return (np.asarray(UNARY[self.function].reference(arrays[0], *constants)).astype(arrays[0].dtype),)
+        (x,) = arrays
+        constants = (x.dtype.type(c) for c in self.constants)
+        return (np.asarray(UNARY[self.function].reference(x, *constants)).astype(sig.output.dtype.numpy),)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """The row's C text."""
-        row, dtype = UNARY[self.function], sig.output.dtype
-        constants = dict(zip("ab", map(scalar, self.constants), strict=False))
-        return (row.c if dtype.is_float else row.ints).format(x=args[0], t=dtype.c, u=_unsigned(dtype), **constants)
+        dtype = sig.input(0).dtype
+        constants = [scalar(real_param(c, dtype)) for c in self.constants]
+        return UNARY[self.function].expression(dtype, args, constants)
 
 
 # --------------------------------------------------------------------------------------------- two operands
@@ -175,6 +256,7 @@ def _wrapping(op: str) -> str:
 
 
 def _divide(x: Array, y: Array) -> Array:
+    """Cut off towards zero for integers, whose quotient by 0 is 0."""
     if x.dtype.kind == "f":
         ratio: Array = x / y
         return ratio
@@ -184,25 +266,88 @@ def _divide(x: Array, y: Array) -> Array:
     return truncated
 
 
+def _remainder(truncating: bool) -> Callable[[Array, Array], Array]:
+    """With the sign of the dividend (truncating) or of the divisor; integers modulo 0 are 0."""
+    function = np.fmod if truncating else np.mod
+
+    def remainder(x: Array, y: Array) -> Array:
+        if x.dtype.kind == "f":
+            return np.asarray(function(x, y))
+        rest = function(x, np.where(y == 0, np.ones_like(y), y))
+        return np.where(y == 0, np.zeros_like(rest), rest)
+
+    return remainder
+
+
+def _power(x: Array, y: Array) -> Array:
+    """For integers modulo the type's range; negative exponents give whole numbers, cut off."""
+    if x.dtype.kind == "f":
+        return np.asarray(np.power(x, y))
+    y = y.astype(np.int64)
+    wrapped = np.power(x.astype(np.uint64), np.maximum(y, 0).astype(np.uint64)).astype(x.dtype)
+    sign = np.where(y % 2 != 0, x, np.ones_like(x))
+    inverse = np.where((x == 1) | ((x < 0) & (x + 1 == 0)), sign, np.zeros_like(x))
+    return np.where(y < 0, inverse, wrapped)
+
+
+def _shift(left: bool) -> Callable[[Array, Array], Array]:
+    """By a negative amount or all bits only the sign is left, and of a shift to the left nothing."""
+    function = np.left_shift if left else np.right_shift
+
+    def shift(x: Array, y: Array) -> Array:
+        inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
+        sign = np.zeros_like(x) if left else np.where(x < 0, ~np.zeros_like(x), np.zeros_like(x))
+        return np.where(inside, function(x, np.where(inside, y, np.zeros_like(y))), sign)
+
+    return shift
+
+
+_REST = "({y} == 0 || {y} == -1 ? 0 : {x} % {y})"
+_UNSIGNED_REST = "({t})({y} == 0 ? 0 : {x} % {y})"
+_FLOORED = "({y} == 0 || {y} == -1 ? 0 : {x} % {y} != 0 && ({x} < 0) != ({y} < 0) ? {x} % {y} + {y} : {x} % {y})"
+_FLOAT_FLOORED = (
+    "(fmod{f}({x}, {y}) != 0.0{f} && ({x} < 0.0{f}) != ({y} < 0.0{f}) ? fmod{f}({x}, {y}) + {y} : fmod{f}({x}, {y}))"
+)
+
 BINARY: dict[str, Function] = {
     "Add": Function(np.add, "{x} + {y}", _wrapping("+")),
     "Sub": Function(np.subtract, "{x} - {y}", _wrapping("-")),
     "Mul": Function(np.multiply, "{x} * {y}", _wrapping("*")),
     "Div": Function(_divide, "{x} / {y}", "({t})({y} == 0 ? 0 : {x} / {y})"),
-    "Pow": Function(np.power, "powf({x}, {y})"),
+    "Mod": Function(_remainder(False), _FLOAT_FLOORED, f"({{t}}){_FLOORED}", _UNSIGNED_REST),
+    "Fmod": Function(_remainder(True), "fmod{f}({x}, {y})", f"({{t}}){_REST}", _UNSIGNED_REST),
+    "Pow": Function(_power, "pow{f}({x}, {y})", "({t})mcugen_power((uint64_t){x}, (int64_t){y})"),
     "Max": Function(np.maximum, "({x} >= {y} || {x} != {x} ? {x} : {y})", "({x} > {y} ? {x} : {y})"),
     "Min": Function(np.minimum, "({x} <= {y} || {x} != {x} ? {x} : {y})", "({x} < {y} ? {x} : {y})"),
-    "PRelu": Function(lambda x, s: np.where(x < 0, s * x, x), "({x} < 0.0f ? {y} * {x} : {x})"),
-    "Equal": Function(np.equal, "{x} == {y}", "{x} == {y}"),
-    "Greater": Function(np.greater, "{x} > {y}", "{x} > {y}"),
-    "GreaterOrEqual": Function(np.greater_equal, "{x} >= {y}", "{x} >= {y}"),
-    "Less": Function(np.less, "{x} < {y}", "{x} < {y}"),
-    "LessOrEqual": Function(np.less_equal, "{x} <= {y}", "{x} <= {y}"),
-    "And": Function(np.logical_and, "", "{x} && {y}"),
-    "Or": Function(np.logical_or, "", "{x} || {y}"),
-    "Xor": Function(np.logical_xor, "", "{x} != {y}"),
+    "PRelu": Function(
+        lambda x, s: np.where(x < 0, s * x, x),
+        "({x} < 0.0{f} ? {y} * {x} : {x})",
+        "({x} < 0 ? ({t})(({u}){x} * ({u}){y}) : {x})",
+    ),
+    "Equal": Function(np.equal, "{x} == {y}", "{x} == {y}", tests=True),
+    "Greater": Function(np.greater, "{x} > {y}", "{x} > {y}", tests=True),
+    "GreaterOrEqual": Function(np.greater_equal, "{x} >= {y}", "{x} >= {y}", tests=True),
+    "Less": Function(np.less, "{x} < {y}", "{x} < {y}", tests=True),
+    "LessOrEqual": Function(np.less_equal, "{x} <= {y}", "{x} <= {y}", tests=True),
+    "And": Function(np.logical_and, "", "{x} && {y}", tests=True),
+    "Or": Function(np.logical_or, "", "{x} || {y}", tests=True),
+    "Xor": Function(np.logical_xor, "", "{x} != {y}", tests=True),
+    "BitwiseAnd": Function(np.bitwise_and, "", "({t})({x} & {y})"),
+    "BitwiseOr": Function(np.bitwise_or, "", "({t})({x} | {y})"),
+    "BitwiseXor": Function(np.bitwise_xor, "", "({t})({x} ^ {y})"),
+    "ShiftLeft": Function(
+        _shift(True),
+        "",
+        "({t})({y} < 0 || {y} >= {bits} ? 0u : ({u}){x} << {y})",
+        "({t})({y} >= {bits} ? 0u : ({u}){x} << {y})",
+    ),
+    "ShiftRight": Function(
+        _shift(False),
+        "",
+        "({t})({y} < 0 || {y} >= {bits} ? ({x} < 0 ? -1 : 0) : {x} >> {y})",
+        "({t})({y} >= {bits} ? 0u : ({u}){x} >> {y})",
+    ),
 }
-_COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor"}
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
 
@@ -244,7 +389,7 @@ class Binary(Elementwise):
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """bool for comparisons."""
-        return DType.BOOL if self.function in _COMPARISONS else dtypes[0]
+        return DType.BOOL if BINARY[self.function].tests else dtypes[0]
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Float or wrapping integers by the table; quantized tensors in fixed point."""
@@ -281,12 +426,11 @@ class Binary(Elementwise):
         x, y = args
         out = sig.output
         if out.quant is None:
-            text = BINARY[self.function]
             dtype = sig.input(0).dtype
-            body = (text.c if dtype.is_float else text.ints).format(x=x, y=y, t=dtype.c, u=_unsigned(dtype))
+            body = BINARY[self.function].expression(dtype, args)
             if self.function == "Div" and dtype.numpy.kind == "i":  # the least integer over -1 overflows
                 body = f"({dtype.c})({y} == -1 ? ({dtype.c})(0u - ({_unsigned(dtype)}){x}) : {body})"
-            return clamp_text(body, self.clamp, scalar)
+            return clamp_text(body, self.clamp, scalar, dtype)
         limits = ", ".join(scalar(v) for v in clamp_range(self.clamp, out.q, out.dtype))
         if self.function == "Mul":
             requantize = self._product(sig)
@@ -348,8 +492,7 @@ class Where(Elementwise):
 
 
 def _require_dtype(node: OnnxNode, row: Function, value: Value) -> None:
-    text = row.c if value.type.dtype.is_float else row.ints
-    if not text or value.type.dtype is DType.FLOAT64:
+    if not row.text(value.type.dtype):
         raise Refusal(
             f"{node.op_type}: the element type must be one that the kernel is written for",
             value.type.dtype.value,
@@ -357,48 +500,144 @@ def _require_dtype(node: OnnxNode, row: Function, value: Value) -> None:
         )
 
 
-@onnx_operator(*UNARY)
-def _import_unary(node: OnnxNode) -> list[Value]:
-    _require_dtype(node, UNARY[node.op_type], node.input(0))
-    if node.op_type == "Gelu" and node.attr("approximate", "none") != "none":
-        raise Refusal("Gelu: only the exact form is supported", "approximate='tanh'", "export with approximate='none'")
-    constants = tuple(float(node.attr(key, default)) for key, default in _ALPHA_BETA.get(node.op_type, ()))
-    return [node.emit(Unary(node.op_type, constants), node.input(0))]
+def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
+    found = list(dict.fromkeys(value.type.dtype.value for value in values))
+    if len(found) > 1:
+        raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(found), "repair the model")
 
 
-@onnx_operator(*BINARY)
-def _import_binary(node: OnnxNode) -> list[Value]:
-    row = BINARY[node.op_type]
-    values = [node.input(i) for i in range(len(node.inputs))]
+_SPECIAL = {"FiniteOrZero", "PRelu", "Shrink", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight", "Pow", "Mod"}
+"""Rows that are no ONNX operator, or only part of one."""
+
+
+@onnx_operator(*(name for name in UNARY if name not in _SPECIAL))
+def _import_unary(node: OnnxNode) -> Sequence[Value]:
+    x, function = node.input(0), node.op_type
+    _require_dtype(node, UNARY[function], x)
+    if function == "Gelu" and node.attr("approximate", "none") == "tanh":
+        function = "GeluTanh"
+    return [node.emit(Unary(function, _constants(node, function)), x)]
+
+
+def _constants(node: OnnxNode, function: str) -> tuple[float, ...]:
+    return tuple(float(node.attr(key, default)) for key, default in _ALPHA_BETA.get(function, ()))
+
+
+def _emit_binary(node: OnnxNode, function: str, values: Sequence[Value], suffix: str = "") -> Value:
+    """A chain of applications of a row of BINARY; of one operand, the operand itself."""
     for value in values:
-        _require_dtype(node, row, value)
-    if node.op_type == "Pow" and values[1].type.count == 1 and values[1].data is not None:
-        exponent = float(values[1].data.reshape(-1)[0])
-        if exponent == 2.0:  # a multiplication is exact and needs no library
-            return [node.emit(Binary("Mul"), values[0], values[0])]
+        _require_dtype(node, BINARY[function], value)
+    _require_one_dtype(node, values)
     result = values[0]
     if len(values) == 1:
-        return [node.emit(Clamp(), result)]
+        return node.emit(Clamp(), result, suffix=suffix)
     for index, value in enumerate(values[1:], 1):
-        last = index == len(values) - 1
-        result = emit_elementwise(node, Binary(node.op_type), result, value, suffix="" if last else f"part{index}")
-    return [result]
+        part = suffix if index == len(values) - 1 else f"{suffix}part{index}"
+        result = emit_elementwise(node, Binary(function), result, value, suffix=part)
+    return result
+
+
+def _operands(node: OnnxNode) -> list[Value]:
+    return [node.input(i) for i in range(len(node.inputs))]
+
+
+@onnx_operator(*(name for name in BINARY if name not in _SPECIAL))
+def _import_binary(node: OnnxNode) -> list[Value]:
+    return [_emit_binary(node, node.op_type, _operands(node))]
 
 
 @onnx_operator("Sum")
 def _import_sum(node: OnnxNode) -> Sequence[Value]:
-    return _import_binary(replace(node, op_type="Add"))
+    return [_emit_binary(node, "Add", _operands(node))]
+
+
+@onnx_operator("Mean")
+def _import_mean(node: OnnxNode) -> list[Value]:
+    values = _operands(node)
+    total = _emit_binary(node, "Add", values, "sum")
+    count = node.constant("count", np.asarray(len(values), total.type.dtype.numpy))
+    return [emit_elementwise(node, Binary("Div"), total, count)]
+
+
+@onnx_operator("Mod")
+def _import_mod(node: OnnxNode) -> list[Value]:
+    return [_emit_binary(node, "Fmod" if node.attr("fmod", 0) else "Mod", _operands(node))]
+
+
+@onnx_operator("PRelu")
+def _import_prelu(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    if x.type.dtype.is_integer and x.type.dtype.limits[0] == 0:  # never negative
+        return [node.emit(Clamp(), x)]
+    return [_emit_binary(node, "PRelu", _operands(node))]
+
+
+@onnx_operator("BitShift")
+def _import_shift(node: OnnxNode) -> list[Value]:
+    function = "ShiftLeft" if node.attr("direction", "") == "LEFT" else "ShiftRight"
+    return [_emit_binary(node, function, _operands(node))]
+
+
+@onnx_operator("Pow")
+def _import_pow(node: OnnxNode) -> list[Value]:
+    """Bases and exponents of different types: the result is the base's; integers to a real power go by double."""
+    x, y = node.input(0), node.input(1)
+    if y.data is not None and y.type.count == 1 and float(y.data.reshape(-1)[0]) == 2.0:
+        return [_emit_binary(node, "Mul", (x, x))]  # a multiplication is exact and needs no library
+    if x.type.dtype.is_float and y.type.dtype is not x.type.dtype:
+        y = _converted(node, y, x.type.dtype, "exponent")
+    elif y.type.dtype.is_float and not x.type.dtype.is_float:
+        reals = [_converted(node, v, DType.FLOAT64, s) for v, s in ((x, "base"), (y, "exponent"))]
+        return [node.emit(Cast(x.type.dtype), emit_elementwise(node, Binary("Pow"), *reals, suffix="real"))]
+    for value in (x, y):
+        _require_dtype(node, BINARY["Pow"], value)
+    return [emit_elementwise(node, Binary("Pow"), x, y)]
+
+
+def _converted(node: OnnxNode, value: Value, dtype: DType, suffix: str) -> Value:
+    return value if value.type.dtype is dtype else node.emit(Cast(dtype), value, suffix=suffix)
+
+
+@onnx_operator("Shrink")
+def _import_shrink(node: OnnxNode) -> Sequence[Value]:
+    """Integers go by reals: the attributes are such."""
+    x = node.input(0)
+    if x.type.dtype.is_float:
+        return _import_unary(node)
+    real = node.emit(Cast(DType.FLOAT64 if x.type.dtype.nbytes > 2 else DType.FLOAT32), x, suffix="real")
+    shrunk = node.emit(Unary("Shrink", _constants(node, "Shrink")), real, suffix="shrunk")
+    return [node.emit(Cast(x.type.dtype), shrunk)]
 
 
 @onnx_operator("Relu", "Clip")
 def _import_clamp(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    _require_dtype(node, BINARY["Max"], x)
     if node.op_type == "Relu":
-        return [node.emit(Clamp(low=0.0), node.input(0))]
+        return [node.emit(Clamp(low=0.0), x)]
+    bounds = [node.input(i) if node.has(i) else None for i in (1, 2)]
+    if any(b is not None and b.data is None for b in bounds):
+        return [_clamp_by(node, x, bounds[0], bounds[1])]
     low, high = node.param("min", 1), node.param("max", 2)
-    bounds = [default if b is None else float(b) for b, default in ((low, -math.inf), (high, math.inf))]
-    return [node.emit(Clamp(*bounds), node.input(0))]
+    numbers = [default if b is None else _number(b) for b, default in ((low, -math.inf), (high, math.inf))]
+    return [node.emit(Clamp(*numbers), x)]
+
+
+def _number(array: Array) -> float:
+    """The only element; int for integers."""
+    (found,) = array.reshape(-1).tolist()
+    return int(found) if array.dtype.kind in "iu" else float(found)
+
+
+def _clamp_by(node: OnnxNode, x: Value, low: Value | None, high: Value | None) -> Value:
+    """Clip whose bounds are computed."""
+    if low is not None:
+        x = _emit_binary(node, "Max", (x, low), "" if high is None else "above")
+    return x if high is None else _emit_binary(node, "Min", (x, high))
 
 
 @onnx_operator("Where")
 def _import_where(node: OnnxNode) -> list[Value]:
-    return [emit_elementwise(node, Where(), *(node.input(i) for i in range(3)))]
+    values = _operands(node)
+    _require_one_dtype(node, values[1:])
+    return [emit_elementwise(node, Where(), *values)]

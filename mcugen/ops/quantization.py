@@ -10,27 +10,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from onnx import helper
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize
+from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize, onnx_dtype
+from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import dequantize
-from mcugen.ops.movement import Pad
+from mcugen.ops.matmul import emit_matmul
+from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import IMPORTERS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import Binary, Clamp, Unary
 
 
-def _params(node: OnnxNode, scale_at: int, axis: int, rank: int, what: str) -> tuple[Array, Array]:
-    """Scale and zero point as constants of equal shape (zero points default to 0)."""
+def _is_known(node: OnnxNode, scale_at: int, *, whole: bool) -> bool:
+    """Whether scale and zero point are constants of integer kernels: one a tensor (`whole`), or one a channel."""
+    given = [node.input(i) for i in (scale_at, scale_at + 1) if node.has(i)]
+    if any(v.data is None for v in given) or node.attr("block_size", 0):
+        return False
+    scale = given[0].type
+    return scale.count == 1 if whole else scale.rank <= 1 and all(v.type.count in (1, scale.count) for v in given)
+
+
+def _params(node: OnnxNode, scale_at: int, axis: int, x: TensorType, what: str) -> tuple[Array, Array]:
+    """Scale and zero point of `x` as constants (zero points default to 0)."""
     scale = node.const(scale_at, f"{what} scale")
     zero = node.const(scale_at + 1, f"{what} zero point") if node.has(scale_at + 1) else np.zeros(scale.shape, np.uint8)
-    one_each = scale.ndim <= 1 and scale.size > 0 and zero.size in (1, scale.size)
-    if not one_each or (scale.size > 1 and not -rank <= axis < rank):
-        raise Refusal(
-            f"{node.op_type}: scales must be one per tensor or one per channel",
-            f"scale of shape {scale.shape}",
-            "quantize per tensor or per channel",
-        )
+    if scale.size != 1 and x.shape[normalize_axis(node, axis, x.rank)] != scale.size:
+        found = f"{scale.size} scales for axis {axis} of {x.shape}"
+        raise Refusal(f"{node.op_type}: scales must be one per tensor or one per channel", found, "quantize again")
     if not (np.isfinite(scale) & (scale > 0)).all():
         raise Refusal(f"{node.op_type}: scales must be positive and finite", f"{scale.min()}", "quantize again")
     return scale, zero
@@ -43,17 +50,11 @@ def _quant(scale: Array, zero_point: int, axis: int, rank: int) -> QuantParams:
 
 def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") -> Value:
     """QuantizeLinear by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
-    scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type.rank, "output")
-    dtype = DType.of(zero)
-    if not node.has(scale_at + 1) and node.attr("output_dtype", 0):
-        dtype = DType(helper.tensor_dtype_to_np_dtype(node.attr("output_dtype", 0)).name)
-    if scale.size > 1 or dtype not in (DType.INT8, DType.UINT8, DType.INT16):
-        found = f"{dtype.value}, {scale.size} scales"
-        raise Refusal(
-            f"{node.op_type}: activations must be quantized per tensor to 8 bits",
-            found,
-            "quantize per tensor",
-        )
+    dtype = _quantized_dtype(node, scale_at)
+    fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
+    if not fits or dtype not in (DType.INT8, DType.UINT8, DType.INT16):
+        return _emit_plain_quantize(node, real, scale_at, dtype, suffix)
+    scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
     flipped = dtype is DType.UINT8
     quant = _quant(scale, int(zero.reshape(-1)[0]) - 128 * flipped, 0, real.type.rank)
     out = TensorType(real.type.shape, DType.INT8 if flipped else dtype, quant, real.type.layout)
@@ -62,22 +63,93 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") 
     return node.emit(FlipSign(), node.emit(Quantize(), real, types=[out], suffix="s8"), suffix=suffix)
 
 
+def _quantized_dtype(node: OnnxNode, scale_at: int) -> DType:
+    """That of the zero point, else as the attribute says, else uint8."""
+    if node.has(scale_at + 1):
+        return node.input(scale_at + 1).type.dtype
+    number = int(node.attr("output_dtype", 0))
+    return onnx_dtype(node, number) if number else DType.UINT8
+
+
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
     """DequantizeLinear of `q` by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
-    scale, zero = _params(node, scale_at, axis, q.type.rank, q.name)
+    if not _is_known(node, scale_at, whole=q.data is None):
+        return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
+    scale, zero = _params(node, scale_at, axis, q.type, q.name)
     if q.data is not None:
         return _dequantize_constant(node, q, scale, zero, axis, suffix)
-    if scale.size > 1:
-        raise Refusal(
-            f"{node.op_type}: activations must be quantized per tensor",
-            f"{scale.size} scales",
-            "quantize again",
-        )
     zero_point = int(zero.reshape(-1)[0])
-    if q.type.dtype is DType.UINT8:
-        q, zero_point = node.emit(FlipSign(), q, suffix=f"{suffix}s8"), zero_point - 128
-    assume_quant(q, _quant(scale, zero_point, 0, q.type.rank), node)
+    flipped = q.type.dtype is DType.UINT8
+    quant = _quant(scale, zero_point - 128 * flipped, 0, q.type.rank)
+    if (q.type.dtype is DType.INT32 and zero_point) or not (flipped or _may_assume(q, quant)):
+        return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
+    if flipped:
+        q = node.emit(FlipSign(), q, suffix=f"{suffix}s8")
+    assume_quant(q, quant, node)
     return node.emit(Dequantize(), q, suffix=suffix)
+
+
+# --------------------------------------------------------------------- conversions as plain real arithmetic
+
+
+def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType, suffix: str) -> Value:
+    """saturate(round(x / scale) + zero_point) with any scales, computed ones too."""
+    if not dtype.is_integer:
+        raise Refusal(f"{node.op_type}: the quantized type must be an integer", dtype.value, "quantize to int8")
+    real = _as_real(node, real, "x")
+    axis = node.attr("axis", 1)
+    scale = _spread(node, _as_real(node, node.input(scale_at), "scale"), real.type, axis, "scale")
+    steps = emit_elementwise(node, Binary("Div"), real, scale, suffix="ratio")
+    steps = node.emit(Unary("Round"), steps, suffix="rounded")
+    if node.has(scale_at + 1):
+        zero = _spread(node, _as_real(node, node.input(scale_at + 1), "zero"), real.type, axis, "zero")
+        steps = emit_elementwise(node, Binary("Add"), steps, zero, suffix="shifted")
+    low, high = dtype.limits
+    steps = node.emit(Clamp(float(low), float(high)), steps, suffix="saturated")
+    return node.emit(Cast(dtype), steps, suffix=suffix)
+
+
+def _emit_plain_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str, axis: int) -> Value:
+    """(q − zero_point) · scale with any scales, computed ones too."""
+    real = _as_real(node, q, f"{suffix}codes")
+    scale = _spread(node, _as_real(node, node.input(scale_at), f"{suffix}scale"), q.type, axis, f"{suffix}scale")
+    if node.has(scale_at + 1):
+        zero = _as_real(node, node.input(scale_at + 1), f"{suffix}zero")
+        zero = _spread(node, zero, q.type, axis, f"{suffix}zero")
+        real = emit_elementwise(node, Binary("Sub"), real, zero, suffix=f"{suffix}centered")
+    return emit_elementwise(node, Binary("Mul"), real, scale, suffix=suffix)
+
+
+def _as_real(node: OnnxNode, value: Value, suffix: str) -> Value:
+    """float32 numbers of an integer tensor."""
+    if value.type.dtype is DType.FLOAT32:
+        return value
+    return node.emit(Cast(DType.FLOAT32), value, suffix=f"{suffix}.real")
+
+
+def _spread(node: OnnxNode, param: Value, x: TensorType, axis: int, suffix: str) -> Value:
+    """A scale or zero point so that it broadcasts against `x`: one a tensor, one a channel, or one a block."""
+    if param.type.count == 1:
+        return reshaped(node, param, (), f"{suffix}.scalar")
+    axis = normalize_axis(node, axis, x.rank)
+    block, size = int(node.attr("block_size", 0)), x.shape[axis]
+    if not block:
+        if param.type.shape != (size,):
+            found = f"{param.type.shape} for axis {axis} of {x.shape}"
+            raise Refusal(f"{node.op_type}: scales must be one per tensor, channel or block", found, "quantize again")
+        return reshaped(node, param, (size, *(1,) * (x.rank - axis - 1)), f"{suffix}.channels")
+    head, tail = x.shape[:axis], x.shape[axis + 1 :]
+    blocks = -(-size // max(block, 1))
+    if block < 1 or param.type.shape != (*head, blocks, *tail):
+        found = f"{param.type.shape} for blocks of {block} on axis {axis} of {x.shape}"
+        raise Refusal(f"{node.op_type}: scales must be one per block", found, "quantize again")
+    apart = reshaped(node, param, (*head, blocks, 1, *tail), f"{suffix}.blocks")
+    wide = node.emit(Expand((*head, blocks, block, *tail)), apart, suffix=f"{suffix}.repeated")
+    flat = node.emit(Reshape((*head, blocks * block, *tail)), wide, suffix=f"{suffix}.flat")
+    return node.emit(Slice((0,) * x.rank, x.shape, (1,) * x.rank), flat, suffix=f"{suffix}.spread")
+
+
+# -------------------------------------------------------------------------------------- what integers mean
 
 
 def _dequantize_constant(node: OnnxNode, q: Value, scale: Array, zero: Array, axis: int, suffix: str) -> Value:
@@ -98,6 +170,14 @@ def _dequantize_constant(node: OnnxNode, q: Value, scale: Array, zero: Array, ax
     if stored.dtype.name not in ("int8", "int16", "int32"):
         return node.constant(suffix or "real", dequantize(stored, quant))
     return node.emit(Dequantize(), node.constant(f"{suffix}q", stored, quant), suffix=suffix)
+
+
+def _may_assume(value: Value, quant: QuantParams) -> bool:
+    """Whether nobody reads the tensor, or what it was moved from, with another scale."""
+    if value.type.quant is not None:
+        return value.type.quant == quant
+    producer = value.producer
+    return producer is None or not producer.op.moves_data or _may_assume(producer.input(0), quant)
 
 
 def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
@@ -127,7 +207,10 @@ def _import_quantize(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("DequantizeLinear")
 def _import_dequantize(node: OnnxNode) -> list[Value]:
-    return [emit_dequantize(node, node.input(0), 1, axis=node.attr("axis", 1))]
+    real = emit_dequantize(node, node.input(0), 1, axis=node.attr("axis", 1))
+    number = int(node.attr("output_dtype", 0))
+    dtype = onnx_dtype(node, number) if number else DType.FLOAT32
+    return [node.emit(Cast(dtype), real, suffix="narrow") if dtype.is_half else real]
 
 
 # ------------------------------------------------------------------------------------------------ QOperator
@@ -149,10 +232,13 @@ def _as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None]) -> V
     return result
 
 
-def _bias(node: OnnxNode, bias: Value, x_scale: Array, w_scale: Array, axis: int = 0) -> Value:
+def _bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int = 0) -> Value:
     """An int32 bias, whose scale is by definition that of the products."""
-    scale = (x_scale.astype(np.float64).reshape(-1) * w_scale.astype(np.float64).reshape(-1)).astype(np.float32)
-    quant = _quant(scale, 0, axis, max(bias.type.rank, 1))
+    if x_scale.data is None or w_scale.data is None:
+        unit = emit_elementwise(node, Binary("Mul"), x_scale, w_scale, suffix="bias.scale")
+        return emit_elementwise(node, Binary("Mul"), _as_real(node, bias, "bias"), unit, suffix="bias")
+    unit64 = x_scale.data.astype(np.float64).reshape(-1) * w_scale.data.astype(np.float64).reshape(-1)
+    quant = _quant(unit64.astype(np.float32), 0, axis, max(bias.type.rank, 1))
     if bias.data is None:
         assume_quant(bias, quant, node)
         return node.emit(Dequantize(), bias, suffix="bias")
@@ -162,15 +248,21 @@ def _bias(node: OnnxNode, bias: Value, x_scale: Array, w_scale: Array, axis: int
 @onnx_operator("QLinearConv")
 def _import_qlinear_conv(node: OnnxNode) -> list[Value]:
     x, w = emit_dequantize(node, node.input(0), 1, "x"), emit_dequantize(node, node.input(3), 4, "w")
-    scales = node.const(1, "input scale"), node.const(4, "weight scale")
-    bias = _bias(node, node.input(8), *scales) if node.has(8) else None
+    bias = _bias(node, node.input(8), node.input(1), node.input(4)) if node.has(8) else None
     return [emit_quantize(node, _as_float(node, "Conv", (x, w, bias)), 6)]
 
 
 @onnx_operator("QLinearMatMul")
 def _import_qlinear_matmul(node: OnnxNode) -> list[Value]:
-    a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=-1)
-    return [emit_quantize(node, _as_float(node, "MatMul", (a, b)), 6)]
+    whole = (True, node.input(3).data is None, True)
+    if all(_is_known(node, at, whole=one) for at, one in zip((1, 4, 6), whole, strict=True)):
+        a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=-1)
+        return [emit_quantize(node, _as_float(node, "MatMul", (a, b)), 6)]
+    acc = _emit_integer_matmul(node, (0, 2), (3, 5))
+    a_scale, b_scale = _per_row(node, node.input(1), "a.scale"), node.input(4)
+    unit = emit_elementwise(node, Binary("Mul"), a_scale, b_scale, suffix="unit")
+    real = emit_elementwise(node, Binary("Mul"), _as_real(node, acc, "sum"), unit, suffix="real")
+    return [emit_quantize(node, real, 6)]
 
 
 _MS = "com.microsoft"
@@ -180,7 +272,7 @@ _MS = "com.microsoft"
 def _import_qgemm(node: OnnxNode) -> list[Value]:
     columns = 0 if node.attr("transB", 0) else 1
     a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=columns)
-    c = _bias(node, node.input(6), node.const(1, "scale"), node.const(4, "scale")) if node.has(6) else None
+    c = _bias(node, node.input(6), node.input(1), node.input(4)) if node.has(6) else None
     real = _as_float(node, "Gemm", (a, b, c))
     return [emit_quantize(node, real, 7) if node.has(7) else real]
 
@@ -222,17 +314,49 @@ def _import_qlinear_concat(node: OnnxNode) -> list[Value]:
 def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> Value:
     """An operand of ConvInteger or MatMulInteger as reals: x − zero_point, exact in float32."""
     value = node.input(index)
-    zero = node.const(zero_at, "zero point") if node.has(zero_at) else np.zeros((), value.type.dtype.numpy)
-    if zero.size > 1:
-        raise Refusal(f"{node.op_type}: zero points must be one per tensor", f"{zero.size}", "quantize per tensor")
     unit = node.constant(f"{suffix}one", np.ones((), np.float32))
-    operand = replace(node, inputs=(value, unit, node.constant(f"{suffix}zero", zero.reshape(()))))
-    return emit_dequantize(operand, value, 1, suffix)
+    zero = (
+        node.input(zero_at)
+        if node.has(zero_at)
+        else node.constant(f"{suffix}zero", np.zeros((), value.type.dtype.numpy))
+    )
+    if zero.type.count == 1:
+        operand = replace(node, inputs=(value, unit, reshaped(node, zero, (), f"{suffix}zero")))
+        return emit_dequantize(operand, value, 1, suffix)
+    column = reshaped(node, zero, (zero.type.count, *(1,) * (value.type.rank - 1)), f"{suffix}zero")
+    real, shift = _as_real(node, value, suffix), _as_real(node, column, f"{suffix}zero")
+    return emit_elementwise(node, Binary("Sub"), real, shift, suffix=suffix)
 
 
 @onnx_operator("ConvInteger", "MatMulInteger")
 def _import_integer_product(node: OnnxNode) -> list[Value]:
-    """y = Σ (x − zx)(w − zw), int32: the float operator at scale 1, then a cast; convert_qdq makes it integer."""
+    """y = Σ (x − zx)(w − zw), int32: the float operator at scale 1, then a cast; convert_qdq makes it integer.
+
+    Zero points that are computed, or several, are subtracted beforehand; matrices are then plain integers.
+    """
+    zeros = [node.input(i) for i in (2, 3) if node.has(i)]
+    if node.op_type == "MatMulInteger" and any(z.data is None or z.type.count > 1 for z in zeros):
+        return [_emit_integer_matmul(node, (0, 2), (1, 3))]
     x, w = _integer_operand(node, 0, 2, "x"), _integer_operand(node, 1, 3, "w")
     real = _as_float(node, node.op_type.removesuffix("Integer"), (x, w))
     return [node.emit(Cast(DType.INT32), real)]
+
+
+def _emit_integer_matmul(node: OnnxNode, a: tuple[int, int], b: tuple[int, int]) -> Value:
+    """Σ (a − za)(b − zb) in int32, each operand given by the inputs of matrix and zero point."""
+
+    def centered(index: int, zero_at: int, suffix: str, rows: bool) -> Value:
+        codes = node.emit(Cast(DType.INT32), node.input(index), suffix=f"{suffix}.wide")
+        if not node.has(zero_at):
+            return codes
+        zero = _per_row(node, node.input(zero_at), f"{suffix}.zero") if rows else node.input(zero_at)
+        zero = node.emit(Cast(DType.INT32), zero, suffix=f"{suffix}.zero.wide")
+        return emit_elementwise(node, Binary("Sub"), codes, zero, suffix=f"{suffix}.centered")
+
+    return emit_matmul(node, centered(*a, "a", True), centered(*b, "b", False), "sum")
+
+
+def _per_row(node: OnnxNode, param: Value, suffix: str) -> Value:
+    """A vector of one parameter a row of the left matrix, as a column."""
+    vector = param.type.rank == 1 and param.type.count > 1
+    return reshaped(node, param, (param.type.count, 1), f"{suffix}.column") if vector else param

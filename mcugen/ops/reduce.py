@@ -13,39 +13,70 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Param
-from mcugen.ops.conversion import Dequantize
+from mcugen.lir.program import Access, Param, real_param
+from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
 
-_EIGHT_BITS = (DType.INT8, DType.UINT8)
-_WIDE_INTS = (DType.INT32, DType.INT64)
+_INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
 
 
 @dataclass(frozen=True)
 class Reduction:
     """One row of the table of reductions: numpy reference; C text of the first and of each further step.
 
-    `start` "" means the first element. Integer sums and products wrap: they are unsigned in C.
+    `start` "" means the first element. Integer sums and products wrap: they are unsigned in C. Of floats, extremes
+    are NaN where one element is, as in numpy.
     """
 
     reference: Callable[[Array, tuple[int, ...]], Array]
     start: str
     step: str
-    ints: tuple[DType, ...] = ()
+    ints: str = ""
+    """Each further step of integers (and bool); "" where there is none."""
     wraps: bool = False
 
 
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    """Of integers, cut off towards zero."""
+    if x.dtype.kind not in "iu":
+        return np.asarray(x.mean(axes, keepdims=True))
+    wide = x.sum(axes, np.int64 if x.dtype.kind == "i" else np.uint64, keepdims=True)
+    count = x.size // max(wide.size, 1)
+    floor, rest = wide // count, wide % count
+    return np.asarray(floor + ((rest != 0) & (wide < 0))).astype(x.dtype)
+
+
+def _extreme(function: str) -> Callable[[Array, tuple[int, ...]], Array]:
+    """Of no elements, the one that beats none."""
+
+    def extreme(x: Array, axes: tuple[int, ...]) -> Array:
+        if x.dtype.kind == "f":
+            least, most = -np.inf, np.inf
+        else:
+            least, most = (0, 1) if x.dtype.kind == "b" else DType.of(x).limits
+        found = (
+            x.max(axes, keepdims=True, initial=least) if function == "max" else x.min(axes, keepdims=True, initial=most)
+        )
+        return np.asarray(found, x.dtype)
+
+    return extreme
+
+
+_ADD = "acc += v"
+
 REDUCTIONS: dict[str, Reduction] = {
-    "mean": Reduction(lambda x, a: x.mean(a, keepdims=True), "0", "acc += v"),
-    "sum": Reduction(lambda x, a: x.sum(a, x.dtype, keepdims=True), "0", "acc += v", _WIDE_INTS, wraps=True),
-    "prod": Reduction(lambda x, a: x.prod(a, x.dtype, keepdims=True), "1", "acc *= v", _WIDE_INTS, wraps=True),
-    "max": Reduction(lambda x, a: x.max(a, keepdims=True), "", "acc = v > acc ? v : acc", _EIGHT_BITS + _WIDE_INTS),
-    "min": Reduction(lambda x, a: x.min(a, keepdims=True), "", "acc = v < acc ? v : acc", _EIGHT_BITS + _WIDE_INTS),
-    "sumsquare": Reduction(lambda x, a: (x * x).sum(a, keepdims=True), "0", "acc += v * v"),
-    "l1": Reduction(lambda x, a: np.abs(x).sum(a, keepdims=True), "0", "acc += fabsf(v)"),
+    "mean": Reduction(_mean, "0", _ADD, _ADD, wraps=True),
+    "sum": Reduction(lambda x, a: x.sum(a, x.dtype, keepdims=True), "0", _ADD, _ADD, wraps=True),
+    "prod": Reduction(lambda x, a: x.prod(a, x.dtype, keepdims=True), "1", "acc *= v", "acc *= v", wraps=True),
+    "max": Reduction(_extreme("max"), "", "acc = v <= acc || acc != acc ? acc : v", "acc = v > acc ? v : acc"),
+    "min": Reduction(_extreme("min"), "", "acc = v >= acc || acc != acc ? acc : v", "acc = v < acc ? v : acc"),
+    "sumsquare": Reduction(
+        lambda x, a: (x * x).sum(a, x.dtype, keepdims=True), "0", "acc += v * v", "acc += v * v", wraps=True
+    ),
+    "l1": Reduction(lambda x, a: np.abs(x).sum(a, keepdims=True), "0", "acc += fabs{f}(v)"),
 }
 
 _SUMS = ("mean", "sum")
@@ -126,9 +157,9 @@ class Reduce(Operator):
             "reduced": len(reduced),
             "x_t": x.dtype.c,
             "y_t": x.dtype.c,
-            "acc_t": _accumulator(x.dtype, row),
+            "acc_t": _accumulator(x.dtype, row, self.function == "mean" and x.quant is None),
             "start": row.start,
-            "step": row.step,
+            "step": row.step.format(f="" if x.dtype is DType.FLOAT64 else "f") if x.dtype.is_float else row.ints,
             "finish": finish,
             "shift": shift,
         }
@@ -143,8 +174,12 @@ class Reduce(Operator):
         """How an accumulator becomes an output element, the parameters of that, and its shift."""
         requantize = self._requantizer(sig)
         if requantize is None:
-            mean = self.function == "mean"
-            return ("scale", {"scale": 1.0 / self._count(sig.input(0))}, 0) if mean else ("plain", {}, 0)
+            x = sig.input(0)
+            if self.function != "mean" or x.quant is not None:
+                return "plain", {}, 0
+            if x.dtype.is_float:
+                return "scale", {"scale": real_param(1.0 / self._count(x), x.dtype)}, 0
+            return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", {"count": self._count(x)}, 0
         requantize = requantize.for_high_word()
         multiplier = int(requantize.multiplier[0])
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
@@ -156,10 +191,12 @@ class Reduce(Operator):
         return "requantize", more, requantize.shift
 
 
-def _accumulator(dtype: DType, row: Reduction) -> str:
-    if dtype.nbytes == 1:
+def _accumulator(dtype: DType, row: Reduction, widest: bool) -> str:
+    if dtype.is_float:
+        return dtype.c
+    if dtype.nbytes < 4 and not widest:
         return "int32_t"
-    return f"u{dtype.c}" if row.wraps and not dtype.is_float else dtype.c
+    return ("uint64_t" if dtype.nbytes == 8 or widest else "uint32_t") if row.wraps else dtype.c
 
 
 Walks = list[tuple[int, int]]
@@ -240,15 +277,22 @@ class Arg(Operator):
 
 def emit_reduce(node: OnnxNode, x: Value, function: str, axes: Sequence[int], suffix: str = "") -> Value:
     """Adds a reduction that keeps dimensions."""
-    node.require_dtype(x, DType.FLOAT32, *REDUCTIONS[function].ints)
+    row = REDUCTIONS[function]
+    bools = (DType.BOOL,) if function in _EXTREMES else ()
+    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64, *(_INTEGERS + bools if row.ints else ()))
     return node.emit(Reduce(function, tuple(sorted(axes))), x, suffix=suffix)
 
 
-def _axes(node: OnnxNode, rank: int) -> list[int]:
+def _axes(node: OnnxNode, x: TensorType) -> list[int]:
+    declared = node.declared[0] if node.declared else None
+    computed = node.has(1) and node.input(1).data is None
+    keeps = node.attr("keepdims", 1) and not node.attr("noop_with_empty_axes", 0)
+    if computed and keeps and declared is not None and declared.rank == x.rank:
+        return [axis for axis, size in enumerate(declared.shape) if size == 1]  # of length 1: no difference
     axes = node.ints("axes", 1)
     if not axes:
-        return [] if node.attr("noop_with_empty_axes", 0) else list(range(rank))
-    return sorted({normalize_axis(node, axis, rank) for axis in axes})
+        return [] if node.attr("noop_with_empty_axes", 0) else list(range(x.rank))
+    return sorted({normalize_axis(node, axis, x.rank) for axis in axes})
 
 
 def _without(node: OnnxNode, value: Value, axes: Sequence[int]) -> Value:
@@ -271,9 +315,11 @@ _FUNCTIONS = {
 
 @onnx_operator(*_FUNCTIONS)
 def _import_reduce(node: OnnxNode) -> list[Value]:
-    x = node.input(0)
-    axes = _axes(node, x.type.rank)
-    return [_without(node, emit_reduce(node, x, _FUNCTIONS[node.op_type], axes, "kept"), axes)]
+    x, function = node.input(0), _FUNCTIONS[node.op_type]
+    axes = _axes(node, x.type)
+    if function == "l1" and not x.type.dtype.is_float:
+        x, function = node.emit(Unary("Abs"), x, suffix="abs"), "sum"
+    return [_without(node, emit_reduce(node, x, function, axes, "kept"), axes)]
 
 
 @onnx_operator("ReduceL2", "ReduceLogSum")
@@ -281,28 +327,51 @@ def _import_function_of_sum(node: OnnxNode) -> list[Value]:
     """√Σx² and log Σx."""
     function, inner = {"ReduceL2": ("Sqrt", "sumsquare"), "ReduceLogSum": ("Log", "sum")}[node.op_type]
     x = node.input(0)
-    node.require_dtype(x, DType.FLOAT32)
-    axes = _axes(node, x.type.rank)
-    return [_without(node, node.emit(Unary(function), emit_reduce(node, x, inner, axes, "sum"), suffix="kept"), axes)]
+    axes = _axes(node, x.type)
+    total = _real(node, emit_reduce(node, x, inner, axes, "sum"))
+    return [_without(node, _cut(node, node.emit(Unary(function), total, suffix="kept"), x), axes)]
 
 
 @onnx_operator("ReduceLogSumExp")
 def _import_log_sum_exp(node: OnnxNode) -> list[Value]:
-    """m + log Σ exp(x − m) with m = max x, so that nothing overflows."""
-    x = node.input(0)
-    node.require_dtype(x, DType.FLOAT32)
-    axes = _axes(node, x.type.rank)
-    largest = emit_reduce(node, x, "max", axes, "max")
+    """m + log Σ exp(x − m) with m = max x where that is finite, so that nothing overflows."""
+    x = _real(node, node.input(0))
+    axes = _axes(node, x.type)
+    largest = node.emit(Unary("FiniteOrZero"), emit_reduce(node, x, "max", axes, "max"), suffix="origin")
     centered = node.emit(Binary("Sub"), x, largest, suffix="centered")
     total = emit_reduce(node, node.emit(Unary("Exp"), centered, suffix="exp"), "sum", axes, "sum")
     log = node.emit(Unary("Log"), total, suffix="log")
-    return [_without(node, node.emit(Binary("Add"), log, largest, suffix="kept"), axes)]
+    result = node.emit(Binary("Add"), log, largest, suffix="kept")
+    return [_without(node, _cut(node, result, node.input(0)), axes)]
+
+
+def _real(node: OnnxNode, value: Value) -> Value:
+    """Integers as double."""
+    return value if value.type.dtype.is_float else node.emit(Cast(DType.FLOAT64), value, suffix="real")
+
+
+def _cut(node: OnnxNode, value: Value, like: Value) -> Value:
+    """A real result as the integer type of the operand, if that is one."""
+    same = value.type.dtype is like.type.dtype
+    return value if same else node.emit(Cast(like.type.dtype), value, suffix="cut")
 
 
 @onnx_operator("ArgMax", "ArgMin")
 def _import_arg(node: OnnxNode) -> list[Value]:
     x = node.input(0)
-    node.require_dtype(x, DType.FLOAT32, DType.INT32, DType.INT64, *_EIGHT_BITS)
+    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64, *_INTEGERS)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
     op = Arg(node.op_type[3:].lower(), axis, bool(node.attr("select_last_index", 0)))
     return [_without(node, node.emit(op, x, suffix="kept"), [axis])]
+
+
+@onnx_operator("Hardmax")
+def _import_hardmax(node: OnnxNode) -> list[Value]:
+    """1 at the first maximum along an axis, 0 elsewhere: an index compared with all indices."""
+    x = node.input(0)
+    axis = normalize_axis(node, node.attr("axis", -1), x.type.rank)
+    shape = [1] * x.type.rank
+    shape[axis] = -1
+    indices = node.constant("indices", np.arange(x.type.shape[axis]).reshape(shape))
+    largest = node.emit(Arg("max", axis), x, suffix="largest")
+    return [node.emit(Cast(x.type.dtype), node.emit(Binary("Equal"), largest, indices, suffix="is"))]

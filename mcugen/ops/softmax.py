@@ -84,7 +84,7 @@ class Softmax(Operator):
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """float32, or int8 in fixed point."""
+        """In the type of the reals, or int8 in fixed point."""
         (x,) = arrays
         if sig.output.quant is not None:
             fixed = FixedSoftmax.of(sig, self.axis)
@@ -122,6 +122,6 @@ class Softmax(Operator):
 
 @onnx_operator("Softmax", "LogSoftmax")
 def _import_softmax(node: OnnxNode) -> list[Value]:
-    node.require_dtype(node.input(0), DType.FLOAT32)
+    node.require_dtype(node.input(0), DType.FLOAT32, DType.FLOAT64)
     axis = normalize_axis(node, node.attr("axis", -1), node.input(0).type.rank)
     return [node.emit(Softmax(axis, node.op_type == "LogSoftmax"), node.input(0))]

@@ -44,6 +44,8 @@ def _convert(graph: Graph, node: Node) -> bool:
     stores = _stores(graph, node)
     if stores is None:
         return False
+    if any(v is not None and v.type.quant is not None and not v.is_constant for v in node.inputs):
+        return False  # it reads the integers themselves
     inputs = [_stored(v) for v in node.inputs]
     if not any(v is not None and v.type.quant is not None and not v.is_constant for v in inputs):
         return False

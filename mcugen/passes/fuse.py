@@ -41,7 +41,11 @@ def fuse_dense(graph: Graph) -> bool:
     """MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ)."""
     changed = False
     for node in list(graph.nodes):
-        if not isinstance(node.op, MatMul) or node.input(1).type.rank != 2:
+        if (
+            not isinstance(node.op, MatMul)
+            or node.input(1).type.rank != 2
+            or node.output.type.dtype is not DType.FLOAT32
+        ):
             continue
         weights = _transposed_constant(graph, node, node.input(1))
         if weights is not None:

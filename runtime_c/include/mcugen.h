@@ -127,6 +127,12 @@ static inline float mcugen_minf(float v, float high) { return v > high ? high : 
 static inline float mcugen_reluf(float v) { return v < 0.0f ? 0.0f : v; }
 static inline float mcugen_clampf(float v, float low, float high) { return v < low ? low : v > high ? high : v; }
 
+/* The same for double. */
+static inline double mcugen_maxd(double v, double low) { return v < low ? low : v; }
+static inline double mcugen_mind(double v, double high) { return v > high ? high : v; }
+static inline double mcugen_relud(double v) { return v < 0.0 ? 0.0 : v; }
+static inline double mcugen_clampd(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
+
 /* e^x to 2 units in the last place, without the C library's tables and errno: 2^n * e^r with |r| <= ln(2) / 2, the
  * second by its Taylor polynomial. Below -87 it gives 0, above 88.7 infinity. */
 static inline float mcugen_expf(float x)
@@ -182,6 +188,121 @@ static inline int64_t mcugen_truncate64(float v, int64_t low, int64_t high)
         return low;
     }
     return v >= (float)high ? high : (int64_t)v;
+}
+
+/* The same from double. */
+static inline int64_t mcugen_truncate_double(double v, int64_t low, int64_t high)
+{
+    if (v != v) {
+        return 0;
+    }
+    if (v <= (double)low) {
+        return low;
+    }
+    return v >= (double)high ? high : (int64_t)v;
+}
+
+/* The same to the whole range of uint64_t. */
+static inline uint64_t mcugen_truncate_u64(double v)
+{
+    if (!(v > 0.0)) {
+        return 0u;
+    }
+    return v >= 18446744073709551616.0 ? UINT64_MAX : (uint64_t)v;
+}
+
+/* base^exponent, wrapping. Negative bases come sign-extended; 1 / base^-exponent is cut off to a whole number. */
+static inline uint64_t mcugen_power(uint64_t base, int64_t exponent)
+{
+    uint64_t y = 1u;
+    if (exponent < 0) {
+        if (base == UINT64_MAX) {
+            return (exponent & 1) != 0 ? base : 1u;
+        }
+        return base == 1u ? 1u : 0u;
+    }
+    for (; exponent > 0; exponent >>= 1) {
+        if ((exponent & 1) != 0) {
+            y *= base;
+        }
+        base *= base;
+    }
+    return y;
+}
+
+/* The value of IEEE half-precision bits. */
+static inline float mcugen_half_to_float(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu;
+    uint32_t bits;
+    float v;
+    if (magnitude < 0x400u) { /* denormal: units of 2^-24 */
+        v = (float)magnitude * 5.9604645e-8f;
+        return sign != 0u ? -v : v;
+    }
+    bits = sign | (magnitude << 13);
+    bits += magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* IEEE half-precision bits, rounded half to even. */
+static inline uint16_t mcugen_float_to_half(float v)
+{
+    uint32_t bits, sign, magnitude, rest, y;
+    memcpy(&bits, &v, sizeof bits);
+    sign = (bits >> 16) & 0x8000u;
+    magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) { /* NaN, made quiet */
+        y = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
+    } else if (magnitude >= 0x477ff000u) { /* from 65520 on */
+        y = 0x7c00u;
+    } else if (magnitude >= 0x38800000u) {
+        y = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    } else if (magnitude <= 0x33000000u) { /* up to 2^-25 */
+        y = 0u;
+    } else { /* denormal: units of 2^-24 */
+        const uint32_t shift = 126u - (magnitude >> 23), half = (uint32_t)1u << (shift - 1u);
+        magnitude = (magnitude & 0x7fffffu) | 0x800000u;
+        rest = magnitude & (2u * half - 1u);
+        y = magnitude >> shift;
+        y += rest > half || (rest == half && (y & 1u) != 0u) ? 1u : 0u;
+    }
+    return (uint16_t)(sign | y);
+}
+
+/* The same from double, rounding once: the float between rounds to odd, so that no tie arises or is lost. */
+static inline uint16_t mcugen_double_to_half(double v)
+{
+    float near = (float)v;
+    uint32_t bits;
+    if (near != 0.0f && near - near == 0.0f && (double)near != v) {
+        memcpy(&bits, &near, sizeof bits);
+        bits -= (near > 0.0f ? (double)near > v : (double)near < v) ? 1u : 0u;
+        bits |= 1u;
+        memcpy(&near, &bits, sizeof near);
+    }
+    return mcugen_float_to_half(near);
+}
+
+/* The value of bfloat16 bits: the upper half of a float. */
+static inline float mcugen_bfloat16_to_float(uint16_t b)
+{
+    const uint32_t bits = (uint32_t)b << 16;
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* bfloat16 bits, rounded half to even. */
+static inline uint16_t mcugen_float_to_bfloat16(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    if (v != v) {
+        return (uint16_t)(((bits >> 16) & 0x8000u) | 0x7fc0u);
+    }
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 #endif /* MCUGEN_H */

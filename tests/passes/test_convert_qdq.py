@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx_models import (
     MICROSOFT,
     Net,
@@ -336,12 +337,20 @@ def test_microsofts_operators(activation: type):
 # ---------------------------------------------------------------------------------------------- refusals
 
 
-def test_one_tensor_of_two_scales_is_refused():
+def test_one_tensor_of_two_scales_is_converted_twice():
     net = Net()
     net.input("x", 4, dtype=np.int8)
     net.output(net.op("Add", net.dequantize("x", 0.5), net.dequantize("x", 0.25)))
-    with pytest.raises(UnsupportedError, match="a tensor must have one scale and zero point"):
-        optimized(net.model())
+    check_everywhere(net.model())
+
+
+def test_whoever_reads_the_integers_themselves_sees_no_scale():
+    net = Net()
+    net.input("x", 4, dtype=np.int8)
+    codes = net.op("Relu", net.op("Cast", "x", to=TensorProto.FLOAT))
+    net.output(net.quantize(codes, 2.5, 3, out="codes"), dtype=np.int8)
+    net.output(net.op("Relu", net.dequantize("x", 0.25, 7), out="reals"))
+    check_everywhere(net.model())
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])
@@ -350,23 +359,6 @@ def test_scales_that_are_no_positive_numbers_are_refused(scale: float):
     net.input("x", 4, dtype=np.int8)
     net.output(net.dequantize("x", scale))
     with pytest.raises(UnsupportedError, match="scales must be positive and finite"):
-        optimized(net.model())
-
-
-def test_computed_scale_is_refused():
-    net = Net()
-    net.input("x", 4, dtype=np.int8)
-    net.input("s")
-    net.output(net.op("DequantizeLinear", "x", "s"))
-    with pytest.raises(UnsupportedError, match=r"scale must be constant\. found: 's' is computed"):
-        optimized(net.model())
-
-
-def test_activations_per_channel_are_refused():
-    net = Net()
-    net.input("x", 4, 2)
-    net.output(net.op("QuantizeLinear", "x", net.const([0.5, 0.25]), net.const([0, 0], np.int8)), dtype=np.int8)
-    with pytest.raises(UnsupportedError, match="activations must be quantized per tensor"):
         optimized(net.model())
 
 

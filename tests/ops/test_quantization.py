@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantization beyond int8 per tensor: plain arithmetic, as ONNX's reference has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from checks import check_c
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx_models import Net, imported, operators, optimized
+
+from mcugen.compiler import compile_model
+from mcugen.errors import McugenError
+from mcugen.hir.interpreter import interpret
+
+Array = np.ndarray
+TYPES = [np.int8, np.uint8, np.int16, np.uint16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2]
+
+
+class Forms:
+    """Nodes with all parameters as inputs or as constants, and what is fed to them."""
+
+    def __init__(self) -> None:
+        self.net = Net(opset=25)
+        self.feeds: dict[str, Array] = {}
+
+    def operand(self, array: Array, constant: bool) -> str:
+        if constant:
+            name = f"k{len(self.net.constants)}"
+            self.net.constants.append(onnx.numpy_helper.from_array(array, name))
+            return name
+        name = f"x{len(self.feeds)}"
+        self.feeds[name] = array
+        return self.net.input(name, *array.shape, dtype=array.dtype)
+
+    def add(self, op_type: str, x: Array, *params: Array, dtype: type, constant: bool, **attributes: object) -> None:
+        names = [self.operand(x, False), *(self.operand(p, constant) for p in params)]
+        y = self.net.op(op_type, *names, out=f"y{len(self.net.outputs)}", **attributes)
+        self.net.output(y, dtype=dtype)
+
+    def check(self, tolerance: float = 1e-6, wanted: Sequence[Array] = ()) -> None:
+        """By default ONNX's reference says what is wanted."""
+        model = self.net.model()
+        compiled = compile_model(model)
+        feeds = {e.name: self.feeds[e.name].astype(e.dtype.numpy) for e in compiled.program.inputs}
+        found = interpret(compiled.graph, feeds)
+        wanted = wanted or ReferenceEvaluator(model).run(None, self.feeds)
+        for (name, array), expected in zip(found.items(), wanted, strict=True):
+            np.testing.assert_allclose(
+                array.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance, err_msg=name
+            )
+        check_c(compiled, feeds, found)
+
+
+def parameters(random: np.random.Generator, shape: tuple[int, ...], dtype: type) -> tuple[Array, Array]:
+    scale = (random.uniform(0.1, 0.9, shape) + 0.0123).astype(np.float32)
+    return scale, random.integers(0, 2, shape).astype(dtype)
+
+
+GRANULARITIES = [((), {}), ((3,), {"axis": 1}), ((4,), {"axis": -1}), ((2, 2, 4), {"axis": 1, "block_size": 2})]
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["computed", "constant"])
+def test_all_types_and_granularities(constant: bool):
+    random, forms = np.random.default_rng(1), Forms()
+    for dtype in TYPES:
+        low, high = -2 if np.dtype(dtype).name[0] == "i" else 0, 2
+        for shape, attributes in GRANULARITIES:
+            real = (random.standard_normal((2, 3, 4)) * 8).astype(np.float32)
+            scale, zero = parameters(random, shape, dtype)
+            forms.add("QuantizeLinear", real, scale, zero, dtype=dtype, constant=constant, **attributes)
+            codes = random.integers(low, high, (2, 3, 4)).astype(dtype)
+            forms.add("DequantizeLinear", codes, scale, zero, dtype=np.float32, constant=constant, **attributes)
+    forms.check()
+
+
+def test_types_by_attribute():
+    random, forms = np.random.default_rng(2), Forms()
+    real = (random.standard_normal((3, 4)) * 8).astype(np.float32)
+    scale = np.asarray(0.31, np.float32)
+    forms.add("QuantizeLinear", real, scale, dtype=np.uint8, constant=False)
+    for dtype in (np.uint16, ml_dtypes.int4):
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        forms.add("QuantizeLinear", real, scale, dtype=dtype, constant=True, output_dtype=number)
+    codes = random.integers(-128, 128, (3, 4)).astype(np.int8)
+    for half in (np.float16, ml_dtypes.bfloat16):
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(half))
+        forms.add("DequantizeLinear", codes, scale, dtype=half, constant=True, output_dtype=number)
+        forms.add("DequantizeLinear", codes, scale.astype(half), dtype=half, constant=False)
+        forms.add(
+            "DequantizeLinear",
+            codes,
+            scale.astype(half),
+            dtype=np.float32,
+            constant=True,
+            output_dtype=TensorProto.FLOAT,
+        )
+    forms.check(1e-2)
+
+
+def test_saturation_and_strange_numbers():
+    net = Net(opset=25)
+    net.input("x", 6)
+    net.input("s")
+    for dtype in TYPES:
+        zero = onnx.numpy_helper.from_array(np.asarray(1).astype(dtype), f"z{np.dtype(dtype).name}")
+        net.constants.append(zero)
+        net.output(net.op("QuantizeLinear", "x", "s", zero.name), dtype=dtype)
+    feeds = {"x": np.array([np.inf, -np.inf, 1e30, -1e30, np.nan, 0.0], np.float32), "s": np.float32(0.5)}
+    compiled = compile_model(net.model())
+    found = interpret(compiled.graph, feeds)
+    limits = [(e.dtype.limits, found[e.name].tolist()) for e in compiled.program.outputs]
+    assert [y[:4] for _, y in limits] == [[high, low, high, low] for (low, high), _ in limits]
+    check_c(compiled, feeds, found)
+
+
+def test_dynamic_quantization():
+    forms = Forms()
+    for scale in (1.0, 30.0):
+        x = (np.random.default_rng(4).standard_normal((3, 4)) * scale + scale).astype(np.float32)
+        names = forms.net.ops("DynamicQuantizeLinear", forms.operand(x, False), outs=[f"{o}{scale}" for o in "qsz"])
+        for name, dtype in zip(names, (np.uint8, np.float32, np.uint8), strict=True):
+            forms.net.output(name, dtype=dtype)
+    forms.check()
+
+
+ZERO_POINTS = [
+    ((3, 5), (5, 4), (), ()),
+    ((3, 5), (5, 4), (3,), (4,)),
+    ((2, 3, 5), (2, 5, 4), (2, 3, 1), (2, 1, 4)),
+    ((2, 3, 5), (5, 4), (), (1, 4)),
+]
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["computed", "constant"])
+def test_integer_matrix_products_with_any_zero_points(constant: bool):
+    random, forms = np.random.default_rng(5), Forms()
+    wanted = []
+    for types in ((np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)):
+        for shapes in ZERO_POINTS:
+            a, b, a_zero, b_zero = (
+                random.integers(0, 100, shape).astype(dtype) for shape, dtype in zip(shapes, types * 2, strict=True)
+            )
+            names = [forms.operand(array, constant and i > 1) for i, array in enumerate((a, b, a_zero, b_zero))]
+            forms.net.output(forms.net.op("MatMulInteger", *names, out=f"y{len(wanted)}"), dtype=np.int32)
+            column = a_zero[:, None] if a_zero.ndim == 1 else a_zero
+            wanted.append((a.astype(int) - column) @ (b.astype(int) - b_zero))
+            forms.net.output(forms.net.op("MatMulInteger", *names[:2], out=f"plain{len(wanted)}"), dtype=np.int32)
+            wanted.append(a.astype(int) @ b.astype(int))
+    forms.check(wanted=wanted)
+
+
+def test_quantized_matrix_product_of_computed_parameters():
+    random, forms = np.random.default_rng(6), Forms()
+    wanted = []
+    for dtype in (np.int8, np.uint8):
+        a, b = (random.integers(0, 100, shape).astype(dtype) for shape in ((2, 3, 5), (2, 5, 4)))
+        scales = [np.asarray(s, np.float32) for s in (0.013, 0.021, 1.7)]
+        zeros = [np.asarray(z, dtype) for z in (3, 5, 7)]
+        operands = (a, scales[0], zeros[0], b, scales[1], zeros[1], scales[2], zeros[2])
+        names = [forms.operand(array, False) for array in operands]
+        forms.net.output(forms.net.op("QLinearMatMul", *names, out=f"y{len(wanted)}"), dtype=dtype)
+        exact = ((a.astype(int) - 3) @ (b.astype(int) - 5)) * float(scales[0]) * float(scales[1]) / float(scales[2])
+        wanted.append(np.clip(np.rint(exact) + 7, np.iinfo(dtype).min, np.iinfo(dtype).max))
+    forms.check(wanted=wanted)
+
+
+def test_weights_in_blocks_are_constants_of_float():
+    net = Net(opset=21)
+    net.input("x", 2, 8)
+    random = np.random.default_rng(7)
+    names = []
+    for name, array in (
+        ("w", random.integers(-8, 8, (8, 3)).astype(ml_dtypes.int4)),
+        ("s", random.uniform(0.1, 1, (2, 3)).astype(np.float32)),
+    ):
+        net.constants.append(onnx.numpy_helper.from_array(array, name))
+        names.append(name)
+    weights = net.op("DequantizeLinear", *names, axis=0, block_size=4)
+    net.output(net.op("MatMul", "x", weights))
+    assert operators(optimized(net.model())) == ["dense"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [((3,), {"axis": 7}), ((3,), {"axis": 0}), ((2, 2), {"axis": 1}), ((2, 3), {"axis": 1, "block_size": 3})],
+)
+@pytest.mark.parametrize("constant", [False, True], ids=["computed", "constant"])
+def test_scales_that_do_not_fit_are_refused(shape: tuple[int, ...], attributes: dict[str, int], constant: bool):
+    net = Net(opset=21)
+    net.input("x", 4, 5)
+    scale = net.const(np.ones(shape)) if constant else net.input("s", *shape)
+    net.output(net.op("QuantizeLinear", "x", scale, **attributes), dtype=np.uint8, shape=(4, 5))
+    with pytest.raises(McugenError):
+        imported(net.plain_model())
