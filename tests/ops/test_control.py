@@ -368,7 +368,7 @@ def test_a_loop_over_constants_is_a_constant():
     assert operators(check(net).graph) == ["add"]
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8, np.int64])
+@pytest.mark.parametrize("dtype", [np.float64, np.int32, np.int8, np.uint8, np.int64])
 def test_element_types(dtype: type):
     net, n = Net(), Net()
     net.input("x", 5, dtype=dtype)
