@@ -24,7 +24,7 @@ from mcugen.errors import McugenError, UsageError
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.lir.printer import print_program
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.plugins import load_plugin
 from mcugen.report.accuracy import compare
 from mcugen.report.figures import Report, measured, require_fit
@@ -63,6 +63,7 @@ Json = Annotated[
     str,
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
+Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
 PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
 
 
@@ -84,6 +85,7 @@ def compile_command(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
@@ -92,7 +94,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin), trace)
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize), trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -115,13 +117,14 @@ def report(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize))
     samples = _samples(compiled, data, pixel_scale)
     count = len(samples.inputs)
     with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
@@ -148,12 +151,13 @@ def run(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize))
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
@@ -168,6 +172,7 @@ def inspect(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
     json_: Json = "",
@@ -175,7 +180,7 @@ def inspect(
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = compile_model(model, board, _options("", dim, bind, state, plugin))
+    compiled = compile_model(model, board, _options("", dim, bind, state, plugin, optimize))
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
@@ -231,6 +236,7 @@ def _options(
     bind: list[str] | None,
     state: list[str] | None,
     plugins: list[Path] | None,
+    optimize: str,
 ) -> CompileOptions:
     bound = {}
     for text in dims or []:
@@ -238,7 +244,7 @@ def _options(
         if not key or not size.isdecimal() or not int(size):
             raise UsageError("--dim must read NAME=SIZE with a positive size", f"'{text}'", "e.g. --dim batch=1")
         bound[key] = int(size)
-    return CompileOptions(name, bound, _bound(bind or []), _states(state or []), tuple(plugins or ()))
+    return CompileOptions(name, bound, _bound(bind or []), _states(state or []), tuple(plugins or ()), optimize)
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:

@@ -32,7 +32,7 @@ from mcugen.lir.place import place
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import Program
 from mcugen.lir.verify_plan import verify_plan
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
 from mcugen.plugins import load_plugin
@@ -115,9 +115,10 @@ def _run_pass(pass_: Pass, graph: Graph) -> None:
         raise VerificationError(f"pass {pass_.__name__} must end", f"{rounds} rounds", "report this as a bug of mcugen")
 
 
-def build_program(graph: Graph, board: Board, states: Mapping[str, str] | None = None) -> Program:
+def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Program:
     """Lowers an optimized graph for a board and plans its memory."""
-    program = lower(graph, board.features, states)
+    options = options or CompileOptions()
+    program = lower(graph, board.features, options.states, options.optimize)
     plan_memory(program)
     verify_plan(program)
     return program
@@ -201,6 +202,8 @@ def compile_model(
 ) -> CompiledModel:
     """Compiles an ONNX model for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
+    if options.optimize not in GOALS:
+        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
     target = board if isinstance(board, Board) else load_board(board)
     for plugin in options.plugins:
         load_plugin(plugin)
@@ -209,7 +212,7 @@ def compile_model(
     graph = import_model(proto, name, options.dims, options.bound)
     check_states(graph, options.states)
     optimize(graph, trace)
-    program = build_program(graph, target, options.states)
+    program = build_program(graph, target, options)
     place(program, target)
     figures = describe(program, target, sha256, count_parameters(graph))
     provenance = Provenance(file, sha256, target.name, options.describe())

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+GOALS = ("balanced", "speed", "ram", "flash")
+"""What generated code may be made for, where it has a choice."""
+
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -18,6 +21,7 @@ class CompileOptions:
     `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
+    `optimize` is one of GOALS.
     """
 
     name: str = ""
@@ -25,6 +29,7 @@ class CompileOptions:
     bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str | Path, ...] = ()
+    optimize: str = GOALS[0]
 
     def describe(self) -> str:
         """The options that shape the generated code, for its banner."""
@@ -32,4 +37,5 @@ class CompileOptions:
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
+        parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

@@ -234,6 +234,10 @@ def test_usage_2_of_dim(mcugen: Callable[..., Done], model: Path, dim: str):
     assert_failed(mcugen("inspect", model, "--dim", dim), 2, r"--dim")
 
 
+def test_usage_2_of_optimize(mcugen: Callable[..., Done], model: Path):
+    assert_failed(mcugen("inspect", model, "--optimize", "size"), 2, "one of: balanced, speed, ram, flash")
+
+
 def test_usage_2_of_a_foreign_folder(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
     assert_failed(mcugen("compile", model, "-b", "host", "-o", tmp_path), 2, "only if mcugen wrote it")
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier, tensor_name
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
@@ -156,6 +156,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     )
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
+    env.filters["literal"] = c_param
     return env
 
 
@@ -376,6 +377,24 @@ def _locals(renderer: _Renderer) -> list[dict[str, object]]:
     ]
 
 
+class _Closeness(NamedTuple):
+    """How the self-test compares elements of a type: as `real` numbers, got by the function `read` if there is one."""
+
+    name: str
+    ctype: str
+    real: str
+    read: str
+    tolerance: str
+
+
+def _closeness(dtype: DType, tolerance: float) -> _Closeness:
+    """A half may also fall on the neighbour of the golden value."""
+    if not dtype.is_half:
+        return _Closeness(dtype.c, dtype.c, dtype.c, "", c_float(tolerance))
+    name, step = ("half", 2.0**-10) if dtype is DType.FLOAT16 else ("bfloat16", 2.0**-7)
+    return _Closeness(name, dtype.c, "float", f"mcugen_{name}_to_float", c_float(tolerance + step))
+
+
 def _sample_context(
     program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], sample: Sample
 ) -> dict[str, object]:
@@ -385,7 +404,8 @@ def _sample_context(
                 "accessor": port.accessor,
                 "ctype": e.dtype.c,
                 "count": e.buffer.count,
-                "is_float": e.dtype.is_float,
+                "is_float": e.dtype.is_float or e.dtype.is_half,
+                "close": _closeness(e.dtype, sample.tolerance),
                 "rows": list(c_rows(arrays[e.name].reshape(-1).astype(e.dtype.numpy))) or ["0,"],
             }
             for e, port in zip(endpoints, ports, strict=True)
@@ -398,6 +418,5 @@ def _sample_context(
     return {
         **sides,
         "uses_math": any(_MATH.search(str(tensor["rows"])) for side in sides.values() for tensor in side),
-        "tolerance": c_float(sample.tolerance),
         "steps": sample.steps,
     }

@@ -412,21 +412,6 @@ def _import_compress(node: OnnxNode) -> list[Value]:
     return [emit_taken(node, x, place, node.constant("chosen", chosen.astype(np.int64)))]
 
 
-@onnx_operator(
-    "ArrayFeatureExtractor",
-    domain="ai.onnx.ml",
-    kernels=(
-        "gather",
-        "copy",
-    ),
-)
-def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
-    """Features of the last axis; a vector is one row."""
-    x, indices = node.input(0), require_integers(node, 1)
-    x = reshaped(node, x, (1, *x.type.shape)[-max(x.type.rank, 2) :])
-    return [emit_taken(node, x, x.type.rank - 1, reshaped(node, indices, (indices.type.count,), "flat"))]
-
-
 @onnx_operator("ReverseSequence", kernels=("reverse_sequence",), keeps_halves=True)
 def _import_reverse_sequence(node: OnnxNode) -> list[Value]:
     batch, times = node.attr("batch_axis", 1), node.attr("time_axis", 0)
