@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution of one or two spatial dimensions, grouped and depthwise."""
+"""Convolution: fast kernels for one or two spatial dimensions and constant weights, a direct one for the rest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.operator import IntegerForm, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, TensorType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Param
+from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.matmul import (
     BLOCK,
     emit_rows,
@@ -26,7 +26,7 @@ from mcugen.ops.matmul import (
     integer_weights,
     interleave,
 )
-from mcugen.ops.movement import reshaped, to_channels_last
+from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
 from mcugen.ops.spatial import Spatial, Window
@@ -42,6 +42,18 @@ def _is_single_row(op: object, sig: Signature) -> bool:
     """one output pixel that reads one input pixel"""
     assert isinstance(op, Conv)
     return op.groups == 1 and op.reads_pixels(sig) and sig.output.count == sig.output.shape[-1]
+
+
+def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
+    """Channels last, without bias: float by BLAS, integers exactly."""
+    kernel, depth = w.shape[1:-1], w.shape[-1]
+    patches = window.patches(x, kernel, 0)
+    space = patches.shape[: x.ndim - 1]
+    rows = patches.reshape(math.prod(space), groups, -1).transpose(1, 0, 2)
+    # patches end in [C, *kernel]: bring the weights to that order
+    columns = np.moveaxis(w, -1, 1).reshape(groups, len(w) // groups, depth * math.prod(kernel)).transpose(0, 2, 1)
+    product = rows @ columns if x.dtype.kind == "f" else exact_product(rows, columns)
+    return product.transpose(1, 0, 2).reshape(*space, len(w))
 
 
 @dataclass(frozen=True)
@@ -84,26 +96,13 @@ class Conv(Spatial):
         x, w = (a if self.is_channels_last else a.transpose(perm) for a in arrays[:2])
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         quant = sig.input(0).quant
-        y = self._correlate(x if quant is None else x.astype(np.int64) - quant.zero_point, w) + bias
+        centered = x if quant is None else x.astype(np.int64) - quant.zero_point
+        y = correlate(self.window, self.groups, centered, w) + bias
         if quant is not None:
             y = finish(y, sig, self.clamp)
         elif self.clamp is not None:
-            y = np.clip(y, *self.clamp).astype(np.float32)
+            y = np.clip(y, *self.clamp).astype(x.dtype)
         return (y if self.is_channels_last else y.transpose(np.argsort(perm)),)
-
-    def _correlate(self, x: Array, w: Array) -> Array:
-        kernel, depth = w.shape[1:-1], w.shape[-1]
-        patches = self.window.patches(x, kernel, 0)
-        space = patches.shape[: x.ndim - 1]
-        rows = patches.reshape(math.prod(space), self.groups, -1).transpose(1, 0, 2)
-        # patches end in [C, *kernel]: bring the weights to that order
-        columns = np.moveaxis(w, -1, 1).reshape(self.groups, len(w) // self.groups, depth * math.prod(kernel))
-        product = (
-            rows @ columns.transpose(0, 2, 1)
-            if x.dtype.kind == "f"
-            else exact_product(rows, columns.transpose(0, 2, 1))
-        )
-        return product.transpose(1, 0, 2).reshape(*space, len(w))
 
     def macs(self, sig: Signature) -> int:
         """outputs · kernel · channels of a group."""
@@ -211,27 +210,152 @@ def _may_overwrite_input(params: dict[str, Param]) -> bool:
     return all(min(oy * p["stride_h"] + reach, p["in_h"]) * p["in_w"] >= (oy + 1) * p["out_w"] for oy in rows)
 
 
+# --------------------------------------------------------------------------------------------------- direct
+
+
+@dataclass(frozen=True)
+class DirectConv(Conv):
+    """The same in any number of spatial dimensions, float32 or float64, channels first; weights may be computed."""
+
+    mnemonic: ClassVar[str] = "direct_conv"
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Written for channels-first tensors."""
+        return False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The element type of the input."""
+        (out,) = super().infer(*inputs)
+        assert inputs[0] is not None
+        return (replace(out, dtype=inputs[0].dtype),)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Stays as it is."""
+        return None
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """None."""
+        return None
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Any type of float."""
+        dtype = node.output.type.dtype
+        params: dict[str, Param] = {}
+        code: dict[str, object] = {"acc_t": dtype.c, "y_t": dtype.c, "integer": False, "clamp": bool(self.clamp)}
+        if self.clamp:
+            params |= {"low": real_param(self.clamp[0], dtype), "high": real_param(self.clamp[1], dtype)}
+        emit_direct(node, builder, self, ("x", "w", "bias"), params, code)
+
+
+@dataclass(frozen=True)
+class IntegerConv(Spatial):
+    """y = Σ (x − x_zero)(w − w_zero), int32 (ONNX ConvInteger): channels first; padding adds nothing.
+
+    Inputs x, w, x_zero (one element), w_zero (one element, or one an output channel).
+    """
+
+    mnemonic: ClassVar[str] = "integer_conv"
+    groups: int = 1
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Written for channels-first tensors."""
+        return False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """As the float convolution, int32."""
+        (out,) = DirectConv(self.window, groups=self.groups).infer(*inputs[:2])
+        return (replace(out, dtype=DType.INT32),)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Stays as it is."""
+        return None
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Exact; sums wrap."""
+        x, w, x_zero, w_zero = (a.astype(np.int64) for a in arrays)
+        x, w = x - x_zero.reshape(-1)[0], w - w_zero.reshape(-1, *[1] * (w.ndim - 1))
+        perm = to_channels_last(x.ndim)
+        y = correlate(self.window, self.groups, x.transpose(perm), w.transpose(perm))
+        return (y.transpose(np.argsort(perm)).astype(np.int32),)
+
+    def macs(self, sig: Signature) -> int:
+        """outputs · kernel · channels of a group."""
+        return sig.output.count * math.prod(sig.input(1).shape[1:])
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """32-bit sums."""
+        params: dict[str, Param] = {"w_zero_step": int(node.input(3).type.count > 1)}
+        code: dict[str, object] = {"acc_t": "uint32_t", "y_t": "int32_t", "integer": True, "clamp": False}
+        emit_direct(node, builder, self, ("x", "w", "x_zero", "w_zero"), params, code)
+
+
+def emit_direct(
+    node: Node,
+    builder: Builder,
+    op: DirectConv | IntegerConv,
+    roles: Sequence[str],
+    params: dict[str, Param],
+    code: dict[str, object],
+) -> None:
+    """Emits the direct kernel; `roles` name the inputs."""
+    x, w, y = node.input(0).type, node.input(1).type, node.output.type
+    kernel = w.shape[2:]
+    operands = [(role, Access.IN, builder.buffer(v)) for role, v in zip(roles, node.inputs, strict=False) if v]
+    params |= {
+        "batch": x.shape[0],
+        "groups": op.groups,
+        "group_in": w.shape[1],
+        "group_out": y.shape[1] // op.groups,
+        "x_plane": math.prod(x.shape[2:]),
+        "taps": math.prod(kernel),
+    }
+    params |= op.window.walk(x.shape[2:], y.shape[2:], kernel)
+    code |= {"rank": len(kernel), "x_t": x.dtype.c, "w_t": w.dtype.c, "bias": "bias" in [o[0] for o in operands]}
+    operands.append(("y", Access.OUT, builder.buffer(node.output)))
+    variant = f"{len(kernel)}d_{x.dtype.tag}" + (f"_{w.dtype.tag}" if w.dtype is not x.dtype else "")
+    builder.emit(node, "conv_direct", operands, params, code=code, variant=variant)
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
 @onnx_operator("Conv")
 def _import_conv(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
-    node.require_dtype(x, DType.FLOAT32)
-    if x.type.rank not in (3, 4):
-        raise Refusal("Conv: one or two spatial axes are supported", f"{x.type.rank - 2}", "split the convolution")
-    kernel = w.type.shape[2:]
-    if tuple(node.attr("kernel_shape", kernel)) != kernel:
-        found = f"kernel_shape {node.attr('kernel_shape', kernel)}, weights {w.type.shape}"
-        raise Refusal("Conv: kernel_shape must be that of the weights", found, "repair the model")
-    if not _is_fixed(w):
-        found = f"'{w.name}' is computed by the model"
-        raise Refusal("Conv: weights must be constant, so that they can lie in flash", found, "fold it before export")
-    op = Conv(Window.of(node, x.type.shape[2:], kernel), groups=int(node.attr("group", 1)))
+    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
+    node.require_dtype(w, x.type.dtype)
+    window, groups = conv_window(node), int(node.attr("group", 1))
+    inputs = [node.input(i) for i in range(3) if i < 2 or node.has(i)]
+    if x.type.rank > 4 or x.type.dtype is DType.FLOAT64 or not _is_fixed(w):
+        return [node.emit(DirectConv(window, groups=groups), *inputs)]
+    op = Conv(window, groups=groups)
     if not node.has(2):
         return [node.emit(op, x, w)]
     bias = node.input(2)
     if _is_fixed(bias):
         return [node.emit(op, x, w, bias)]
-    column = reshaped(node, bias, (1, bias.type.count, *[1] * len(kernel)))
+    column = reshaped(node, bias, (1, bias.type.count, *[1] * (x.type.rank - 2)))
     return [node.emit(Binary("Add"), node.emit(op, x, w, suffix="product"), column)]
+
+
+def conv_window(node: OnnxNode) -> Window:
+    """The window of a convolution, whose kernel is that of the weights."""
+    x, w = node.input(0).type, node.input(1).type
+    kernel = w.shape[2:]
+    if x.rank < 3 or x.rank != w.rank:
+        found = f"{x.shape} by {w.shape}"
+        raise ModelError(f"{node.op_type}: tensors must have spatial axes", found, "repair the model")
+    if tuple(node.attr("kernel_shape", None) or kernel) != kernel:
+        found = f"kernel_shape {node.attr('kernel_shape', kernel)}, weights {w.shape}"
+        raise Refusal(f"{node.op_type}: kernel_shape must be that of the weights", found, "repair the model")
+    return Window.of(node, x.shape[2:], kernel)
+
+
+def has_fast_kernel(node: OnnxNode) -> bool:
+    """Whether the kernels with constant weights may take a convolution: one or two spatial axes."""
+    return node.input(0).type.rank in (3, 4) and _is_fixed(node.input(1))
 
 
 def _is_fixed(value: Value) -> bool:

@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling over one or two spatial dimensions: maximum and average."""
+"""Pooling: fast kernels for one or two spatial dimensions, a direct one for the rest; and unpooling."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.movement import inverse, to_channels_last
+from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import Spatial, Window
+from mcugen.ops.spatial import Spatial, Window, check_reach
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,148 @@ class AveragePool(Pool):
         builder.emit(node, kernel, operands, params, code=code, variant=variant)
 
 
+# --------------------------------------------------------------------------------------------------- direct
+
+
+@dataclass(frozen=True)
+class DirectPool(Pool):
+    """A pool in any number of spatial dimensions and any element type, channels first.
+
+    `function` is max, average or lp: (Σ |x|^p)^(1/p). Averages divide by the taps in the input widened by `counted`.
+    With `order` the second output holds the position of each maximum in x, as if x were flat: rows first ("row"),
+    or, within each channel, the first spatial axis first ("column").
+    """
+
+    function: str = field(default="", repr=False)
+    counted: tuple[Shape, Shape] = ((), ())
+    p: float = 2.0
+    order: str = ""
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return f"direct_{self.function}_pool"
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Written for channels-first tensors."""
+        return False
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """Stays as it is."""
+        return None
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The values; and the positions, if wanted."""
+        (out,) = super().infer(*inputs)
+        return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """On patches [N, *out, C, taps]."""
+        x = arrays[0].transpose(to_channels_last(arrays[0].ndim))
+        inside = self._patches(np.ones(x.shape, np.bool_))
+        patches = self._patches(x)
+        results = [self._reduced(sig, patches, inside)]
+        if self.order:
+            at = self._patches(self._positions(sig.input(0).shape).transpose(to_channels_last(x.ndim)))
+            best = (inside & (patches == results[0][..., None])).argmax(-1)
+            results.append(np.take_along_axis(at, best[..., None], -1)[..., 0])
+        return tuple(r.transpose(inverse(to_channels_last(x.ndim))) for r in results)
+
+    def _patches(self, x: Array) -> Array:
+        """0 where there is no element."""
+        patches = self.window.patches(x, self.kernel, 0)
+        return patches.reshape(*patches.shape[: x.ndim], -1)
+
+    def _reduced(self, sig: Signature, patches: Array, inside: Array) -> Array:
+        result: Array
+        if self.function == "max":
+            lowest = -np.inf if patches.dtype.kind == "f" else np.iinfo(patches.dtype).min
+            result = np.where(inside, patches, patches.dtype.type(lowest)).max(-1)
+        elif self.function == "lp":
+            power = patches.dtype.type(self.p)
+            result = (np.abs(patches) ** power).sum(-1) ** (1 / power)
+        else:
+            count: Array = np.ones((), patches.dtype)
+            for factor in self._taps(sig.input(0).shape[2:], *self.counted):
+                count = count[..., None] * factor
+            result = patches.sum(-1) / count[..., None].astype(patches.dtype)
+        return result
+
+    def _positions(self, shape: Shape) -> Array:
+        """Of each element of a tensor."""
+        index = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
+        if self.order == "row":
+            return index
+        planes = (*shape[:2], *shape[:1:-1])
+        return index.reshape(planes).transpose(0, 1, *range(len(shape) - 1, 1, -1))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Bounds are found once a window and axis."""
+        x, y = node.input(0).type, node.outputs[0].type
+        space, rank = x.shape[2:], len(self.kernel)
+        params: dict[str, Param] = {"planes": math.prod(x.shape[:2]), "x_plane": math.prod(space)}
+        params |= self.window.walk(space, y.shape[2:], self.kernel)
+        operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.outputs[0]))]
+        widens = any(self.counted[0] + self.counted[1])
+        if self.function == "average" and widens:
+            for a, (n, b, e) in enumerate(zip(space, *self.counted, strict=True)):
+                params |= {f"counted_before{a}": b, f"counted_end{a}": n + e}
+        if self.order:
+            strides = dense_strides(space) if self.order == "row" else dense_strides(space[::-1])[::-1]
+            params |= {f"step{a}": stride for a, stride in enumerate(strides)}
+            operands.append(("indices", Access.OUT, builder.buffer(node.outputs[1])))
+        general = self.function == "lp" and self.p not in (1, 2)
+        if general:
+            params |= {"power": real_param(self.p, x.dtype), "root": real_param(1 / self.p, x.dtype)}
+        code: dict[str, object] = {
+            "rank": rank,
+            "function": self.function,
+            "t": x.dtype.c,
+            "f": "" if x.dtype is DType.FLOAT64 else "f",
+            "widens": widens,
+            "indices": bool(self.order),
+            "p_norm": 0 if general else int(self.p),
+        }
+        builder.emit(node, "pool_direct", operands, params, code=code, variant=f"{self.function}_{rank}d_{x.dtype.tag}")
+
+
+@dataclass(frozen=True)
+class Unpool(Operator):
+    """y = zeros, but for y[indices[i]] = x[i], as if both were flat; indices outside are ignored."""
+
+    mnemonic: ClassVar[str] = "unpool"
+    shape: Shape = ()
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The shape."""
+        x, indices = inputs
+        assert x is not None and indices is not None
+        if indices.shape != x.shape or min(self.shape) < 1:
+            found = f"{x.shape} at {indices.shape} in {self.shape}"
+            raise ModelError("unpool: every element must have an index", found, "repair the model")
+        return (TensorType(self.shape, x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The last of equal indices counts."""
+        x, at = (a.reshape(-1) for a in arrays)
+        y = np.zeros(math.prod(self.shape), x.dtype)
+        valid = (at >= 0) & (at < y.size)
+        y[at[valid]] = x[valid]
+        return (y.reshape(self.shape),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Zeros first."""
+        x, y = node.input(0).type, node.output.type
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("indices", Access.IN, builder.buffer(node.input(1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        params: dict[str, Param] = {"count": x.count, "size": y.count}
+        builder.emit(node, "unpool", operands, params, variant=x.dtype.tag)
+
+
 # --------------------------------------------------------------------------------------------------- import
 
 
@@ -229,14 +373,12 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
     """Space, kernel, window, declared padding at the end."""
     x = node.input(0).type
     kernel = tuple(node.attr("kernel_shape", ()))
-    if x.rank not in (3, 4):
-        raise Refusal(f"{node.op_type}: one or two spatial axes are supported", f"{x.rank - 2}", "split it")
     space = x.shape[2:]
-    if len(kernel) != len(space) or min(kernel) < 1:
+    if not space or len(kernel) != len(space) or min(kernel) < 1:
         raise ModelError(f"{node.op_type}: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
     window, declared = _window(node, space, kernel)
     pool = Pool(window, kernel=kernel)
-    if min(window.output(space, kernel)) < 1 or min(window.before + window.after) < 0:
+    if min(window.output(space, kernel)) < 1:
         raise ModelError(f"{node.op_type}: the kernel must fit the input", f"{kernel} on {space}", "repair the model")
     none = (0,) * len(kernel)
     if min(int(c.min()) for c in pool._taps(space, none, none)) < 1:
@@ -247,29 +389,117 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
 
 @onnx_operator("MaxPool")
 def _import_max_pool(node: OnnxNode) -> list[Value]:
-    if len(node.outputs) > 1 and node.outputs[1]:
-        raise Refusal("MaxPool: only the values are computed", "the output of indices is used", "avoid MaxUnpool")
-    node.require_dtype(node.input(0), *_MAX_TYPES)
+    x = node.input(0)
+    node.require_dtype(x, *_MAX_TYPES, DType.FLOAT64)
     _, kernel, window, _ = _geometry(node)
-    return [node.emit(MaxPool(window, kernel=kernel), node.input(0))]
+    if len(node.outputs) > 1 and node.outputs[1]:
+        order = "column" if node.attr("storage_order", 0) else "row"
+        op = DirectPool(window, kernel=kernel, function="max", order=order)
+        return list(node.graph.add(op, [x], (node.name or node.outputs[0],), names=node.outputs[:2]).outputs)
+    if len(kernel) > 2 or x.type.dtype is DType.FLOAT64:
+        return [node.emit(DirectPool(window, kernel=kernel, function="max"), x)]
+    return [node.emit(MaxPool(window, kernel=kernel), x)]
 
 
 @onnx_operator("AveragePool")
 def _import_average_pool(node: OnnxNode) -> list[Value]:
-    node.require_dtype(node.input(0), DType.FLOAT32)
+    x = node.input(0)
+    node.require_dtype(x, *_FLOATS)
     space, kernel, window, declared = _geometry(node)
-    if kernel == space and not any(window.before + window.after) and max(window.dilations) == 1:
-        return [emit_reduce(node, node.input(0), "mean", range(2, node.input(0).type.rank))]
+    plain = x.type.dtype is DType.FLOAT32
+    if kernel == space and not any(window.before + window.after) and max(window.dilations) == 1 and plain:
+        return [emit_reduce(node, x, "mean", range(2, x.type.rank))]
     none = (0,) * len(kernel)
     counted = (window.before, declared) if node.attr("count_include_pad", 0) else (none, none)
-    return [node.emit(AveragePool(window, False, kernel, *counted), node.input(0))]
+    if len(kernel) > 2 or not plain:
+        return [node.emit(DirectPool(window, kernel=kernel, function="average", counted=counted), x)]
+    return [node.emit(AveragePool(window, False, kernel, *counted), x)]
 
 
-@onnx_operator("GlobalAveragePool", "GlobalMaxPool")
+@onnx_operator("LpPool")
+def _import_lp_pool(node: OnnxNode) -> list[Value]:
+    node.require_dtype(node.input(0), *_FLOATS)
+    _, kernel, window, _ = _geometry(node)
+    return [node.emit(DirectPool(window, kernel=kernel, function="lp", p=_order(node)), node.input(0))]
+
+
+def _order(node: OnnxNode) -> float:
+    """The p of an Lp norm."""
+    p = float(node.attr("p", 2))
+    if not 0 < p < math.inf:
+        raise ModelError(f"{node.op_type}: p must be positive", f"{p}", "repair the model")
+    return p
+
+
+@onnx_operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def _import_global_pool(node: OnnxNode) -> list[Value]:
     """A reduction of all spatial axes."""
     x = node.input(0)
     if x.type.rank < 3:
         raise ModelError(f"{node.op_type}: the input must have spatial axes", f"rank {x.type.rank}", "repair the model")
-    function = "mean" if node.op_type == "GlobalAveragePool" else "max"
-    return [emit_reduce(node, x, function, range(2, x.type.rank))]
+    if x.type.dtype is not DType.FLOAT64 and node.op_type != "GlobalLpPool":
+        function = "mean" if node.op_type == "GlobalAveragePool" else "max"
+        return [emit_reduce(node, x, function, range(2, x.type.rank))]
+    node.require_dtype(x, *_FLOATS)
+    function = {"GlobalAveragePool": "average", "GlobalMaxPool": "max", "GlobalLpPool": "lp"}[node.op_type]
+    kernel, none = x.type.shape[2:], (0,) * (x.type.rank - 2)
+    window = Window((1,) * len(kernel), none, none, (1,) * len(kernel))
+    op = DirectPool(window, kernel=kernel, function=function, counted=(none, none), p=_order(node))
+    return [node.emit(op, x)]
+
+
+@onnx_operator("MaxUnpool")
+def _import_max_unpool(node: OnnxNode) -> list[Value]:
+    """Indices refer to the shape that the pool's attributes give; a larger output is padded with zeros."""
+    x = node.input(0)
+    node.require_dtype(x, *_FLOATS)
+    node.require_dtype(node.input(1), DType.INT64)
+    space = x.type.shape[2:]
+    kernel = tuple(node.attr("kernel_shape", ()))
+    if not space or len(kernel) != len(space):
+        raise ModelError("MaxUnpool: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
+    w = Window.of(node, space, kernel)
+    rows = zip(space, kernel, w.strides, w.before, w.after, strict=True)
+    shape = (*x.type.shape[:2], *((n - 1) * s + k - b - a for n, k, s, b, a in rows))
+    values = node.emit(Unpool(shape), x, node.input(1), suffix="placed" if node.has(2) else "")
+    if not node.has(2):
+        return [values]
+    declared = node.declared[0] if node.declared else None
+    known = declared is not None and node.input(2).data is None
+    wanted = declared.shape if known and declared is not None else tuple(node.ints("output_shape", 2) or ())
+    more = tuple(w - n for w, n in zip(wanted, shape, strict=True))
+    kept = tuple(min(w, n) for w, n in zip(wanted, shape, strict=True))
+    if min(wanted) < 1:
+        raise ModelError("MaxUnpool: the output must not be empty", f"{wanted}", "repair the model")
+    none = (0,) * len(shape)
+    part = node.emit(Slice(none, kept, (1,) * len(shape)), values, suffix="part")
+    return [node.emit(Pad(none, tuple(max(m, 0) for m in more)), part)]
+
+
+@onnx_operator("LRN")
+def _import_lrn(node: OnnxNode) -> list[Value]:
+    """x / (bias + alpha · mean of x² over neighbouring channels)^beta: the mean is a pool with channels as its rows."""
+    x = node.input(0)
+    node.require_dtype(x, *_FLOATS)
+    size = int(node.attr("size", 1))
+    if x.type.rank < 2 or size < 1:
+        raise ModelError("LRN: there must be channels to sum over", f"{size} of {x.type.shape}", "repair the model")
+    check_reach(node, (size,))
+    batch, channels = x.type.shape[:2]
+    rows = node.emit(Reshape((batch, 1, channels, math.prod(x.type.shape[2:]))), x, suffix="rows")
+    squares = node.emit(Binary("Mul"), rows, rows, suffix="squares")
+    pads = (((size - 1) // 2, 0), (size // 2, 0))
+    window = Window((1, 1), *pads, (1, 1))
+    plain = x.type.dtype is DType.FLOAT32
+    pool = AveragePool(window, False, (size, 1), *pads)
+    direct = DirectPool(window, kernel=(size, 1), function="average", counted=pads)
+    mean = node.emit(pool if plain else direct, squares, suffix="mean")
+
+    def scalar(key: str, default: float) -> Value:
+        return node.constant(key, np.asarray(node.attr(key, default), x.type.dtype.numpy))
+
+    scaled = node.emit(Binary("Mul"), mean, scalar("alpha", 1e-4), suffix="scaled")
+    base = node.emit(Binary("Add"), scaled, scalar("bias", 1.0), suffix="base")
+    divisor = node.emit(Binary("Pow"), base, scalar("beta", 0.75), suffix="divisor")
+    quotient = node.emit(Binary("Div"), rows, divisor, suffix="quotient")
+    return [node.emit(Reshape(x.type.shape), quotient)]

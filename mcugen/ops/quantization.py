@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from mcugen.errors import ModelError
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.ops.conv import IntegerConv, conv_window, has_fast_kernel
 from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import dequantize
@@ -315,20 +317,35 @@ def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> V
     """An operand of ConvInteger or MatMulInteger as reals: x − zero_point, exact in float32."""
     value = node.input(index)
     unit = node.constant(f"{suffix}one", np.ones((), np.float32))
-    zero = (
-        node.input(zero_at)
-        if node.has(zero_at)
-        else node.constant(f"{suffix}zero", np.zeros((), value.type.dtype.numpy))
-    )
-    if zero.type.count == 1:
-        operand = replace(node, inputs=(value, unit, reshaped(node, zero, (), f"{suffix}zero")))
-        return emit_dequantize(operand, value, 1, suffix)
-    column = reshaped(node, zero, (zero.type.count, *(1,) * (value.type.rank - 1)), f"{suffix}zero")
-    real, shift = _as_real(node, value, suffix), _as_real(node, column, f"{suffix}zero")
-    return emit_elementwise(node, Binary("Sub"), real, shift, suffix=suffix)
+    absent = np.zeros((), value.type.dtype.numpy)
+    zero = node.input(zero_at) if node.has(zero_at) else node.constant(f"{suffix}zero", absent)
+    operand = replace(node, inputs=(value, unit, reshaped(node, zero, (), f"{suffix}zero")))
+    return emit_dequantize(operand, value, 1, suffix)
 
 
-@onnx_operator("ConvInteger", "MatMulInteger")
+@onnx_operator("ConvInteger")
+def _import_conv_integer(node: OnnxNode) -> list[Value]:
+    """Constant weights with constant zero points, one a tensor, go the way of MatMulInteger."""
+    given = [node.input(i) for i in (2, 3) if node.has(i)]
+    if has_fast_kernel(node) and all(z.is_constant and z.type.count == 1 for z in given):
+        return list(_import_integer_product(node))
+    node.require_dtype(node.input(0), DType.INT8, DType.UINT8)
+    node.require_dtype(node.input(1), DType.INT8, DType.UINT8)
+    channels = node.input(1).type.shape[0]
+    zeros = [
+        node.input(i) if node.has(i) else node.constant(f"zero{i}", np.zeros(1, node.input(i - 2).type.dtype.numpy))
+        for i in (2, 3)
+    ]
+    counts = [z.type.count for z in zeros]
+    if counts[0] != 1 or counts[1] not in (1, channels):
+        raise ModelError(
+            "ConvInteger: zero points must be one a tensor, or one an output channel", f"{counts}", "repair the model"
+        )
+    op = IntegerConv(conv_window(node), groups=int(node.attr("group", 1)))
+    return [node.emit(op, node.input(0), node.input(1), *zeros)]
+
+
+@onnx_operator("MatMulInteger")
 def _import_integer_product(node: OnnxNode) -> list[Value]:
     """y = Σ (x − zx)(w − zw), int32: the float operator at scale 1, then a cast; convert_qdq makes it integer.
 

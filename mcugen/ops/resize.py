@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resize: nearest neighbour and linear interpolation along any axes."""
+"""Resize along any axes: nearest neighbour, linear, and other interpolations as tables of weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,9 +15,11 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.conversion import Cast
 from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.movement import Movement, Permuted, dense_strides, normalize_axis, to_channels_last
+from mcugen.ops.movement import Movement, Pad, Permuted, axis_walk, dense_strides, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import Unary
 
 
 def _changes_space(rank: int, changed: Sequence[int]) -> bool:
@@ -251,12 +253,113 @@ class ResizeLinear(Operator):
         ]
 
 
+# -------------------------------------------------------------------------------------------------- weights
+
+
+@dataclass(frozen=True)
+class Resample(Operator):
+    """Along one axis y[j] = Σ_k weights[j][k] · x[start[j] + k]: any interpolation axis by axis."""
+
+    mnemonic: ClassVar[str] = "resample"
+    axis: int = 0
+    start: tuple[int, ...] = ()
+    weights: tuple[tuple[float, ...], ...] = ()
+
+    def attributes(self) -> str:
+        """The resized axis."""
+        return f"axis {self.axis} to {len(self.start)} by {len(self.weights[0])} taps"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """As long as the table."""
+        (x,) = inputs
+        assert x is not None
+        shape = (*x.shape[: self.axis], len(self.start), *x.shape[self.axis + 1 :])
+        return (TensorType(shape, x.dtype, layout=x.layout),)
+
+    def _table(self, dtype: DType) -> Array:
+        return np.asarray(self.weights, dtype.numpy)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """A product with a banded matrix."""
+        x, table = arrays[0], self._table(sig.output.dtype)
+        matrix = np.zeros((len(self.start), x.shape[self.axis]), table.dtype)
+        at = np.asarray(self.start)[:, None] + np.arange(table.shape[1])
+        np.put_along_axis(matrix, at, table, 1)
+        return (np.moveaxis(np.tensordot(matrix, x, (1, self.axis)), 0, self.axis),)
+
+    def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
+        """The axis follows."""
+        return replace(self, axis=perm.index(self.axis)), (perm,)
+
+    def macs(self, sig: Signature) -> int:
+        """outputs · taps."""
+        return sig.output.count * len(self.weights[0])
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """[outer][axis][inner]."""
+        x, y = node.input(0).type, node.output.type
+        params = axis_walk(x.shape, self.axis) | {"out": len(self.start), "taps": len(self.weights[0])}
+        name = node.output.name
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("start", Access.IN, builder.const(f"{name}.start", _index_table(self.start))),
+            ("w", Access.IN, builder.const(f"{name}.weights", self._table(y.dtype).reshape(-1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        builder.emit(node, "resample", operands, params, code={"t": y.dtype.c}, variant=y.dtype.tag)
+
+
+def _triangle(distance: Array) -> Array:
+    """Linear interpolation."""
+    found: Array = np.maximum(1 - np.abs(distance), 0)
+    return found
+
+
+def _keys(a: float) -> Callable[[Array], Array]:
+    """Cubic convolution (Keys) with the slope `a` at distance 1."""
+
+    def weight(distance: Array) -> Array:
+        d = np.abs(distance)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+    return weight
+
+
+def resampled_axis(
+    axis: int, positions: Array, size: int, weight: Callable[[Array], Array], reach: int, shrink: float, inside: bool
+) -> Resample:
+    """The table for output positions in an input of `size` elements, whose ends are repeated beyond.
+
+    `weight` is the function of the distance, 0 from `reach` on; `shrink` < 1 widens it (antialiasing). `inside`:
+    elements beyond the ends count nothing.
+    """
+    radius = int(np.ceil(reach / shrink))
+    at = np.floor(positions).astype(np.int64)[:, None] + np.arange(1 - radius, radius + 1)
+    table = weight((at - positions[:, None]) * shrink)
+    if inside:
+        table = np.where((at >= 0) & (at < size), table, 0.0)
+    if inside or shrink < 1:
+        total = table.sum(1, keepdims=True)
+        table = table / np.where(total == 0, 1.0, total)
+    at = np.clip(at, 0, size - 1)
+    taps = int((at.max(1) - at.min(1)).max()) + 1
+    start = np.minimum(at.min(1), size - taps)
+    packed = np.zeros((len(at), taps))
+    np.add.at(packed, (np.arange(len(at))[:, None], at - start[:, None]), table)
+    return Resample(axis, tuple(start.tolist()), tuple(map(tuple, packed.tolist())))
+
+
 # --------------------------------------------------------------------------------------------------- import
+
+_LONGEST = 2**24
+"""Elements of an axis beyond which a resized tensor is refused."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis to resize: elements before and after, and the ratio that the model gives.
+    """One axis to resize: elements before and after, the ratio that the model gives, and what part is wanted.
 
     The methods give the positions of the outputs in the input, rounded where onnxruntime rounds: at halves and
     whole numbers that decides which neighbour is nearest.
@@ -265,6 +368,7 @@ class Axis:
     size: int
     out: int
     scale: float
+    roi: tuple[float, float] = (0.0, 1.0)
 
     def half_pixel(self) -> Array:
         """(i + ½) / scale − ½ in float32."""
@@ -276,9 +380,11 @@ class Axis:
         return self.half_pixel() if self.out > 1 else np.zeros(1, np.float32)
 
     def align_corners(self) -> Array:
-        """First onto first, last onto last."""
-        span, steps = np.float32(self.size - 1), np.float32(max(self.out - 1, 1))
-        return np.arange(self.out, dtype=np.float32) * span / steps
+        """First onto first, last onto last of a length that a scale may make fractional."""
+        length = self.size * self.scale
+        steps = (self.out if abs(length - self.out) < 1e-3 else length) - 1
+        at = np.arange(self.out, dtype=np.float32) * np.float32(self.size - 1)
+        return at / np.float32(steps) if self.out > 1 else at
 
     def asymmetric(self) -> Array:
         """i / scale in float32."""
@@ -291,6 +397,13 @@ class Axis:
         offset = np.float32(self.size) / np.float32(2) * (one - adjustment)
         return (float(offset) + (np.arange(self.out) + 0.5) / float(scale) - 0.5).astype(np.float32)
 
+    def tf_crop_and_resize(self) -> Array:
+        """From the start to the end of the region of interest; a single output reads its middle."""
+        (start, end), span = map(np.float32, self.roi), np.float32(self.size - 1)
+        if self.out == 1:
+            return np.float32(0.5) * (start + end) * np.full(1, span)
+        return start * span + np.arange(self.out, dtype=np.float32) * ((end - start) * span / np.float32(self.out - 1))
+
 
 _COORDINATES: dict[str, Callable[[Axis], Array]] = {
     "half_pixel": Axis.half_pixel,
@@ -298,6 +411,7 @@ _COORDINATES: dict[str, Callable[[Axis], Array]] = {
     "align_corners": Axis.align_corners,
     "asymmetric": Axis.asymmetric,
     "half_pixel_symmetric": Axis.half_pixel_symmetric,
+    "tf_crop_and_resize": Axis.tf_crop_and_resize,
 }
 
 _HALF = 0.5 + 1e-6
@@ -314,26 +428,54 @@ _ROUNDING: dict[str, Callable[[Array], Array]] = {
 def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
     """The axes named by the model, with sizes or scales."""
     shape = node.input(0).type.shape
-    scales_at, sizes_at = (1, 3) if node.op_type == "Upsample" else (2, 3)
     axes = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
-    if node.has(sizes_at) and node.const(sizes_at, "sizes").size:
-        policy = node.attr("keep_aspect_ratio_policy", "stretch")
-        _refuse_unless(node, policy == "stretch", "keep_aspect_ratio_policy must be 'stretch'", policy)
-        sizes = [int(n) for n in node.const(sizes_at, "sizes")]
-        return {a: Axis(shape[a], n, n / shape[a]) for a, n in zip(axes, sizes, strict=True)}
-    scales = node.param("scales", scales_at)
-    _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
-    assert scales is not None
-    factors = [np.float32(s) for s in scales]
-    return {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in zip(axes, factors, strict=True)}
+    found = _by_sizes(node, axes) if node.op_type == "Resize" else None
+    if found is None:
+        scales = node.param("scales", 1 if node.op_type == "Upsample" or node.opset < 11 else 2)
+        _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
+        assert scales is not None
+        factors = [np.float32(s) for s in scales]
+        rows = zip(axes, factors, strict=True)
+        found = {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
+    sizes = [axis.out for axis in found.values()]
+    _refuse_unless(node, 0 < min(sizes) <= max(sizes) <= _LONGEST, "sizes must be 1 to 2^24", f"{sizes}")
+    if node.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize":
+        return found
+    roi = [float(v) for v in node.const(1, "the region of interest").reshape(-1)]
+    count = len(axes)
+    _refuse_unless(node, len(roi) == 2 * count and bool(np.isfinite(roi).all()), "roi must bound each axis", f"{roi}")
+    return {a: replace(found[a], roi=(roi[i], roi[count + i])) for i, a in enumerate(axes)}
+
+
+def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, Axis] | None:
+    """Sizes are an input, or else follow from the declared shape of the result."""
+    if not node.has(3):
+        return None
+    shape, policy = node.input(0).type.shape, node.attr("keep_aspect_ratio_policy", "stretch")
+    declared = node.declared[0] if node.declared else None
+    if declared is not None and node.input(3).data is None and policy == "stretch":
+        sizes = [declared.shape[a] for a in axes]
+    else:
+        sizes = [int(n) for n in node.const(3, "sizes")]
+    if not sizes:
+        return None
+    ratios = {a: n / shape[a] for a, n in zip(axes, sizes, strict=True)}
+    if policy == "stretch":
+        return {a: Axis(shape[a], n, ratios[a]) for a, n in zip(axes, sizes, strict=True)}
+    _refuse_unless(node, policy in _POLICIES, "keep_aspect_ratio_policy must be known", str(policy))
+    scale = _POLICIES[policy](ratios.values())
+    return {a: Axis(shape[a], int(scale * shape[a] + 0.5), scale) for a in axes}
+
+
+_POLICIES: dict[str, Callable[[Iterable[float]], float]] = {"not_larger": min, "not_smaller": max}
 
 
 def _refuse_unless(node: OnnxNode, condition: bool, rule: str, found: str) -> None:
     if not condition:
-        raise Refusal(f"{node.op_type}: {rule}", f"{found}", "export with nearest or linear interpolation")
+        raise Refusal(f"{node.op_type}: {rule}", f"{found}", "repair the model")
 
 
-def _choice(node: OnnxNode, key: str, default: str, choices: Sequence[str]) -> str:
+def _choice(node: OnnxNode, key: str, default: str, choices: Iterable[str]) -> str:
     found = str(node.attr(key, default))
     _refuse_unless(node, found in choices, f"{key} must be one of {', '.join(choices)}", f"'{found}'")
     return found
@@ -341,42 +483,90 @@ def _choice(node: OnnxNode, key: str, default: str, choices: Sequence[str]) -> s
 
 @onnx_operator("Resize", "Upsample")
 def _import_resize(node: OnnxNode) -> list[Value]:
-    old = node.op_type == "Upsample"
-    mode = _choice(node, "mode", "nearest", ("nearest", "linear"))
-    transform = _choice(
-        node, "coordinate_transformation_mode", "asymmetric" if old else "half_pixel", tuple(_COORDINATES)
-    )
-    rounding = _choice(node, "nearest_mode", "floor" if old else "round_prefer_floor", tuple(_ROUNDING))
-    _refuse_unless(node, not node.attr("antialias", 0), "antialias must be 0", "antialias=1")
+    old = node.op_type == "Upsample" or node.opset < 11
+    x = node.input(0)
+    mode = _choice(node, "mode", "nearest", ("nearest", "linear", "cubic"))
+    transform = _choice(node, "coordinate_transformation_mode", "asymmetric" if old else "half_pixel", _COORDINATES)
+    rounding = _choice(node, "nearest_mode", "floor" if old else "round_prefer_floor", _ROUNDING)
     axes = _resized_axes(node)
-    _refuse_unless(node, min(a.out for a in axes.values()) > 0, "the output must not be empty", "a size of 0")
     positions = {number: _COORDINATES[transform](axis) for number, axis in axes.items()}
+    before, after = [0] * x.type.rank, [0] * x.type.rank
+    value = float(node.attr("extrapolation_value", 0.0))
+    if transform == "tf_crop_and_resize":
+        for number, at in positions.items():
+            inside = np.flatnonzero((at >= 0) & (at <= axes[number].size - 1))
+            if not inside.size:
+                shape = tuple(axes[a].out if a in axes else n for a, n in enumerate(x.type.shape))
+                return [node.constant("outside", np.full(shape, value).astype(x.type.dtype.numpy))]
+            before[number], after[number] = int(inside[0]), len(at) - 1 - int(inside[-1])
+            positions[number] = at[inside[0] : inside[-1] + 1]
+    padded = any(before + after)
+    result = _interpolated(node, mode, axes, positions, _ROUNDING[rounding], "inside" if padded else "")
+    return [node.emit(Pad(tuple(before), tuple(after), value), result) if padded else result]
+
+
+def _interpolated(
+    node: OnnxNode,
+    mode: str,
+    axes: dict[int, Axis],
+    positions: dict[int, Array],
+    rounding: Callable[[Array], Array],
+    suffix: str,
+) -> Value:
+    """Integers are interpolated as floats and rounded."""
+    x = node.input(0)
     if mode == "nearest":
-        return [_emit_nearest(node, positions, _ROUNDING[rounding])]
-    return [_emit_linear(node, positions)]
+        return _emit_nearest(node, positions, rounding, suffix)
+    if x.type.dtype.is_integer:
+        real = _interpolated_reals(node, node.emit(Cast(DType.FLOAT32), x, suffix="real"), mode, axes, positions, "sum")
+        rounded = node.emit(Unary("Round"), real, suffix="rounded")
+        return node.emit(Cast(x.type.dtype), rounded, suffix=suffix)
+    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
+    return _interpolated_reals(node, x, mode, axes, positions, suffix)
 
 
-def _emit_nearest(node: OnnxNode, positions: dict[int, Array], rounding: Callable[[Array], Array]) -> Value:
+def _interpolated_reals(
+    node: OnnxNode, x: Value, mode: str, axes: dict[int, Axis], positions: dict[int, Array], suffix: str
+) -> Value:
+    antialias, inside = bool(node.attr("antialias", 0)), bool(node.attr("exclude_outside", 0))
+    if mode == "linear" and not antialias and x.type.dtype is DType.FLOAT32:
+        return _emit_linear(node, x, positions, suffix)
+    weight, reach = (_triangle, 1) if mode == "linear" else (_keys(float(node.attr("cubic_coeff_a", -0.75))), 2)
+    steps = []
+    for number, at in positions.items():
+        size = axes[number].size
+        if np.array_equal(at, np.arange(size)):
+            continue
+        shrink = min(axes[number].scale, 1.0) if antialias else 1.0
+        steps.append(resampled_axis(number, at.astype(np.float64), size, weight, reach, shrink, inside))
+    # what shrinks comes first: less is left for the others
+    steps.sort(key=lambda op: len(op.start) / axes[op.axis].size)
+    for index, op in enumerate(steps):
+        x = node.emit(op, x, suffix=suffix if index == len(steps) - 1 else f"axis{op.axis}")
+    return x
+
+
+def _emit_nearest(
+    node: OnnxNode, positions: dict[int, Array], rounding: Callable[[Array], Array], suffix: str
+) -> Value:
     x = node.input(0)
     indices: list[tuple[int, ...] | None] = [None] * x.type.rank
     for axis, at in positions.items():
         size = x.type.shape[axis]
         row = tuple(int(i) for i in np.clip(rounding(at.astype(np.float64)), 0, size - 1))
         indices[axis] = None if row == tuple(range(size)) else row
-    return node.emit(ResizeNearest(tuple(indices)), x)
+    return node.emit(ResizeNearest(tuple(indices)), x, suffix=suffix)
 
 
-def _emit_linear(node: OnnxNode, positions: dict[int, Array]) -> Value:
+def _emit_linear(node: OnnxNode, x: Value, positions: dict[int, Array], suffix: str) -> Value:
     """Two axes an operator."""
-    x = node.input(0)
-    node.require_dtype(x, DType.FLOAT32)
     changed = {a: Taps.at(at, x.type.shape[a]) for a, at in positions.items()}
     changed = {a: taps for a, taps in changed.items() if not _is_identity(taps, x.type.shape[a])}
     order = sorted(changed)
     for start in range(0, len(order), 2):
         pair = order[start : start + 2]
         taps = tuple(changed[a] if a in pair else None for a in range(x.type.rank))
-        x = node.emit(ResizeLinear(taps), x, suffix="" if start + 2 >= len(order) else f"axes{start}")
+        x = node.emit(ResizeLinear(taps), x, suffix=suffix if start + 2 >= len(order) else f"axes{start}")
     return x
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +12,21 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.types import Array, Shape, TensorType
+from mcugen.lir.program import Param
 from mcugen.ops.movement import to_channels_last
 from mcugen.ops.onnx_node import OnnxNode
+
+_FARTHEST = 2**24
+"""Strides, dilations and paddings beyond it are refused: positions must fit 32 bits."""
+
+
+def check_reach(node: OnnxNode, entries: Sequence[int]) -> None:
+    """ModelError where a stride, dilation or padding is negative or absurdly large."""
+    if entries and not 0 <= min(entries) <= max(entries) < _FARTHEST:
+        found = f"{min(entries)} to {max(entries)}"
+        raise ModelError(
+            f"{node.op_type}: strides, dilations and pads must lie in 0 to 2^24 - 1", found, "repair the model"
+        )
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,17 @@ class Window:
         steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
         return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
 
+    def walk(self, space: Shape, out: Shape, kernel: Shape) -> dict[str, Param]:
+        """Kernel parameters of a channels-first loop over any number of axes; see kernels/window.j2."""
+        params: dict[str, Param] = {}
+        for a, k in enumerate(kernel):
+            params |= {f"in{a}": space[a], f"out{a}": out[a], f"k{a}": k}
+            params |= {f"stride{a}": self.strides[a], f"pad{a}": self.before[a], f"dilation{a}": self.dilations[a]}
+        for a in range(len(kernel) - 1):
+            params |= {f"x_pitch{a}": math.prod(space[a + 1 :]), f"y_pitch{a}": math.prod(out[a + 1 :])}
+            params[f"w_pitch{a}"] = math.prod(kernel[a + 1 :])
+        return params
+
     @staticmethod
     def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
         """From the attributes strides, pads, auto_pad and dilations."""
@@ -50,6 +76,7 @@ class Window:
         dilations = tuple(node.attr("dilations", None) or (1,) * rank)
         pads = tuple(node.attr("pads", None) or (0,) * 2 * rank)
         auto = node.attr("auto_pad", "NOTSET")
+        check_reach(node, (*strides, *dilations, *pads))
         if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or min(strides + dilations) < 1:
             raise ModelError(f"{node.op_type}: attributes must have one entry an axis", node.name, "repair the model")
         if auto not in ("SAME_UPPER", "SAME_LOWER"):

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposed convolution, and Col2Im: its sum without the product."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.ops.movement import Reshape
+from mcugen.ops.onnx_node import OnnxNode, onnx_operator
+from mcugen.ops.pointwise import Range
+from mcugen.ops.spatial import Window, check_reach
+
+
+@dataclass(frozen=True)
+class Scatter(Operator):
+    """Base: input position i and tap k meet at output position i · stride − pad + k · dilation, where that exists.
+
+    `space` are the output's spatial sizes. Channels first.
+    """
+
+    window: Window
+    space: Shape = ()
+
+    def _check_reach(self, x: Shape, kernel: Shape) -> None:
+        """Positions must fit 32 bits."""
+        w = self.window
+        rows = zip(x, kernel, w.strides, w.dilations, w.before, strict=True)
+        farthest = max(((n - 1) * s + (k - 1) * d + b for n, k, s, d, b in rows), default=0)
+        if farthest >= 2**31 or min((*self.space, *x, *kernel), default=1) < 1:
+            found = f"{kernel} on {x} to {self.space}"
+            raise ModelError(f"{self.name}: the sizes must be positive and fit 32 bits", found, "repair the model")
+
+    def _spread(self, parts: dict[tuple[int, ...], Array], kernel: Shape) -> Array:
+        """Sums the parts [N, C, *x space] of all taps where they belong."""
+        first = next(iter(parts.values()))
+        w = self.window
+        rows = list(zip(first.shape[2:], kernel, w.strides, w.dilations, strict=True))
+        sizes = [(n - 1) * s + (k - 1) * d + 1 for n, k, s, d in rows]
+        whole = [max(size, b + out) for size, b, out in zip(sizes, w.before, self.space, strict=True)]
+        y = np.zeros((*first.shape[:2], *whole), first.dtype)
+        for tap, part in parts.items():
+            at = [slice(k * d, k * d + (n - 1) * s + 1, s) for k, (n, _, s, d) in zip(tap, rows, strict=True)]
+            y[(slice(None), slice(None), *at)] += part
+        kept = [slice(b, b + out) for b, out in zip(w.before, self.space, strict=True)]
+        return y[(slice(None), slice(None), *kept)]
+
+    def _emit(
+        self,
+        node: Node,
+        builder: Builder,
+        roles: Sequence[str],
+        space: Shape,
+        kernel: Shape,
+        params: dict[str, Param],
+        code: dict[str, object],
+    ) -> None:
+        y = node.output.type
+        operands: list[tuple[str, Access, Buffer]] = [
+            (role, Access.IN, builder.buffer(v)) for role, v in zip(roles, node.inputs, strict=False) if v is not None
+        ]
+        code |= {"rank": len(kernel), "t": y.dtype.c, "bias": "bias" in [o[0] for o in operands]}
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        params |= {"x_plane": math.prod(space), "y_plane": math.prod(self.space), "taps": math.prod(kernel)}
+        params |= self.window.walk(space, self.space, kernel)
+        builder.emit(node, "conv_transpose", operands, params, code=code, variant=f"{len(kernel)}d_{y.dtype.tag}")
+
+
+@dataclass(frozen=True)
+class ConvTranspose(Scatter):
+    """The gradient of a convolution, clamped: x [N, C, *space], w [C, O/groups, *kernel], optional bias [O]."""
+
+    mnemonic: ClassVar[str] = "conv_transpose"
+    groups: int = 1
+    clamp: Range | None = None
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """O channels of the given space."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        bias = inputs[2] if len(inputs) > 2 else None
+        channels = w.shape[1] * self.groups
+        fits = x.rank == w.rank == len(self.space) + 2 and self.groups > 0 and x.shape[1] % self.groups == 0
+        if not fits or x.shape[1] != w.shape[0] or (bias is not None and bias.shape != (channels,)):
+            found = f"{x.shape} by {w.shape} in {self.groups} groups"
+            raise ModelError("conv_transpose: channels must match the weights", found, "repair the model")
+        self._check_reach(x.shape[2:], w.shape[2:])
+        return (TensorType((x.shape[0], channels, *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """A product of channels for each tap."""
+        x, w = arrays[:2]
+        kernel = w.shape[2:]
+        grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
+        filters = w.reshape(self.groups, -1, *w.shape[1:])
+        parts: dict[tuple[int, ...], Array] = {}
+        for tap in itertools.product(*map(range, kernel)):
+            index: tuple[Any, ...] = (slice(None), slice(None), slice(None), *tap)
+            part = np.einsum("ngc...,gco->ngo...", grouped, filters[index])
+            parts[tap] = part.reshape(x.shape[0], -1, *x.shape[2:])
+        y = self._spread(parts, kernel)
+        if len(arrays) > 2:
+            y = y + arrays[2].reshape(-1, *[1] * len(kernel))
+        return (y if self.clamp is None else np.clip(y, *self.clamp).astype(x.dtype),)
+
+    def macs(self, sig: Signature) -> int:
+        """inputs · kernel · channels of a group."""
+        return sig.input(0).count * math.prod(sig.input(1).shape[1:])
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """After the sum."""
+        return None if self.clamp else replace(self, clamp=(low, high))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Row by row."""
+        x, w = node.input(0).type, node.input(1).type
+        params: dict[str, Param] = {
+            "batch": x.shape[0],
+            "groups": self.groups,
+            "group_in": w.shape[0] // self.groups,
+            "group_out": w.shape[1],
+        }
+        if self.clamp:
+            params |= {"low": real_param(self.clamp[0], x.dtype), "high": real_param(self.clamp[1], x.dtype)}
+        code: dict[str, object] = {"columns": False, "clamp": bool(self.clamp)}
+        self._emit(node, builder, ("x", "w", "bias"), x.shape[2:], w.shape[2:], params, code)
+
+
+@dataclass(frozen=True)
+class FoldColumns(Scatter):
+    """Sums overlapping blocks: x [N, C, taps, positions] → y [N, C, *space]; what im2col spreads, added up."""
+
+    mnemonic: ClassVar[str] = "fold_columns"
+    kernel: Shape = ()
+
+    @property
+    def _positions(self) -> Shape:
+        """How many blocks lie along each axis of the padded image."""
+        return self.window.output(self.space, self.kernel)
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The image."""
+        (x,) = inputs
+        assert x is not None
+        positions = self._positions
+        self._check_reach(positions, self.kernel)
+        if x.shape[2:] != (math.prod(self.kernel), math.prod(positions)):
+            found = f"{x.shape[2:]}, not ({math.prod(self.kernel)}, {math.prod(positions)})"
+            raise ModelError("fold_columns: blocks and positions must match the input", found, "repair the model")
+        return (TensorType((*x.shape[:2], *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Tap by tap."""
+        (x,) = arrays
+        positions = self._positions
+        taps = itertools.product(*map(range, self.kernel))
+        parts = {tap: x[:, :, i].reshape(*x.shape[:2], *positions) for i, tap in enumerate(taps)}
+        return (self._spread(parts, self.kernel),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """The loops of the transposed convolution."""
+        x = node.input(0).type
+        params: dict[str, Param] = {"batch": x.shape[0], "groups": x.shape[1], "group_in": 1, "group_out": 1}
+        code: dict[str, object] = {"columns": True, "clamp": False}
+        self._emit(node, builder, ("x",), self._positions, self.kernel, params, code)
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
+    found = tuple(int(v) for v in node.attr(key, None) or (default,) * rank)
+    if len(found) != rank:
+        raise ModelError(f"{node.op_type}: {key} must have one entry an axis", f"{found}", "repair the model")
+    check_reach(node, found)
+    return found
+
+
+@onnx_operator("ConvTranspose")
+def _import_conv_transpose(node: OnnxNode) -> list[Value]:
+    x, w = node.input(0), node.input(1)
+    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
+    node.require_dtype(w, x.type.dtype)
+    rank = x.type.rank - 2
+    kernel, space = w.type.shape[2:], x.type.shape[2:]
+    if rank < 1 or w.type.rank != x.type.rank or tuple(node.attr("kernel_shape", None) or kernel) != kernel:
+        found = f"{x.type.shape} by {w.type.shape}, kernel_shape {node.attr('kernel_shape', None)}"
+        raise ModelError("ConvTranspose: the kernel must be that of the weights", found, "repair the model")
+    strides, dilations = _row(node, "strides", rank, 1), _row(node, "dilations", rank, 1)
+    if min(strides + dilations) < 1:
+        raise ModelError("ConvTranspose: strides and dilations must be positive", f"{strides}", "repair the model")
+    more, pads = _row(node, "output_padding", rank, 0), _row(node, "pads", 2 * rank, 0)
+    full = [
+        s * (n - 1) + o + d * (k - 1) + 1 for n, k, s, d, o in zip(space, kernel, strides, dilations, more, strict=True)
+    ]
+    auto = node.attr("auto_pad", "NOTSET")
+    wanted = node.attr("output_shape", None)
+    if wanted or auto in ("SAME_UPPER", "SAME_LOWER"):
+        # exporters also write batch and channels
+        out = (
+            tuple(int(v) for v in wanted[-rank:])
+            if wanted
+            else tuple(n * s for n, s in zip(space, strides, strict=True))
+        )
+        total = [max(f - o, 0) for f, o in zip(full, out, strict=True)]
+        before = tuple(t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total)
+    else:
+        before = (0,) * rank if auto == "VALID" else pads[:rank]
+        after = (0,) * rank if auto == "VALID" else pads[rank:]
+        out = tuple(f - b - a for f, b, a in zip(full, before, after, strict=True))
+    window = Window(strides, before, (0,) * rank, dilations)
+    op = ConvTranspose(window, out, int(node.attr("group", 1)))
+    return [node.emit(op, *(node.input(i) for i in range(3) if i < 2 or node.has(i)))]
+
+
+@onnx_operator("Col2Im")
+def _import_col2im(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
+    kernel = tuple(node.ints("block_shape", 2) or ())
+    declared = node.declared[0] if node.declared else None
+    known = declared is not None and node.input(1).data is None
+    space = declared.shape[2:] if known and declared is not None else tuple(node.ints("image_shape", 1) or ())
+    rank, taps = len(kernel), math.prod(kernel)
+    if not kernel or min(kernel) < 1 or len(space) != rank or x.type.rank != 3 or x.type.shape[1] % taps:
+        found = f"{x.type.shape}, blocks {kernel}, image {space}"
+        raise ModelError("Col2Im: the input must hold blocks of the image", found, "repair the model")
+    strides, dilations = _row(node, "strides", rank, 1), _row(node, "dilations", rank, 1)
+    pads = _row(node, "pads", 2 * rank, 0)
+    if min(strides + dilations) < 1:
+        raise ModelError("Col2Im: strides and dilations must be positive", f"{strides}", "repair the model")
+    batch, rows, positions = x.type.shape
+    apart = node.emit(Reshape((batch, rows // taps, taps, positions)), x, suffix="blocks")
+    return [node.emit(FoldColumns(Window(strides, pads[:rank], pads[rank:], dilations), space, kernel), apart)]

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling of regions of interest, which are computed: RoiAlign and MaxRoiPool."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, Layout, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Param, real_param
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+_MOST_SAMPLES = 1024
+"""Samples along one side of a bin, where the region's size decides: a bound for regions that make no sense."""
+
+
+@dataclass(frozen=True)
+class RoiAlign(Operator):
+    """y[r, c, i, j] = average or maximum of x[batch[r], c] at samples within bin (i, j) of region r.
+
+    Inputs x [N, C, H, W], rois [R, 4] as x1, y1, x2, y2, batch [R]. Between elements x is interpolated linearly; of a
+    maximum it is the largest of the four weighted neighbours, as in ONNX. `samples` a side and bin; 0: one an element.
+    A batch outside N is the nearest one inside.
+    """
+
+    mnemonic: ClassVar[str] = "roi_align"
+    height: int = 1
+    width: int = 1
+    samples: int = 0
+    scale: float = 1.0
+    half_pixel: bool = True
+    takes_max: bool = False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """One image of bins a region and channel."""
+        x, rois, batch = inputs
+        assert x is not None and rois is not None and batch is not None
+        if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
+            found = f"{x.shape}, {rois.shape}, {batch.shape}"
+            raise ModelError("roi_align: regions must be four numbers and a batch index", found, "repair the model")
+        shape = (rois.shape[0], x.shape[1], self.height, self.width)
+        return (TensorType(shape, x.dtype, layout=Layout.CHANNELS_FIRST),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Region by region."""
+        x, rois, batch = arrays
+        y = np.zeros(sig.output.shape, x.dtype)
+        for r, (roi, image) in enumerate(zip(rois.astype(x.dtype), batch, strict=True)):
+            plane = x[min(max(int(image), 0), len(x) - 1)]
+            rows = self._samples(roi[1], roi[3], self.height, x.shape[2])
+            columns = self._samples(roi[0], roi[2], self.width, x.shape[3])
+            for i, j in np.ndindex(self.height, self.width):
+                y[r, :, i, j] = self._bin(plane, rows[i], columns[j])
+        return (y,)
+
+    def _samples(self, start: Array, end: Array, bins: int, size: int) -> list[list[tuple[int, int, Array]]]:
+        """For each bin, (index, next index, weight of the next) of the samples; (−1, −1, 0) outside."""
+        real = start.dtype.type
+        offset, scale = real(0.5 if self.half_pixel else 0.0), real(self.scale)
+        first, length = start * scale - offset, (end * scale - offset) - (start * scale - offset)
+        if not self.half_pixel:
+            length = length if length > 1 else real(1)
+        each = length / real(bins)
+        count = self.samples
+        if not count:
+            wanted = np.ceil(each)
+            count = 0 if np.isnan(wanted) else int(np.clip(wanted, 0, _MOST_SAMPLES))
+        return [
+            [
+                _neighbours(first + real(i) * each + (real(s) + real(0.5)) * each / real(count), size)
+                for s in range(count)
+            ]
+            for i in range(bins)
+        ]
+
+    def _bin(self, plane: Array, rows: list[tuple[int, int, Array]], columns: list[tuple[int, int, Array]]) -> Array:
+        total = np.zeros(len(plane), plane.dtype)
+        started = False
+        for top, bottom, v in rows:
+            for left, right, u in columns:
+                outside = top < 0 or left < 0
+                parts = [
+                    plane[:, top, left] * ((1 - v) * (1 - u)),
+                    plane[:, top, right] * ((1 - v) * u),
+                    plane[:, bottom, left] * (v * (1 - u)),
+                    plane[:, bottom, right] * (v * u),
+                ]
+                if not self.takes_max:
+                    total += 0 if outside else parts[0] + parts[1] + parts[2] + parts[3]
+                    continue
+                value = np.zeros_like(total) if outside else np.max(parts, 0)
+                total, started = (np.maximum(total, value) if started else value), True
+        return total if self.takes_max else total / plane.dtype.type(max(len(rows) * len(columns), 1))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Sample by sample."""
+        x = node.input(0).type
+        params: dict[str, Param] = {"batch": x.shape[0], "channels": x.shape[1], "in0": x.shape[2], "in1": x.shape[3]}
+        params |= {"rois": node.output.type.shape[0], "out0": self.height, "out1": self.width}
+        params |= {"samples": self.samples, "most": _MOST_SAMPLES, "scale": real_param(self.scale, x.dtype)}
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("rois", Access.IN, builder.buffer(node.input(1))),
+            ("images", Access.IN, builder.buffer(node.input(2))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        code: dict[str, object] = {
+            "t": x.dtype.c,
+            "f": "" if x.dtype is DType.FLOAT64 else "f",
+            "half_pixel": self.half_pixel,
+            "max": self.takes_max,
+        }
+        variant = f"{'max' if self.takes_max else 'average'}_{x.dtype.tag}"
+        builder.emit(node, "roi_align", operands, params, code=code, variant=variant)
+
+
+def _neighbours(at: Array, size: int) -> tuple[int, int, Array]:
+    """The elements below and above a position, and the weight of that above."""
+    if not (at >= -1 and at <= size):
+        return -1, -1, at * 0
+    at = np.maximum(at, 0)
+    low = min(int(at), size - 1)
+    if low == size - 1:
+        return low, low, at * 0
+    return low, low + 1, at - at.dtype.type(low)
+
+
+@dataclass(frozen=True)
+class MaxRoiPool(Operator):
+    """y[r, c, i, j] = largest element of x[batch, c] in bin (i, j) of region r; 0 where the bin is empty.
+
+    Inputs x [N, C, H, W], rois [R, 5] as batch, x1, y1, x2, y2, scaled and rounded. A batch outside N is the nearest
+    one inside.
+    """
+
+    mnemonic: ClassVar[str] = "max_roi_pool"
+    height: int = 1
+    width: int = 1
+    scale: float = 1.0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """One image of bins a region and channel."""
+        x, rois = inputs
+        assert x is not None and rois is not None
+        if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5:
+            raise ModelError("max_roi_pool: regions must be five numbers", f"{x.shape}, {rois.shape}", "repair it")
+        shape = (rois.shape[0], x.shape[1], self.height, self.width)
+        return (TensorType(shape, x.dtype, layout=Layout.CHANNELS_FIRST),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Region by region."""
+        x, rois = arrays
+        y = np.zeros(sig.output.shape, x.dtype)
+        for r, roi in enumerate(rois):
+            plane = x[_whole(roi[0], 0, len(x) - 1)]
+            rows = self._bins(roi[2], roi[4], self.height, x.shape[2])
+            columns = self._bins(roi[1], roi[3], self.width, x.shape[3])
+            for i, j in np.ndindex(self.height, self.width):
+                part = plane[:, slice(*rows[i]), slice(*columns[j])]
+                y[r, :, i, j] = part.max((1, 2)) if part.size else 0
+        return (y,)
+
+    def _bins(self, start: Array, end: Array, bins: int, size: int) -> list[tuple[int, int]]:
+        """First and end of each bin."""
+        real, scale = start.dtype.type, start.dtype.type(self.scale)
+        far = 2**20
+        first, last = (_whole(_round(v * scale), -far, far) for v in (start, end))
+        each = real(max(last - first + 1, 1)) / real(bins)
+        edges = [(math.floor(real(i) * each) + first, math.ceil(real(i + 1) * each) + first) for i in range(bins)]
+        return [(min(max(a, 0), size), min(max(b, 0), size)) for a, b in edges]
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Element by element."""
+        x = node.input(0).type
+        params: dict[str, Param] = {"batch": x.shape[0], "channels": x.shape[1], "in0": x.shape[2], "in1": x.shape[3]}
+        params |= {"rois": node.output.type.shape[0], "out0": self.height, "out1": self.width}
+        params |= {"scale": real_param(self.scale, x.dtype)}
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("rois", Access.IN, builder.buffer(node.input(1))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        code: dict[str, object] = {"t": x.dtype.c, "f": "" if x.dtype is DType.FLOAT64 else "f"}
+        builder.emit(node, "max_roi_pool", operands, params, code=code, variant=x.dtype.tag)
+
+
+def _round(value: Array) -> Array:
+    """Half away from zero, as C's round."""
+    found: Array = np.trunc(value + np.copysign(0.5, value.astype(np.float64)))
+    return found
+
+
+def _whole(value: Array, low: int, high: int) -> int:
+    """An integer in [low, high]; NaN is 0."""
+    return int(value) if low <= value <= high else high if value > high else low if value < low else 0
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+def _bins(node: OnnxNode, *sizes: object) -> tuple[int, int]:
+    found = tuple(int(str(s)) for s in sizes)
+    if len(found) != 2 or not 0 < min(found) <= max(found) < 2**15:
+        raise ModelError(f"{node.op_type}: the output must have positive sizes", f"{found}", "repair the model")
+    return found[0], found[1]
+
+
+def _scale(node: OnnxNode) -> float:
+    scale = float(node.attr("spatial_scale", 1.0))
+    if not math.isfinite(scale):
+        raise ModelError(f"{node.op_type}: spatial_scale must be finite", f"{scale}", "repair the model")
+    return scale
+
+
+@onnx_operator("RoiAlign")
+def _import_roi_align(node: OnnxNode) -> list[Value]:
+    x, rois, batch = (node.input(i) for i in range(3))
+    node.require_dtype(x, *_FLOATS)
+    node.require_dtype(rois, x.type.dtype)
+    node.require_dtype(batch, DType.INT64)
+    mode = str(node.attr("mode", "avg")).lower()
+    transform = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel")
+    samples = int(node.attr("sampling_ratio", 0))
+    if mode not in ("avg", "max") or transform not in ("half_pixel", "output_half_pixel"):
+        raise Refusal("RoiAlign: the modes must be known", f"'{mode}', '{transform}'", "repair the model")
+    if not 0 <= samples <= _MOST_SAMPLES:
+        raise ModelError("RoiAlign: sampling_ratio must be 0 to 1024", f"{samples}", "repair the model")
+    height, width = _bins(node, node.attr("output_height", 1), node.attr("output_width", 1))
+    op = RoiAlign(height, width, samples, _scale(node), transform == "half_pixel", mode == "max")
+    return [node.emit(op, x, rois, batch)]
+
+
+@onnx_operator("MaxRoiPool")
+def _import_max_roi_pool(node: OnnxNode) -> list[Value]:
+    x, rois = node.input(0), node.input(1)
+    node.require_dtype(x, *_FLOATS)
+    node.require_dtype(rois, x.type.dtype)
+    height, width = _bins(node, *node.attr("pooled_shape", ()))
+    return [node.emit(MaxRoiPool(height, width, _scale(node)), x, rois)]
