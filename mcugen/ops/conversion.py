@@ -221,7 +221,7 @@ def _requantized(graph: Graph, node: Node, stored: Value) -> Value | None:
     return None if form is None else graph.add(form[0], form[1], node.origin, types=[out], before=node).output
 
 
-@onnx_operator("Cast", "CastLike", keeps_halves=True)
+@onnx_operator("Cast", "CastLike", kernels=("elementwise",), keeps_halves=True)
 def _import_cast(node: OnnxNode) -> list[Value]:
     return [node.emit(Cast(_target(node)), node.input(0))]
 

@@ -390,6 +390,9 @@ def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:
     return spread(a, "a"), spread(b, "b")
 
 
+_KERNELS = ("dense_f32", "dense_s8", "matmul_f32", "matmul_f64", "matmul_int", "matmul_s8")
+
+
 def _require_numbers(node: OnnxNode, *values: Value) -> None:
     """Operands of one arithmetic type."""
     allowed = [dtype for dtype in DType if dtype.is_float or dtype.is_integer]
@@ -397,13 +400,13 @@ def _require_numbers(node: OnnxNode, *values: Value) -> None:
         node.require_dtype(value, *(allowed if value is values[0] else [values[0].type.dtype]))
 
 
-@onnx_operator("MatMul")
+@onnx_operator("MatMul", kernels=_KERNELS)
 def _import_matmul(node: OnnxNode) -> list[Value]:
     _require_numbers(node, node.input(0), node.input(1))
     return [emit_matmul(node, node.input(0), node.input(1))]
 
 
-@onnx_operator("Gemm")
+@onnx_operator("Gemm", kernels=_KERNELS)
 def _import_gemm(node: OnnxNode) -> list[Value]:
     a, b = node.input(0), node.input(1)
     bias = node.input(2) if node.has(2) else None
@@ -451,7 +454,7 @@ class _Term:
     labels: str
 
 
-@onnx_operator("Einsum")
+@onnx_operator("Einsum", kernels=("copy", "reduce", "elementwise", "matmul_f32", "matmul_f64", "matmul_int"))
 def _import_einsum(node: OnnxNode) -> list[Value]:
     """Diagonals of repeated labels, then operand by operand: sums over what is needed no more, and products."""
     values = [node.input(i) for i in range(len(node.inputs))]
@@ -603,7 +606,7 @@ class Det(Operator):
         builder.emit(node, "det", operands, params, code={"t": x.dtype.c}, variant=x.dtype.tag)
 
 
-@onnx_operator("Det")
+@onnx_operator("Det", kernels=("det",))
 def _import_det(node: OnnxNode) -> list[Value]:
     node.require_dtype(node.input(0), DType.FLOAT32, DType.FLOAT64)
     return [node.emit(Det(), node.input(0))]

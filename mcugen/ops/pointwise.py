@@ -528,11 +528,13 @@ def _require_one_dtype(node: OnnxNode, values: Sequence[Value]) -> None:
         raise Refusal(f"{node.op_type}: the operands must have one element type", ", ".join(found), "repair the model")
 
 
-_SPECIAL = {"FiniteOrZero", "PRelu", "Shrink", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight", "Pow", "Mod"}
-"""Rows that are no ONNX operator, or only part of one."""
+INNER = {"FiniteOrZero", "GeluTanh", "Fmod", "ShiftLeft", "ShiftRight"}
+"""Rows that are no ONNX operator, but what importers make of one."""
+_SPECIAL = {*INNER, "PRelu", "Shrink", "Pow", "Mod"}
+"""Rows that the importers below, one for all, are not for."""
 
 
-@onnx_operator(*(name for name in UNARY if name not in _SPECIAL))
+@onnx_operator(*(name for name in UNARY if name not in _SPECIAL), kernels=("elementwise",))
 def _import_unary(node: OnnxNode) -> Sequence[Value]:
     x, function = node.input(0), node.op_type
     _require_dtype(node, UNARY[function], x)
@@ -563,17 +565,17 @@ def _operands(node: OnnxNode) -> list[Value]:
     return [node.input(i) for i in range(len(node.inputs))]
 
 
-@onnx_operator(*(name for name in BINARY if name not in _SPECIAL))
+@onnx_operator(*(name for name in BINARY if name not in _SPECIAL), kernels=("elementwise",))
 def _import_binary(node: OnnxNode) -> list[Value]:
     return [_emit_binary(node, node.op_type, _operands(node))]
 
 
-@onnx_operator("Sum")
+@onnx_operator("Sum", kernels=("elementwise",))
 def _import_sum(node: OnnxNode) -> Sequence[Value]:
     return [_emit_binary(node, "Add", _operands(node))]
 
 
-@onnx_operator("Mean")
+@onnx_operator("Mean", kernels=("elementwise",))
 def _import_mean(node: OnnxNode) -> list[Value]:
     values = _operands(node)
     total = _emit_binary(node, "Add", values, "sum")
@@ -581,12 +583,12 @@ def _import_mean(node: OnnxNode) -> list[Value]:
     return [emit_elementwise(node, Binary("Div"), total, count)]
 
 
-@onnx_operator("Mod")
+@onnx_operator("Mod", kernels=("elementwise",))
 def _import_mod(node: OnnxNode) -> list[Value]:
     return [_emit_binary(node, "Fmod" if node.attr("fmod", 0) else "Mod", _operands(node))]
 
 
-@onnx_operator("PRelu")
+@onnx_operator("PRelu", kernels=("elementwise",))
 def _import_prelu(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     if x.type.dtype.is_integer and x.type.dtype.limits[0] == 0:  # never negative
@@ -594,13 +596,13 @@ def _import_prelu(node: OnnxNode) -> list[Value]:
     return [_emit_binary(node, "PRelu", _operands(node))]
 
 
-@onnx_operator("BitShift")
+@onnx_operator("BitShift", kernels=("elementwise",))
 def _import_shift(node: OnnxNode) -> list[Value]:
     function = "ShiftLeft" if node.attr("direction", "") == "LEFT" else "ShiftRight"
     return [_emit_binary(node, function, _operands(node))]
 
 
-@onnx_operator("Pow")
+@onnx_operator("Pow", kernels=("elementwise",))
 def _import_pow(node: OnnxNode) -> list[Value]:
     """Bases and exponents of different types: the result is the base's; integers to a real power go by double."""
     x, y = node.input(0), node.input(1)
@@ -620,7 +622,7 @@ def _converted(node: OnnxNode, value: Value, dtype: DType, suffix: str) -> Value
     return value if value.type.dtype is dtype else node.emit(Cast(dtype), value, suffix=suffix)
 
 
-@onnx_operator("Shrink")
+@onnx_operator("Shrink", kernels=("elementwise",))
 def _import_shrink(node: OnnxNode) -> Sequence[Value]:
     """Integers go by reals: the attributes are such."""
     x = node.input(0)
@@ -631,7 +633,7 @@ def _import_shrink(node: OnnxNode) -> Sequence[Value]:
     return [node.emit(Cast(x.type.dtype), shrunk)]
 
 
-@onnx_operator("Relu", "Clip")
+@onnx_operator("Relu", "Clip", kernels=("elementwise",))
 def _import_clamp(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     _require_dtype(node, BINARY["Max"], x)
@@ -658,7 +660,7 @@ def _clamp_by(node: OnnxNode, x: Value, low: Value | None, high: Value | None) -
     return x if high is None else _emit_binary(node, "Min", (x, high))
 
 
-@onnx_operator("Where")
+@onnx_operator("Where", kernels=("elementwise",))
 def _import_where(node: OnnxNode) -> list[Value]:
     values = _operands(node)
     _require_one_dtype(node, values[1:])

@@ -202,12 +202,12 @@ def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
     assume_quant(producer.input(0), quant, node)
 
 
-@onnx_operator("QuantizeLinear")
+@onnx_operator("QuantizeLinear", kernels=("elementwise",), limits="no float8, float6 or float4")
 def _import_quantize(node: OnnxNode) -> list[Value]:
     return [emit_quantize(node, node.input(0), 1)]
 
 
-@onnx_operator("DequantizeLinear")
+@onnx_operator("DequantizeLinear", kernels=("elementwise",), limits="no float8, float6 or float4")
 def _import_dequantize(node: OnnxNode) -> list[Value]:
     real = emit_dequantize(node, node.input(0), 1, axis=node.attr("axis", 1))
     number = int(node.attr("output_dtype", 0))

@@ -302,6 +302,7 @@ def _without(node: OnnxNode, value: Value, axes: Sequence[int]) -> Value:
     return node.emit(Reshape(tuple(s for axis, s in enumerate(value.type.shape) if axis not in axes)), value)
 
 
+_LIMITS = "computed axes need `keepdims` and a declared output shape"
 _FUNCTIONS = {
     "ReduceMean": "mean",
     "ReduceSum": "sum",
@@ -313,7 +314,7 @@ _FUNCTIONS = {
 }
 
 
-@onnx_operator(*_FUNCTIONS)
+@onnx_operator(*_FUNCTIONS, kernels=("reduce",), limits=_LIMITS)
 def _import_reduce(node: OnnxNode) -> list[Value]:
     x, function = node.input(0), _FUNCTIONS[node.op_type]
     axes = _axes(node, x.type)
@@ -322,7 +323,12 @@ def _import_reduce(node: OnnxNode) -> list[Value]:
     return [_without(node, emit_reduce(node, x, function, axes, "kept"), axes)]
 
 
-@onnx_operator("ReduceL2", "ReduceLogSum")
+@onnx_operator(
+    "ReduceL2",
+    "ReduceLogSum",
+    kernels=("reduce", "elementwise"),
+    limits=_LIMITS,
+)
 def _import_function_of_sum(node: OnnxNode) -> list[Value]:
     """√Σx² and log Σx."""
     function, inner = {"ReduceL2": ("Sqrt", "sumsquare"), "ReduceLogSum": ("Log", "sum")}[node.op_type]
@@ -332,7 +338,11 @@ def _import_function_of_sum(node: OnnxNode) -> list[Value]:
     return [_without(node, _cut(node, node.emit(Unary(function), total, suffix="kept"), x), axes)]
 
 
-@onnx_operator("ReduceLogSumExp")
+@onnx_operator(
+    "ReduceLogSumExp",
+    kernels=("reduce", "elementwise"),
+    limits=_LIMITS,
+)
 def _import_log_sum_exp(node: OnnxNode) -> list[Value]:
     """m + log Σ exp(x − m) with m = max x where that is finite, so that nothing overflows."""
     x = _real(node, node.input(0))
@@ -356,7 +366,7 @@ def _cut(node: OnnxNode, value: Value, like: Value) -> Value:
     return value if same else node.emit(Cast(like.type.dtype), value, suffix="cut")
 
 
-@onnx_operator("ArgMax", "ArgMin")
+@onnx_operator("ArgMax", "ArgMin", kernels=("arg",))
 def _import_arg(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, DType.FLOAT32, DType.FLOAT64, *_INTEGERS)
@@ -365,7 +375,7 @@ def _import_arg(node: OnnxNode) -> list[Value]:
     return [_without(node, node.emit(op, x, suffix="kept"), [axis])]
 
 
-@onnx_operator("Hardmax")
+@onnx_operator("Hardmax", kernels=("arg", "elementwise"))
 def _import_hardmax(node: OnnxNode) -> list[Value]:
     """1 at the first maximum along an axis, 0 elsewhere: an index compared with all indices."""
     x = node.input(0)

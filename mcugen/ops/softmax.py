@@ -120,7 +120,8 @@ class Softmax(Operator):
         builder.emit(node, f"{self.name}_{x.dtype.tag}", operands, params, inplace=[("y", "x")])
 
 
-@onnx_operator("Softmax", "LogSoftmax")
+@onnx_operator("Softmax", kernels=("softmax_f32", "softmax_f64", "softmax_s8"))
+@onnx_operator("LogSoftmax", kernels=("log_softmax_f32", "log_softmax_f64"))
 def _import_softmax(node: OnnxNode) -> list[Value]:
     node.require_dtype(node.input(0), DType.FLOAT32, DType.FLOAT64)
     axis = normalize_axis(node, node.attr("axis", -1), node.input(0).type.rank)

@@ -25,7 +25,7 @@ MICROSOFT = "com.microsoft"
 def test_all_unsupported_nodes_are_listed_at_once():
     net = Net()
     x = net.op("Relu", net.input("x", 3, 4))
-    first = net.op("Det", net.op("Unsqueeze", x, net.const([0], np.int64)), out="first")
+    first = net.op("RandomNormalLike", net.op("Unsqueeze", x, net.const([0], np.int64)), out="first")
     follower = net.op("Exp", first, out="follower")
     second = net.op("Dropout", x, net.const(0.5), net.const(True, bool), out="second")
     third = net.op("Pad", x, net.input("pads", 4, dtype=np.int64), mode="edge", out="third")
@@ -37,7 +37,7 @@ def test_all_unsupported_nodes_are_listed_at_once():
     assert error.value.exit_code == 4
     assert lines[0] == "every operator must be supported; 3 nodes are not:"
     assert [line.split(": ")[0] for line in lines[1:]] == [
-        "  - Det 'Det_first'",
+        "  - RandomNormalLike 'RandomNormalLike_first'",
         "  - Dropout 'Dropout_second'",
         "  - Pad 'Pad_third'",
     ]
@@ -58,7 +58,7 @@ def test_unknown_domain_is_named():
 
 def test_one_node_is_singular():
     net = Net()
-    net.output(net.op("Det", net.input("x", 3, 3)))
+    net.output(net.op("RandomNormalLike", net.input("x", 3, 3)))
     with pytest.raises(UnsupportedError, match="1 node is not:"):
         imported(net.model())
 
