@@ -19,12 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mcugen.board import load_board
 from mcugen.codegen.write import replace_file, write_text
-from mcugen.compiler import CompiledModel, Trace, compile_model
+from mcugen.compiler import CompiledModel, Trace, compile_model, stacked
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.lir.printer import print_program
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.plugins import load_plugin
 from mcugen.report.accuracy import compare
 from mcugen.report.figures import Report, measured, require_fit
@@ -46,7 +46,14 @@ app.add_typer(boards_app, name="boards")
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
 BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
 Name = Annotated[str, typer.Option(help="prefix of all C symbols [default: from the file name]", show_default=False)]
-Dim = Annotated[list[str] | None, typer.Option("--dim", help="binds a symbolic dimension: N=1", show_default=False)]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        help="fixes a symbolic dimension: N=1; or gives the sizes that it may have when the code runs: T=1..64",
+        show_default=False,
+    ),
+]
 Bind = Annotated[
     list[str] | None,
     typer.Option("--bind", help="fixes an input at compile time: NAME=[1, 2] or NAME=file.npy", show_default=False),
@@ -63,6 +70,7 @@ Json = Annotated[
     str,
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
+Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
 PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
 
 
@@ -84,6 +92,7 @@ def compile_command(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
@@ -92,7 +101,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin), trace)
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize), trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -115,13 +124,14 @@ def report(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize))
     samples = _samples(compiled, data, pixel_scale)
     count = len(samples.inputs)
     with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
@@ -148,16 +158,17 @@ def run(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin))
+    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize))
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
-    arrays = {e.name: np.stack([r[e.name] for r in results]) for e in compiled.program.outputs}
+    arrays = stacked(results)
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -168,6 +179,7 @@ def inspect(
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
+    optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
     json_: Json = "",
@@ -175,7 +187,7 @@ def inspect(
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = compile_model(model, board, _options("", dim, bind, state, plugin))
+    compiled = compile_model(model, board, _options("", dim, bind, state, plugin, optimize))
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
@@ -231,14 +243,24 @@ def _options(
     bind: list[str] | None,
     state: list[str] | None,
     plugins: list[Path] | None,
+    optimize: str,
 ) -> CompileOptions:
-    bound = {}
-    for text in dims or []:
+    return CompileOptions(
+        name, _dims(dims or []), _bound(bind or []), _states(state or []), tuple(plugins or ()), optimize
+    )
+
+
+def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
+    """Sizes of symbolic dimensions, or ranges of sizes."""
+    dims: dict[str, int | tuple[int, int]] = {}
+    for text in texts:
         key, _, size = text.rpartition("=")
-        if not key or not size.isdecimal() or not int(size):
-            raise UsageError("--dim must read NAME=SIZE with a positive size", f"'{text}'", "e.g. --dim batch=1")
-        bound[key] = int(size)
-    return CompileOptions(name, bound, _bound(bind or []), _states(state or []), tuple(plugins or ()))
+        ends = size.split("..")
+        if not key or len(ends) > 2 or not all(end.isascii() and end.isdecimal() and int(end) for end in ends):
+            examples = "e.g. --dim batch=1, or --dim T=1..64"
+            raise UsageError("--dim must read NAME=SIZE or NAME=LOW..HIGH with positive sizes", f"'{text}'", examples)
+        dims[key] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
+    return dims
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:

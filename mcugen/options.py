@@ -10,26 +10,47 @@ from typing import Any
 
 import numpy.typing as npt
 
+GOALS = ("balanced", "speed", "ram", "flash")
+"""What generated code may be made for, where it has a choice."""
+
 
 @dataclass(frozen=True)
 class CompileOptions:
     """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
 
+    A dimension may also get a range (low, high): then its size is an argument of the run function.
     `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
+    `optimize` is one of GOALS.
     """
 
     name: str = ""
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
     bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str | Path, ...] = ()
+    optimize: str = GOALS[0]
+
+    @property
+    def fixed_dims(self) -> dict[str, int]:
+        """The dimensions with one size."""
+        return {key: low for key, (low, high) in self._ends().items() if low == high}
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The dimensions whose size is known at run time only, between two bounds."""
+        return {key: (low, high) for key, (low, high) in self._ends().items() if low != high}
+
+    def _ends(self) -> dict[str, tuple[int, int]]:
+        return {key: (size, size) if isinstance(size, int) else size for key, size in self.dims.items()}
 
     def describe(self) -> str:
         """The options that shape the generated code, for its banner."""
-        dims = ", ".join(f"{key}={size}" for key, size in sorted(self.dims.items()))
+        ends = sorted(self._ends().items())
+        dims = ", ".join(f"{key}={low}" if low == high else f"{key}={low}..{high}" for key, (low, high) in ends)
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
+        parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

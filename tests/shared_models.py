@@ -24,7 +24,7 @@ MODELS = SHARED / "models"
 DATA = SHARED / "data"
 
 _FAMILIES = ("resnet8_", "ds_cnn_", "mobilenet_v1_", "autoencoder_", "streaming_wakeword_", "mnist_")
-_EXPORTED = ("pt_resnet_s_", "pt_tcn_", "pt_mlp_", "pt_yolo_head_")
+_EXPORTED = ("pt_resnet_s_", "pt_tcn_", "pt_mlp_", "pt_yolo_head_", "pt_bilstm_")
 NAMES = sorted(p.stem for p in MODELS.glob("*.onnx") if p.stem.startswith(_FAMILIES + _EXPORTED))
 QUANTIZED = [n for n in NAMES if "_int8_" in n or "_ortq_" in n]
 FLOAT = [n for n in NAMES if n not in QUANTIZED]

@@ -234,6 +234,10 @@ def test_usage_2_of_dim(mcugen: Callable[..., Done], model: Path, dim: str):
     assert_failed(mcugen("inspect", model, "--dim", dim), 2, r"--dim")
 
 
+def test_usage_2_of_optimize(mcugen: Callable[..., Done], model: Path):
+    assert_failed(mcugen("inspect", model, "--optimize", "size"), 2, "one of: balanced, speed, ram, flash")
+
+
 def test_usage_2_of_a_foreign_folder(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
     assert_failed(mcugen("compile", model, "-b", "host", "-o", tmp_path), 2, "only if mcugen wrote it")
 
@@ -393,3 +397,43 @@ def test_refused_names_cannot_command_the_terminal(mcugen: Callable[..., Done], 
     onnx.save(net.plain_model(), path)
     done = mcugen("inspect", path)
     assert done.code in (3, 4) and "\x1b" not in done.err
+
+
+# ------------------------------------------------------------------------------------- sizes known at run time
+
+
+@pytest.fixture
+def sequence_model(tmp_path: Path) -> Path:
+    net = Net()
+    x = net.input("x", 1, "T", 4)
+    net.output(net.op("Softmax", net.op("MatMul", x, net.const(np.ones((4, 3)))), out="y"))
+    onnx.save(net.plain_model(), tmp_path / "sequence.onnx")
+    return tmp_path / "sequence.onnx"
+
+
+@pytest.mark.parametrize("dim", ["T=1..", "T=..4", "T=1..2..3", "T=1...4", "T=0..4", "T=4..2", "T=1..5000", "T=1..-4"])
+def test_usage_2_of_ranges(mcugen: Callable[..., Done], sequence_model: Path, dim: str):
+    assert_failed(mcugen("inspect", sequence_model, "--dim", dim), 2, r"--dim")
+
+
+def test_inspect_tells_the_range(mcugen: Callable[..., Done], sequence_model: Path):
+    assert "T: 1 to 8, an argument of the run function" in mcugen("inspect", sequence_model, "--dim", "T=1..8").out
+
+
+def test_run_with_a_range_takes_the_samples_length(mcugen: Callable[..., Done], sequence_model: Path, tmp_path: Path):
+    for length, name in ((3, "x"), (8, "x")):
+        np.savez(tmp_path / "in.npz", **{name: np.ones((2, length, 4), np.float32)})
+        options = ("-b", "host", "--dim", "T=1..8", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+        assert mcugen("run", sequence_model, *options, "--quiet") == Done(0, "", "")
+        np.testing.assert_allclose(np.load(tmp_path / "out.npz")["y"], np.full((2, 1, length, 3), 1 / 3), rtol=1e-6)
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 9, 4), np.float32))
+    assert_failed(mcugen("run", sequence_model, *options), 2, "at most")
+
+
+@pytest.mark.qemu
+def test_report_with_a_range(mcugen: Callable[..., Done], sequence_model: Path, tmp_path: Path):
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 5, 4), np.float32))
+    options = ("-b", "stm32f411", "--dim", "T=1..8", "--data", tmp_path / "in.npz", "--json", "-", "--quiet")
+    report = json.loads(mcugen("report", sequence_model, *options).out)
+    assert report["accuracy"]["max_abs_error"] < 1e-6
+    assert report["instructions"] > 0

@@ -14,6 +14,8 @@ ALIGN = 16
 def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
     """A bundle that runs the given ones in turn, each in its own part of the arena. Their names must differ.
 
+    Sizes that the caller gives are not passed on: there must be none.
+
     Port `x` of model `m` is called `m/x`.
     """
     files: dict[str, str] = {}
@@ -35,12 +37,20 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
         inputs=inputs,
         outputs=outputs,
         layers=tuple(b.name for b in bundles),
+        symbols=tuple(
+            replace(s, name=f"{b.name}/{s.name}", output=f"{b.name}/{s.output}") for b in bundles for s in b.symbols
+        ),
     )
 
 
 def _ports(bundles: Sequence[Bundle], side: str, name: str) -> tuple[Port, ...]:
     return tuple(
-        replace(port, name=f"{bundle.name}/{port.name}", accessor=f"{name}_{port.accessor}")
+        replace(
+            port,
+            name=f"{bundle.name}/{port.name}",
+            accessor=f"{name}_{port.accessor}",
+            sizes={axis: formula.renamed(f"{bundle.name}/") for axis, formula in port.sizes.items()},
+        )
         for bundle in bundles
         for port in getattr(bundle, side)
     )

@@ -243,7 +243,7 @@ def _run(compiled: Sequence[Compiled], board: str) -> list[dict[str, np.ndarray]
     sample = {f"{c.model.bundle.name}/{n}": a for c in compiled for n, a in c.sample().items()}
     target = load_board(board)
     (outputs,) = simulate(bundle, target, [sample], measure=False, sanitize=not target.qemu).outputs
-    return [{e.name: outputs[f"{c.model.bundle.name}/{e.name}"] for e in c.model.program.outputs} for c in compiled]
+    return [{n: outputs[f"{c.model.bundle.name}/{n}"] for n in c.case.outputs} for c in compiled]
 
 
 def difference(case: Case, found: dict[str, np.ndarray]) -> str:

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier, tensor_name
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
-from mcugen.hir.types import Array
+from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
+from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Program, Space
 from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
@@ -88,8 +89,11 @@ class _Renderer:
     """All names of the model's C files, external ones with the model's name before them."""
     names: dict[Buffer, str] = field(default_factory=dict)
     kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
+    symbols: dict[str, str] = field(default_factory=dict)
+    """C names of sizes known at run time only."""
 
     def __post_init__(self) -> None:
+        self.symbols = symbol_names(self.program.symbols, self.taken)
         for buffer in self.program.buffers:
             self.names[buffer] = self.unique(
                 tensor_name(buffer.name), f"{self.program.name}_" if buffer.space is Space.CONST else ""
@@ -156,6 +160,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     )
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
+    env.filters["literal"] = c_param
     return env
 
 
@@ -163,11 +168,15 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     """All files of the generated folder."""
     env = _environment(template_dirs())
     name = program.name
-    inputs, outputs = _ports(program.inputs, "input", name), _ports(program.outputs, "output", name)
+    inputs, outputs = _ports(program.inputs, "input", name), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}
     own = ("run", "selftest", "default_arena", "reset", "state")
-    renderer = _Renderer(program, env, accessors | {f"{name}_{word}" for word in own})
-    calls = [_call(renderer, instr) for instr in program.instrs]
+    renderer = _Renderer(program, env, accessors | {f"{name}_{word}" for word in own} | {"state", "status"})
+    sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
+    calls = [_call(renderer, instr, sized) for instr in program.instrs]
+    tensors = [_tensor(e, p, renderer, name) for e, p in zip(program.outputs, outputs, strict=True)]
+    given = arguments(program.symbols, renderer.symbols)
+    computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
     constants = [_constant(b, renderer.names[b]) for b in program.buffers if b.space is Space.CONST]
     context: dict[str, object] = {
         "name": name,
@@ -179,8 +188,17 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         "arena_align": ALIGNMENT,
         "weights_size": program.weights_size,
         "inputs": [_tensor(e, p, renderer, name) for e, p in zip(program.inputs, inputs, strict=True)],
-        "outputs": [_tensor(e, p, renderer, name) for e, p in zip(program.outputs, outputs, strict=True)],
-        "run_parameters": "void *arena" + (f", {name}_state *state" if program.states else ""),
+        "outputs": [t for e, t in zip(program.outputs, tensors, strict=True) if e.name not in computed],
+        "size_outputs": [
+            {**t, "symbol": computed[e.name]}
+            for e, t in zip(program.outputs, tensors, strict=True)
+            if e.name in computed
+        ],
+        "sizes": given,
+        "tables": sized.tables,
+        "run_parameters": "void *arena"
+        + (f", {name}_state *state" if program.states else "")
+        + "".join(f", int32_t {size['name']}" for size in given),
         "states": [_state(e, renderer) for e in program.states],
         "constants": constants,
         "weights_use_math": any(_MATH.search(row) for c in constants for row in c["rows"]),
@@ -212,6 +230,7 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         outputs,
         layers,
         has_state=bool(program.states),
+        symbols=tuple(program.symbols),
     )
 
 
@@ -227,8 +246,27 @@ def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
     for endpoint in endpoints:
         accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{identifier(endpoint.name, taken)}"
         nbytes = endpoint.buffer.nbytes
-        ports.append(Port(endpoint.name, accessor, endpoint.dtype.numpy.name, endpoint.shape, nbytes))
+        ports.append(Port(endpoint.name, accessor, endpoint.dtype.numpy.name, endpoint.shape, nbytes, endpoint.sizes))
     return tuple(ports)
+
+
+def _output_ports(program: Program) -> tuple[Port, ...]:
+    """Those that tell sizes are called so."""
+    telling = {s.output for s in program.symbols}
+    plain = [e for e in program.outputs if e.name not in telling]
+    sizes = [e for e in program.outputs if e.name in telling]
+    ports = (*_ports(plain, "output", program.name), *_ports(sizes, "size", program.name))
+    by_name = {port.name: port for port in ports}
+    return tuple(by_name[e.name] for e in program.outputs)
+
+
+def _size_expressions(renderer: _Renderer) -> dict[str, str]:
+    """How the run function reads a size: an argument, or what an instruction has computed."""
+    buffers = {e.name: e.buffer for e in renderer.program.outputs}
+    return {
+        s.name: f"{_argument(renderer, buffers[s.output])}[0]" if s.output else renderer.symbols[s.name]
+        for s in renderer.program.symbols
+    }
 
 
 def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> dict[str, object]:
@@ -247,6 +285,7 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> d
         "zero_point": quant.zero_point if quant else 0,
         "offset": buffer.offset,
         "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",
+        **sized_tensor(endpoint, renderer.symbols),
     }
 
 
@@ -283,15 +322,16 @@ def _kernel_context(kernel: _Kernel) -> dict[str, object]:
     }
 
 
-def _call(renderer: _Renderer, instr: Instr) -> dict[str, object]:
+def _call(renderer: _Renderer, instr: Instr, sized: SizedParams) -> dict[str, object]:
     kernel = renderer.kernel(instr)
-    params = _runtime_params(instr)
+    params = sized.members(instr)
     params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     return {
         "function": kernel.function,
         "params": params_name,
         "members": params,
+        "is_sized": bool(instr.formulas),
         "arguments": _wrapped([f"&{params_name}"] * bool(params) + names),
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
@@ -337,6 +377,24 @@ def _locals(renderer: _Renderer) -> list[dict[str, object]]:
     ]
 
 
+class _Closeness(NamedTuple):
+    """How the self-test compares elements of a type: as `real` numbers, got by the function `read` if there is one."""
+
+    name: str
+    ctype: str
+    real: str
+    read: str
+    tolerance: str
+
+
+def _closeness(dtype: DType, tolerance: float) -> _Closeness:
+    """A half may also fall on the neighbour of the golden value."""
+    if not dtype.is_half:
+        return _Closeness(dtype.c, dtype.c, dtype.c, "", c_float(tolerance))
+    name, step = ("half", 2.0**-10) if dtype is DType.FLOAT16 else ("bfloat16", 2.0**-7)
+    return _Closeness(name, dtype.c, "float", f"mcugen_{name}_to_float", c_float(tolerance + step))
+
+
 def _sample_context(
     program: Program, inputs: tuple[Port, ...], outputs: tuple[Port, ...], sample: Sample
 ) -> dict[str, object]:
@@ -345,8 +403,9 @@ def _sample_context(
             {
                 "accessor": port.accessor,
                 "ctype": e.dtype.c,
-                "count": e.buffer.count,
-                "is_float": e.dtype.is_float,
+                "count": arrays[e.name].size,
+                "is_float": e.dtype.is_float or e.dtype.is_half,
+                "close": _closeness(e.dtype, sample.tolerance),
                 "rows": list(c_rows(arrays[e.name].reshape(-1).astype(e.dtype.numpy))) or ["0,"],
             }
             for e, port in zip(endpoints, ports, strict=True)
@@ -359,6 +418,5 @@ def _sample_context(
     return {
         **sides,
         "uses_math": any(_MATH.search(str(tensor["rows"])) for side in sides.values() for tensor in side),
-        "tolerance": c_float(sample.tolerance),
         "steps": sample.steps,
     }

@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mcugen.errors import VerificationError
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+
+
+@dataclass(frozen=True)
+class ComputedSize:
+    """A length that the model itself finds at run time: at most `high`, and held by the int32 tensor `value`."""
+
+    high: int
+    value: Value
 
 
 class Value:
@@ -95,6 +103,10 @@ class Graph:
         self.outputs: list[Value] = []
         self.output_names: list[str] = []
         self.nodes: list[Node] = []
+        self.sizes: dict[str, ComputedSize] | None = None
+        """By symbol; None where there can be none (shapes in bodies of loops are fixed)."""
+        self.assumed: Mapping[str, int] = {}
+        """The computed sizes for which this graph is made; others are taken to be as large as they can be."""
         self._names: set[str] = set()
 
     def fresh_name(self, wanted: str) -> str:

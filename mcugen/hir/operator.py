@@ -75,6 +75,10 @@ class Operator:
         """A value that already equals the only output of `node` (or is cheaper to compute), else None."""
         return None
 
+    def keeping(self, wanted: Sequence[bool]) -> Operator | None:
+        """The operator with only those outputs, in order; None: it always computes all."""
+        return None
+
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """How to compute this on quantized tensors directly, or None (then it stays a float island).
 

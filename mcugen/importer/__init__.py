@@ -21,8 +21,11 @@ def import_model(
     name: str,
     dims: Mapping[str, int] | None = None,
     bound: Mapping[str, Array] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Graph:
     """The HIR of a checked model. `dims` fixes symbolic dimensions, `bound` inputs (by their values).
+
+    `sizes` are assumed for lengths that the model computes (`Graph.sizes`); each of them becomes an output, too.
 
     Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError listing every node that
     cannot be compiled.
@@ -30,6 +33,7 @@ def import_model(
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=_declared(model))
+    scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
     if model.graph.sparse_initializer:
@@ -47,7 +51,14 @@ def import_model(
         if value is None:
             raise ModelError("every model output must be computed", f"'{output.name}' is not", "repair the model")
         scope.graph.add_output(output.name, value)
+    for symbol, size in scope.graph.sizes.items():
+        scope.graph.add_output(size_output(symbol), size.value)
     return scope.graph
+
+
+def size_output(symbol: str) -> str:
+    """The name of the output that tells a computed size."""
+    return f"{symbol}.size"
 
 
 def _declared(model: onnx.ModelProto) -> dict[str, TensorType]:

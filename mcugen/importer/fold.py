@@ -14,17 +14,18 @@ from mcugen.hir.types import Array
 MAX_ELEMENTS = 1 << 24
 """Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
 
-_NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform"}
+_NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
+"""The reference knows neither lengths nor activations of recurrent layers; weights stay quantized."""
 _RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 
 
 def can_fold(node: onnx.NodeProto) -> bool:
-    """Whether the node is a function of its inputs that is better computed now (weights stay quantized)."""
+    """Whether the node is a function of its inputs that is better computed now."""
     return node.op_type not in _NOT_FOLDED | _RANDOM and not any(a.HasField("g") for a in node.attribute)
 
 
-def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> list[Array] | None:
-    """The node's outputs, or None where the reference cannot compute them or they would be too large."""
+def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
+    """The node's outputs by name, or None where the reference cannot compute them or they would be too large."""
     model = _single_node_model(node, inputs, opset)
     if _predicted_elements(model) > MAX_ELEMENTS:
         return None
@@ -33,7 +34,7 @@ def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> list
             results = onnx.reference.ReferenceEvaluator(model).run(None, {})
     except Exception:  # the reference raises whatever its numpy code meets; the importer then refuses the node
         return None
-    return [np.asarray(r) for r in results]
+    return {name: np.asarray(r) for name, r in zip(filter(None, node.output), results, strict=True)}
 
 
 def _single_node_model(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> onnx.ModelProto:

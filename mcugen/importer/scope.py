@@ -41,8 +41,12 @@ class Scope:
     refusals: list[str] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)
     """Constants of element types that C does not have."""
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Constant strings, for operators that need only their positions."""
     place: str = ""
-    """Of which composite operator this is the body, for messages; and a prefix of value names."""
+    """A prefix of value names: of which composite operator or graph attribute this is the body."""
+    within: str = ""
+    """The composite operator whose body this is, for messages."""
     outer: Scope | None = None
     capture: Capture | None = None
     """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
@@ -80,6 +84,10 @@ class Scope:
             dtype = DType.of(array)
         except ValueError:
             self.strange[name] = array.dtype.name
+            if array.dtype.kind in "OSU":
+                self.texts[name] = tuple(
+                    v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in array.reshape(-1)
+                )
             return None
         stored = np.ascontiguousarray(array).astype(dtype.numpy).reshape(array.shape)
         return self.graph.constant(self.place + name, stored, dtype=dtype)
@@ -105,7 +113,7 @@ class Scope:
             return self._fail(
                 node, f"every input must be computed. found: '{absent[0]}' is not. try: repair the model."
             )
-        inputs = tuple(self.lookup(name) if name else None for name in node.input)
+        inputs = tuple(self._actual(node, name) if name else None for name in node.input)
         missing = [n for n, v in zip(node.input, inputs, strict=True) if n and v is None and self.sequence(n) is None]
         strange = [f"'{name}' is {self.strange[name]}" for name in missing if name in self.strange]
         if strange:
@@ -141,6 +149,12 @@ class Scope:
             if name:
                 self.env[name] = self._without_elements(name, value)
 
+    def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
+        """The value of an input; of constant strings their positions, if the operator wants no more."""
+        if name in self.texts and SUPPORT.get((node.domain, node.op_type), Support()).takes_strings:
+            return self.graph.constant(f"{self.place}{name}", np.arange(len(self.texts[name]), dtype=np.int64))
+        return self.lookup(name)
+
     def _sequence_node(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
         """Imports an operator on sequences of known length."""
         view = self._view(node, "", inputs)
@@ -158,7 +172,7 @@ class Scope:
 
     def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
         if reason:
-            where = f" (in {self.place.rstrip('/')})" if self.place else ""
+            where = f" (in {self.within or self.place.rstrip('/')})" if self.place else ""
             self.refusals.append(f"{label(node)}{where}: {reason}")
         self.env.update(dict.fromkeys(filter(None, node.output)))
 
@@ -195,6 +209,7 @@ class Scope:
             self.opsets.get(domain, 1),
             tuple(self._onnx_dtype(name, v) for name, v in zip(node.input, inputs, strict=True)),
             tuple(self.declared.get(name) for name in node.output),
+            {index: self.texts[name] for index, name in enumerate(node.input) if name in self.texts},
         )
 
     def _attribute(self, attribute: onnx.AttributeProto) -> object:
@@ -249,6 +264,7 @@ class Scope:
                 shape[span.get("start", 0) : span.get("end", len(shape))] if node.op_type == "Shape" else shape.prod()
             )
             return [self.constant(node.output[0], np.asarray(array))]
+        node, inputs = self._without_template(node, inputs)
         known = all(v is None or (v.data is not None and v.type.quant is None) for v in inputs)
         if not known or node.domain not in STANDARD_DOMAINS or not fold.can_fold(node):
             return None
@@ -258,7 +274,18 @@ class Scope:
         arrays = fold.evaluate(node, feeds, self.opsets[""])
         if arrays is None:
             return None
-        return [self.constant(name, array) for name, array in zip(node.output, arrays, strict=False)]
+        return [self.constant(name, arrays[name]) if name else None for name in node.output]
+
+    def _without_template(
+        self, node: onnx.NodeProto, inputs: Sequence[Value | None]
+    ) -> tuple[onnx.NodeProto, Sequence[Value | None]]:
+        """CastLike of a constant as Cast: the tensor whose type it takes need not be known."""
+        like = self._onnx_dtype(node.input[1], inputs[1]) if node.op_type == "CastLike" else None
+        if like is None or inputs[0] is None or inputs[0].data is None:
+            return node, inputs
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(like.value))
+        kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        return helper.make_node("Cast", node.input[:1], node.output, node.name, to=number, **kept), inputs[:1]
 
     def _reference_array(self, name: str, value: Value) -> Array:
         """A constant as ONNX's reference expects it."""
@@ -277,6 +304,7 @@ class Scope:
             opsets,
             refusals=self.refusals,
             place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
+            within=f"{label(node)} in {self.within}" if self.within else label(node),
         )
         actual = dict(zip(body.input, zip(node.input, inputs, strict=True), strict=False))
         for formal in body.input:

@@ -38,11 +38,12 @@ class Kernel:
 
 
 class Builder:
-    """Collects a Program. Values are mapped to buffers on first use."""
+    """Collects a Program. Values are mapped to buffers on first use. `optimize` is what the user wants most."""
 
-    def __init__(self, program: Program, features: frozenset[str]) -> None:
+    def __init__(self, program: Program, features: frozenset[str], optimize: str = "balanced") -> None:
         self.program = program
         self.features = features
+        self.optimize = optimize
         self._buffers: dict[Value, Buffer] = {}
         self._names: set[str] = set()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}

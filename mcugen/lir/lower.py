@@ -21,14 +21,16 @@ class Lowerable(Protocol):
         """Emits the instructions that compute `node`."""
 
 
-def lower(graph: Graph, features: frozenset[str], states: Mapping[str, str] | None = None) -> Program:
+def lower(
+    graph: Graph, features: frozenset[str], states: Mapping[str, str] | None = None, optimize: str = "balanced"
+) -> Program:
     """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet.
 
-    `states` maps outputs to the inputs that they become in the next call.
+    `states` maps outputs to the inputs that they become in the next call; `optimize` is the user's goal.
     """
     states = states or {}
     program = Program(graph.name)
-    builder = Builder(program, features)
+    builder = Builder(program, features, optimize)
     kept = set(states.values())
     program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept]

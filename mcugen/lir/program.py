@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mcugen.hir.types import Array, DType, QuantParams, Shape
+from mcugen.lir.formula import Formula, Polynomial, Sizes, Symbol
 
 ALIGNMENT = 16
 """Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
@@ -92,6 +93,7 @@ class Instr:
     copy of the kernel. `code` holds what only the template sees (text of expressions, flags); instructions
     with the same kernel, baked values and code share one C function. `inplace` lists (out role, in role)
     pairs that may share memory if the input is not read later. `macs` and `origin` are for reports.
+    `formulas` are of those parameters that depend on sizes known at run time; `params` then holds an example.
     """
 
     kernel: str
@@ -107,6 +109,7 @@ class Instr:
     macs: int = 0
     origin: tuple[str, ...] = ()
     note: str = ""
+    formulas: Mapping[str, Formula] = field(default_factory=dict)
 
     def operand(self, role: str) -> Operand:
         """The operand with that role."""
@@ -115,13 +118,21 @@ class Instr:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A model input or output: its outward name and type, and its buffer."""
+    """A model input or output: its outward name and type, and its buffer.
+
+    `sizes` are the axes whose length is known at run time only; `shape` is the largest.
+    """
 
     name: str
     shape: Shape
     dtype: DType
     quant: QuantParams | None
     buffer: Buffer
+    sizes: Mapping[int, Polynomial] = field(default_factory=dict)
+
+    def shape_at(self, sizes: Sizes) -> Shape:
+        """The shape for given sizes."""
+        return tuple(self.sizes[a].at(sizes) if a in self.sizes else n for a, n in enumerate(self.shape))
 
 
 @dataclass
@@ -136,6 +147,8 @@ class Program:
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
     arena_size: int = 0
+    symbols: list[Symbol] = field(default_factory=list)
+    """Sizes known at run time only."""
 
     @property
     def weights_size(self) -> int:

@@ -32,7 +32,6 @@ from mcugen.ops.movement import (
     dense_strides,
     normalize_axes,
     normalize_axis,
-    reshaped,
 )
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
@@ -391,40 +390,6 @@ def _import_gather_elements(node: OnnxNode) -> list[Value]:
     if sizes != x.type.shape:
         x = node.emit(Slice((0,) * len(sizes), sizes, (1,) * len(sizes)), x, suffix="part")
     return [node.emit(GatherElements(axis), x, indices)]
-
-
-@onnx_operator(
-    "Compress",
-    kernels=(
-        "gather",
-        "copy",
-    ),
-    limits="constant condition",
-    keeps_halves=True,
-)
-def _import_compress(node: OnnxNode) -> list[Value]:
-    """A constant condition is a list of indices."""
-    x, axis = node.input(0), node.attributes.get("axis")
-    chosen = np.flatnonzero(node.const(1, "the condition"))
-    if axis is None:
-        x = reshaped(node, x, (x.type.count,))
-    place = normalize_axis(node, int(axis or 0), x.type.rank)
-    return [emit_taken(node, x, place, node.constant("chosen", chosen.astype(np.int64)))]
-
-
-@onnx_operator(
-    "ArrayFeatureExtractor",
-    domain="ai.onnx.ml",
-    kernels=(
-        "gather",
-        "copy",
-    ),
-)
-def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
-    """Features of the last axis; a vector is one row."""
-    x, indices = node.input(0), require_integers(node, 1)
-    x = reshaped(node, x, (1, *x.type.shape)[-max(x.type.rank, 2) :])
-    return [emit_taken(node, x, x.type.rank - 1, reshaped(node, indices, (indices.type.count,), "flat"))]
 
 
 @onnx_operator("ReverseSequence", kernels=("reverse_sequence",), keeps_halves=True)

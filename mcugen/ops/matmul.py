@@ -295,6 +295,18 @@ class MatMul(Operator):
         """batch · M · N · K."""
         return sig.output.count * sig.input(0).shape[-1]
 
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """(p · a) (q · b) = (p · q · a) b for constant scalars p and q: ONNX scales both operands of an attention."""
+        left, right = (_scaled_value(node, i) for i in (0, 1))
+        if left is None or right is None:
+            return None
+        (a, p), (b, q) = left, right
+        if not 1e-30 < abs(p * q) < 1e30:  # the product of the scalars itself must be a sound float32
+            return None
+        factor = graph.constant(f"{a.name}.factor", np.asarray(p * q, a.type.dtype.numpy))
+        scaled = graph.add(Binary("Mul"), [a, factor], node.origin, before=node).output
+        return graph.add(self, [scaled, b], node.origin, before=node).output
+
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """int8 by int8, per-tensor."""
         fits = all(t is not None and t.dtype is DType.INT8 and t.quant and t.quant.axis is None for t in sig.inputs)
@@ -322,6 +334,19 @@ class MatMul(Operator):
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
         builder.emit(node, builder.select(self.kernels, node), operands, params, code=code)
+
+
+def _scaled_value(node: Node, index: int) -> tuple[Value, float] | None:
+    """What operand `index` is a constant multiple of, for this product alone, and of which factor."""
+    source = node.input(index).producer
+    if source is None or source.op != Binary("Mul") or len(node.input(index).uses) != 1:
+        return None
+    for x, factor in (source.inputs, source.inputs[::-1]):
+        assert x is not None and factor is not None
+        plain = x.type == node.input(index).type and x.type.quant is None
+        if plain and factor.data is not None and factor.type.count == 1:
+            return x, float(factor.data.reshape(-1)[0])
+    return None
 
 
 # --------------------------------------------------------------------------------------------------- import

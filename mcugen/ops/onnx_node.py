@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +67,8 @@ class OnnxNode:
     """ONNX element types of the inputs."""
     declared: tuple[TensorType | None, ...] = ()
     """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
+    texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By input index: the strings of which the input's value holds the positions (`takes_strings`)."""
 
     def has(self, index: int) -> bool:
         """Whether input `index` is given."""
@@ -128,6 +130,10 @@ class OnnxNode:
         origin = (self.name or self.outputs[0],)
         return self.graph.add(op, inputs, origin, names=[name], types=types).output
 
+    def emit_all(self, op: Operator, inputs: Sequence[Value | None], names: Sequence[str]) -> tuple[Value, ...]:
+        """Adds a node with several outputs, called `names`."""
+        return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
+
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
@@ -174,6 +180,8 @@ class Support:
     """What is refused, in a few words."""
     keeps_halves: bool = False
     """It takes 16-bit floats as they are stored."""
+    takes_strings: bool = False
+    """It takes a constant list of strings (class names), as int64 positions in the list."""
 
 
 SUPPORT: dict[tuple[str, str], Support] = {}
@@ -187,9 +195,10 @@ def onnx_operator(
     kernels: Sequence[str] = (),
     limits: str = "",
     keeps_halves: bool = False,
+    takes_strings: bool = False,
 ) -> Callable[[Importer], Importer]:
     """Registers the importer of ONNX operators, and what it supports of them (see Support)."""
-    support = Support(tuple(types), tuple(kernels), limits, keeps_halves)
+    support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
     def register(importer: Importer) -> Importer:
         for op_type in op_types:

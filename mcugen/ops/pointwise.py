@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Value
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.lir.program import real_param
@@ -348,6 +348,7 @@ BINARY: dict[str, Function] = {
         "({t})({y} >= {bits} ? 0u : ({u}){x} >> {y})",
     ),
 }
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
 
@@ -445,6 +446,19 @@ class Binary(Elementwise):
             value = f"mcugen_shift_right({x} * {m0} + {y} * {m1} + {scalar(fixed.offset)}, {scalar(fixed.shift)})"
         return f"({out.dtype.c})mcugen_clamp({value}, {limits})"
 
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """x + 0, x − 0, x · 1 and x / 1 are x (−0 may keep its sign)."""
+        neutral = _NEUTRAL.get(self.function)
+        if neutral is None or self.clamp is not None or node.output.type.quant is not None:
+            return None
+        for x, other in ((node.input(0), node.input(1)), (node.input(1), node.input(0))):
+            same = x.type.shape == node.output.type.shape and x.type.quant is None and other.type.quant is None
+            if same and other.data is not None and (other.data == neutral).all():
+                return x
+            if self.function in ("Sub", "Div"):
+                return None
+        return None
+
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Fixed point for add, sub, mul of two int8 tensors; a table where one operand is a constant scalar."""
         table = super().integer(graph, sig, inputs)
@@ -482,6 +496,14 @@ class Where(Elementwise):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """numpy.where."""
         return (np.where(*arrays),)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """A condition that is known everywhere the same."""
+        known = node.input(0).data
+        if known is None or not (known.all() or not known.any()):
+            return None
+        chosen = node.input(1 if known.all() else 2)
+        return chosen if chosen.type == node.output.type else None
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """A selection."""

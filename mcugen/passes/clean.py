@@ -70,12 +70,31 @@ def simplify(graph: Graph) -> bool:
 
 
 def remove_dead_code(graph: Graph) -> bool:
-    """Node whose outputs nobody reads → nothing."""
-    before = len(graph.nodes)
+    """Node whose outputs nobody reads → nothing; one of whose outputs, → the operator without it, if there is one."""
+    changed = False
     for node in reversed(list(graph.nodes)):
-        if not any(v.uses or graph.is_output(v) for v in node.outputs):
+        wanted = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
+        if not any(wanted):
             graph.remove(node)
-    return len(graph.nodes) < before
+        elif all(wanted) or not _keep_outputs(graph, node, wanted):
+            continue
+        changed = True
+    return changed
+
+
+def _keep_outputs(graph: Graph, node: Node, wanted: list[bool]) -> bool:
+    op = node.op.keeping(wanted)
+    if op is None:
+        return False
+    kept = [v for v, is_wanted in zip(node.outputs, wanted, strict=True) if is_wanted]
+    for value in kept:
+        graph.release_name(value)
+    names, types = [v.name for v in kept], [v.type for v in kept]
+    smaller = graph.add(op, node.inputs, node.origin, names=names, types=types, before=node)
+    for old, new in zip(kept, smaller.outputs, strict=True):
+        graph.replace(old, new)
+    graph.remove(node)
+    return True
 
 
 def merge_equal_nodes(graph: Graph) -> bool:

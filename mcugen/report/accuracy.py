@@ -83,7 +83,16 @@ def compare(
     labels: Array | None,
     against: str = "ONNX Runtime",
 ) -> Accuracy:
-    """Compares outputs sample by sample; classes are the largest entries of the first output."""
+    """Compares outputs sample by sample; classes are the largest entries of the first output.
+
+    VerificationError if sizes that the model computes differ.
+    """
+    endpoints = [e for e in endpoints if e.name in target[0]]
+    for endpoint in endpoints:
+        for found, wanted in zip(target, reference, strict=True):
+            if found[endpoint.name].shape != wanted[endpoint.name].shape and endpoint.sizes:
+                shapes = f"{found[endpoint.name].shape} and {wanted[endpoint.name].shape}"
+                raise VerificationError(f"output '{endpoint.name}' must have the shape that ONNX Runtime gives", shapes)
     first = endpoints[0]
     classes = [_classes(outputs, first.name) for outputs in (target, reference)]
     real = [np.concatenate([_reals(o, endpoints) for o in outputs]) for outputs in (target, reference)]
@@ -102,7 +111,7 @@ def compare(
 
 
 def _classes(outputs: Sequence[Outputs], name: str) -> Array:
-    return np.array([int(o[name].reshape(-1).argmax()) for o in outputs])
+    return np.array([int(o[name].reshape(-1).argmax()) if o[name].size else -1 for o in outputs])
 
 
 def _reals(outputs: Outputs, endpoints: Sequence[Endpoint]) -> Array:

@@ -60,10 +60,13 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
     facts = Table(show_header=False)
     for kind, endpoints in (("input", program.inputs), ("output", program.outputs), ("state", program.states)):
         for e in endpoints:
-            shape = "x".join(map(str, e.shape)) or "scalar"
+            shape = ("x".join(map(str, e.shape)) or "scalar") + " at most" * bool(e.sizes)
             facts.add_row(
                 kind, escape(printable(f"{e.name}: {e.dtype.value} {shape}" + (f" {e.quant}" if e.quant else "")))
             )
+    for symbol in program.symbols:
+        origin = f"output '{symbol.output}'" if symbol.output else "an argument of the run function"
+        facts.add_row("size", escape(printable(f"{symbol.name}: {symbol.low} to {symbol.high}, {origin}")))
     facts.add_row("MACs", f"{report.model.macs:,}")
     facts.add_row("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants")
     facts.add_row(

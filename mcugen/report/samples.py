@@ -111,6 +111,8 @@ def _convert(path: Path, key: str, sample: Array, endpoint: Endpoint, pixel_scal
 
 def _shaped(place: str, sample: Array, endpoint: Endpoint) -> Array:
     """The sample in the input's shape; channels-first images are turned for a channels-last input."""
+    if endpoint.sizes:
+        return _sized(place, sample, endpoint)
     if sample.size != int(np.prod(endpoint.shape)):
         found = f"{sample.shape}, the input is {endpoint.shape}"
         raise UsageError(f"{place} must have samples of the input's size", found, "reshape the data")
@@ -118,6 +120,18 @@ def _shaped(place: str, sample: Array, endpoint: Endpoint) -> Array:
     if sample.ndim == 3 and sample.shape != wanted and np.moveaxis(sample, 0, -1).shape == wanted:
         sample = np.moveaxis(sample, 0, -1)
     return sample.reshape(endpoint.shape)
+
+
+def _sized(place: str, sample: Array, endpoint: Endpoint) -> Array:
+    """For an input with axes of any length in a range; leading axes of length 1 may be left out."""
+    full = sample.reshape((1,) * (len(endpoint.shape) - sample.ndim) + sample.shape)
+    pairs = enumerate(zip(full.shape, endpoint.shape, strict=False))
+    if full.ndim != len(endpoint.shape) or any(
+        n > m or (n < m and axis not in endpoint.sizes) for axis, (n, m) in pairs
+    ):
+        found = f"{sample.shape}, the input is at most {endpoint.shape}"
+        raise UsageError(f"{place} must have samples of the input's shape", found, "reshape the data")
+    return full
 
 
 def _labels(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None:

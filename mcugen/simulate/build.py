@@ -82,6 +82,7 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             inputs=bundle.inputs,
             outputs=bundle.outputs,
             has_state=bundle.has_state,
+            sizes=len(bundle.arguments),
         )
         (harness / name).write_text(text)
 

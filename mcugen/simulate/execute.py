@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import subprocess
 import time
@@ -16,6 +17,7 @@ import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.errors import UsageError, VerificationError
+from mcugen.lir.formula import Atom, Polynomial, Sizes, Symbol
 from mcugen.simulate.elf import function_at
 from mcugen.simulate.timer import ICOUNT_SHIFT
 from mcugen.simulate.toolchain import QEMU, find_program, first_lines
@@ -90,7 +92,7 @@ def execute(
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
     _check(program, exit_code, console, findings)
-    outputs = _read_outputs(folder / "output.bin", bundle, len(samples))
+    outputs = _read_outputs(folder / "output.bin", bundle, samples)
     if progress:
         progress(len(samples))
     return Run(outputs, findings)
@@ -100,26 +102,66 @@ def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure
     with path.open("wb") as file:
         file.write(np.array([measure, len(samples)], "<u4").tobytes())
         for index, sample in enumerate(samples):
+            sizes = sizes_of(bundle, sample, index)
+            file.write(np.array([sizes[s.name] for s in bundle.arguments], "<i4").tobytes())
             for port in bundle.inputs:
-                file.write(_input_bytes(port, sample, index))
+                data = _input_bytes(port, sample, index, sizes)
+                file.write(data + b"\xa5" * (port.nbytes - len(data)))
 
 
-def _input_bytes(port: Port, sample: Sample, index: int) -> bytes:
+def sizes_of(bundle: Bundle, sample: Sample, index: int = 0) -> dict[str, int]:
+    """The sizes that the shapes of a sample tell, of those that the caller of the model gives."""
+    sizes = {}
+    for symbol in bundle.arguments:
+        plain = Polynomial(((1, (Atom(symbol.name),)),))
+        axes = [(p, axis) for p in bundle.inputs for axis, formula in p.sizes.items() if formula == plain]
+        port, axis = axes[0]
+        where = f"input '{port.name}' of sample {index}"
+        shape = sample[port.name].shape if port.name in sample else ()
+        if len(shape) != len(port.shape):
+            raise UsageError(f"{where} must have {len(port.shape)} axes", f"shape {shape}")
+        sizes[symbol.name] = shape[axis]
+        if not symbol.low <= shape[axis] <= symbol.high:
+            limits = f"{symbol.low} to {symbol.high}, as the model was compiled with --dim"
+            raise UsageError(f"{where}: the size of axis {axis} must be {limits}", str(shape[axis]))
+    return sizes
+
+
+def _input_bytes(port: Port, sample: Sample, index: int, sizes: Sizes) -> bytes:
     where = f"input '{port.name}' of sample {index}"
     if port.name not in sample:
         raise UsageError(f"{where} must be given", "inputs " + ", ".join(sorted(sample)))
     array = sample[port.name]
-    if array.dtype != np.dtype(port.dtype) or array.shape != port.shape:
-        raise UsageError(f"{where} must be {port.dtype} of shape {port.shape}", f"{array.dtype} of {array.shape}")
+    shape = port.shape_at(sizes)
+    if array.dtype != np.dtype(port.dtype) or array.shape != shape:
+        raise UsageError(f"{where} must be {port.dtype} of shape {shape}", f"{array.dtype} of {array.shape}")
     return array.tobytes()
 
 
-def _read_outputs(path: Path, bundle: Bundle, samples: int) -> list[dict[str, np.ndarray]]:
+def _read_outputs(path: Path, bundle: Bundle, samples: Sequence[Sample]) -> list[dict[str, np.ndarray]]:
+    """The program leaves the largest outputs; they are cut to their actual sizes, which some outputs tell."""
     outputs: list[dict[str, np.ndarray]] = []
+    telling = {s.output: s for s in bundle.symbols if s.output}
     with path.open("rb") as file:
-        for _ in range(samples):
-            outputs.append({port.name: _output(port, file.read(port.nbytes)) for port in bundle.outputs})
+        for sample in samples:
+            arrays = {port.name: _output(port, file.read(port.nbytes)) for port in bundle.outputs}
+            sizes = sizes_of(bundle, sample)
+            sizes |= {symbol.name: _told(symbol, arrays[name]) for name, symbol in telling.items()}
+            ports = [port for port in bundle.outputs if port.name not in telling]
+            outputs.append({port.name: _cut(arrays[port.name], port.shape_at(sizes)) for port in ports})
     return outputs
+
+
+def _told(symbol: Symbol, array: np.ndarray) -> int:
+    size = int(array.reshape(-1)[0])
+    if not symbol.low <= size <= symbol.high:
+        raise VerificationError(f"size '{symbol.name}' must be {symbol.low} to {symbol.high}", str(size))
+    return size
+
+
+def _cut(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The elements lie without gaps from the beginning."""
+    return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
 def _output(port: Port, data: bytes) -> np.ndarray:

@@ -22,6 +22,7 @@
 #define MCUGEN_ERROR_NULL 1      /* the arena pointer is null */
 #define MCUGEN_ERROR_ALIGNMENT 2 /* the arena is not aligned to NAME_ARENA_ALIGN */
 #define MCUGEN_ERROR_MISMATCH 3  /* the self-test found another result */
+#define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
 
 #ifndef MCUGEN_ON_LAYER
 #define MCUGEN_ON_LAYER(index) ((void)0)
@@ -51,11 +52,12 @@ static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
     return v > high ? high : v;
 }
 
-/* An index into `depth` elements: negative ones count from the end; limited to the elements that there are. */
+/* An index into `depth` elements: negative ones count from the end; limited to the elements that there are
+ * (0 if there are none). */
 static inline int32_t mcugen_index(int64_t index, int32_t depth)
 {
     index += index < 0 ? depth : 0;
-    return index < 0 ? 0 : index < depth ? (int32_t)index : depth - 1;
+    return index < 0 || depth < 1 ? 0 : index < depth ? (int32_t)index : depth - 1;
 }
 
 /* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every

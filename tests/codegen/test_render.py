@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -214,6 +215,21 @@ def test_selftest_of_every_element_type(tmp_path: Path, dtype: type):
         return
     check_compiles(bundle, tmp_path)
     assert statuses(tmp_path)[:2] == [OK, OK]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+def test_selftest_compares_halves_as_reals(tmp_path: Path, dtype: type):
+    net = Net()
+    net.input("x", 40, dtype=dtype)
+    net.output(net.op("Tanh", "x", out="sum"), net.op("Exp", "x", out="function"), dtype=dtype)
+    bundle = compile_model(net.model(), options=CompileOptions(name="net")).bundle
+    check_compiles(bundle, tmp_path)
+    assert statuses(tmp_path)[:2] == [OK, OK]
+    path = tmp_path / "net_selftest.c"
+    changed, count = re.subn(r"(golden_net_output_sum\[40\] = {\s*)\d+", r"\g<1>12345", path.read_text())
+    assert count == 1
+    path.write_text(changed)
+    assert statuses(tmp_path)[:2] == [MISMATCH, MISMATCH]
 
 
 def test_a_model_without_layers(tmp_path: Path):

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checks import check_c
 from onnx_models import (
     Net,
     assert_close,
     c_outputs,
     check_everywhere,
     check_quantized,
+    imported,
     numpy_outputs,
     operators,
     optimized,
     random_feeds,
 )
 
-from mcugen.errors import UnsupportedError
+from mcugen.compiler import compile_model
+from mcugen.errors import McugenError
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 
 
@@ -207,13 +211,137 @@ def test_sums_that_could_overflow_stay_float():
     check_quantized(model, {"x": np.full((1, depth), -128, np.int8)})
 
 
-@pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
-def test_other_element_types_are_refused(op_type: str):
+SHAPES = [
+    ((2, 3), (3, 4)),
+    ((3,), (3, 4)),
+    ((2, 3), (3,)),
+    ((3,), (3,)),
+    ((2, 1, 5, 3), (4, 3, 2)),
+    ((2, 5, 3), (3, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float64, np.float16, np.int32, np.int64, np.uint32, np.uint64], ids=lambda t: np.dtype(t).name
+)
+def test_products_of_every_element_type(dtype: type):
+    """Integers wrap."""
+    net, wanted, feeds = Net(opset=24), {}, {}
+    random = np.random.default_rng(9)
+
+    def operand(*shape: int) -> str:
+        if np.dtype(dtype).kind == "f":
+            array = random.standard_normal(shape).astype(dtype)
+        else:
+            array = random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+        feeds[f"x{len(feeds)}"] = array
+        return net.input(f"x{len(feeds) - 1}", *shape, dtype=dtype)
+
+    def output(y: str, array: np.ndarray) -> None:
+        net.output(y, dtype=dtype)
+        wanted[y] = np.asarray(array, dtype)
+
+    for number, (a_shape, b_shape) in enumerate(SHAPES):
+        a, b = operand(*a_shape), operand(*b_shape)
+        output(net.op("MatMul", a, b, out=f"matmul{number}"), feeds[a] @ feeds[b])
+        if len(b_shape) == 2:
+            constant = net.const(feeds[b], dtype)
+            output(net.op("MatMul", a, constant, out=f"constant{number}"), feeds[a] @ feeds[b])
+    a, b, c = operand(3, 2), operand(4, 3), operand(4)
+    product = feeds[a].T @ feeds[b].T
+    output(net.op("Gemm", a, b, c, out="gemm", transA=1, transB=1), product + feeds[c])
+    if np.dtype(dtype).kind == "f":
+        y = net.op("Gemm", a, b, c, out="scaled", transA=1, transB=1, alpha=0.5, beta=0.25)
+        output(y, product * 0.5 + feeds[c] * 0.25)
+    compiled = compile_model(net.model())
+    found = interpret(compiled.graph, feeds)
+    assert_close(found, wanted, 5e-3 if dtype is np.float16 else 1e-12)
+    check_c(compiled, feeds, found, 5e-3 if dtype is np.float16 else 1e-12)
+
+
+def test_integers_times_a_real_factor_are_cut_off():
     net = Net()
-    net.input("x", 2, 3, dtype=np.int32)
-    net.output(net.op(op_type, "x", net.const(np.ones((3, 2)), np.int32)), dtype=np.int32)
-    with pytest.raises(UnsupportedError, match=rf"{op_type}: .*float32\. found: int32"):
-        optimized(net.model())
+    net.input("a", 2, 3, dtype=np.int32)
+    net.input("b", 3, 2, dtype=np.int32)
+    net.output(net.op("Gemm", "a", "b", net.const([[3, -3]], np.int32), out="y", alpha=0.5, beta=1.5), dtype=np.int32)
+    model = net.model()
+    feeds = random_feeds(model)
+    expected = np.trunc(feeds["a"].astype(int) @ feeds["b"] * 0.5).astype(int) + np.array([4, -4])
+    np.testing.assert_array_equal(numpy_outputs(model, feeds)["y"], expected.astype(np.int32))
+    assert_close(c_outputs(model, feeds), numpy_outputs(model, feeds))
+
+
+# -------------------------------------------------------------------------------------------- einsum and det
+
+EQUATIONS = [
+    ("ij,jk->ik", (2, 3), (3, 4)),
+    ("ij,jk", (2, 3), (3, 4)),
+    ("bij,bjk->bik", (5, 2, 3), (5, 3, 4)),
+    ("...ij,...jk->...ik", (5, 1, 2, 3), (4, 3, 4)),
+    ("...ii->...i", (2, 3, 3)),
+    ("ii", (3, 3)),
+    ("iji->j", (3, 2, 3)),
+    ("ij->ji", (2, 3)),
+    ("ij->", (2, 3)),
+    ("i,i->i", (4,), (4,)),
+    ("i,j->ji", (4,), (3,)),
+    ("i,i", (4,), (4,)),
+    ("ij,kj,lm->ilk", (2, 3), (4, 3), (2, 5)),
+    ("bhqd,bhkd->bhqk", (1, 2, 3, 4), (1, 2, 5, 4)),
+    ("a...,b...->ab...", (2, 3), (4, 3)),
+    (" ij , jk , kl -> il ", (2, 3), (3, 4), (4, 2)),
+    (",ij->ij", (), (2, 3)),
+    ("...,...", (2, 3), (3,)),
+    ("ijj,jk->ki", (2, 3, 3), (3, 2)),
+    ("Ab,bC->AC", (2, 3), (3, 2)),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int8], ids=lambda t: np.dtype(t).name)
+def test_einsum(dtype: type):
+    random = np.random.default_rng(10)
+    net, wanted, feeds = Net(opset=28), {}, {}
+    for number, (equation, *shapes) in enumerate(EQUATIONS):
+        names = []
+        for operand, shape in enumerate(shapes):
+            name = net.input(f"x{number}.{operand}", *shape, dtype=dtype)
+            feeds[name] = random.integers(-4, 5, shape).astype(dtype)
+            names.append(name)
+        y = net.op("Einsum", *names, out=f"y{number}", equation=equation)
+        wanted[y] = np.einsum(equation.replace(" ", ""), *(feeds[n] for n in names), dtype=dtype)
+        net.output(y, dtype=dtype, shape=wanted[y].shape)
+    compiled = compile_model(net.plain_model())
+    found = interpret(compiled.graph, feeds)
+    assert_close(found, {name: np.asarray(array) for name, array in wanted.items()}, 1e-6)
+    check_c(compiled, feeds, found, 1e-6)
+
+
+@pytest.mark.parametrize("equation", ["ij", "ij,jk->ik", "iii->i", "i1->i", "ij->ik", "ij->iji", "ijk->i"])
+def test_einsum_that_does_not_fit_is_refused(equation: str):
+    net = Net()
+    net.input("x", 2, 3)
+    net.output(net.op("Einsum", *["x"] * (2 if equation == "ij" else 1), equation=equation, out="y"), shape=())
+    with pytest.raises(McugenError):
+        imported(net.plain_model())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_det(dtype: type):
+    net, feeds = Net(opset=22), {}
+    random = np.random.default_rng(11)
+    for number, shape in enumerate([(3, 3), (1, 1), (2, 3, 5, 5), (4, 2, 2)]):
+        feeds[f"x{number}"] = random.standard_normal(shape).astype(dtype)
+        net.output(net.op("Det", net.input(f"x{number}", *shape, dtype=dtype), out=f"y{number}"), dtype=dtype)
+    net.output(net.op("Det", net.input("s", 3, 3, 3, dtype=dtype), out="special"), dtype=dtype)
+    singular = [[1, 2, 3], [2, 4, 6], [1, 1, 1]]
+    swapped = [[0, 1, 0], [1, 0, 0], [0, 0, 2]]
+    feeds["s"] = np.array([singular, swapped, np.zeros((3, 3))], dtype)
+    compiled = compile_model(net.model())
+    found = interpret(compiled.graph, feeds)
+    for number in range(4):
+        np.testing.assert_allclose(found[f"y{number}"], np.linalg.det(feeds[f"x{number}"].astype("f8")), rtol=1e-4)
+    assert np.abs(found["special"] - [0, -2, 0]).max() < 1e-6
+    check_c(compiled, feeds, found, 1e-5)
 
 
 def test_special_values_pass_through():

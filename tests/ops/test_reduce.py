@@ -3,12 +3,27 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
-from checks import SPREAD, Cases
-from onnx_models import Net, check_everywhere, check_quantized, imported, operators, optimized
+from checks import SPREAD, Cases, check_c
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx_models import (
+    Net,
+    check_everywhere,
+    check_quantized,
+    imported,
+    numpy_outputs,
+    operators,
+    optimized,
+    random_feeds,
+)
 
-from mcugen.errors import UnsupportedError
+from mcugen.compiler import compile_model
+from mcugen.errors import McugenError
+from mcugen.hir.interpreter import interpret
 
 SHAPE = (2, 3, 5, 4)
 AXES = [[1], [-1], [1, 2], [0, 2], [1, 3], [0, 1, 2, 3], [2, -2, 3]]
@@ -108,8 +123,90 @@ def test_spatial_mean_needs_no_transposition():
     assert "transpose" not in operators(optimized(net.model()))[1:]
 
 
+REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
+TYPES = (np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64, np.uint32, np.uint64, np.int8, np.uint8, bool)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: np.dtype(t).name)
+def test_reductions_and_positions_of_every_element_type(dtype: type):
+    random = np.random.default_rng(8)
+    net = Net(opset=28)
+    net.input("x", 3, 4, 5, dtype=dtype)
+    name = TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(np.dtype(dtype))).lower()
+    for function in REDUCTIONS:
+        if f"tensor({name})" in onnx.defs.get_schema(f"Reduce{function}").inputs[0].types:
+            for number, axes in enumerate(([1], [0, 2], [0, 1, 2])):
+                y = net.op(
+                    f"Reduce{function}", "x", net.const(axes, np.int64), keepdims=number % 2, out=f"{function}{number}"
+                )
+                net.output(y, dtype=dtype)
+    for op_type in ("ArgMax", "ArgMin", "Hardmax"):
+        if f"tensor({name})" in onnx.defs.get_schema(op_type).inputs[0].types:
+            y = net.op(op_type, "x", axis=1, out=op_type)
+            net.output(y, dtype=dtype if op_type == "Hardmax" else np.int64)
+    model = net.model()
+    small = random.integers(1, 4, (3, 4, 5)) if np.dtype(dtype).kind != "i" else random.integers(-3, 4, (3, 4, 5))
+    feeds = {"x": small.astype(dtype)}
+    compiled = compile_model(model)
+    found = interpret(compiled.graph, feeds)
+    relative = {np.float16: 2e-3, ml_dtypes.bfloat16: 2e-2}.get(dtype, 1e-10)
+    for (key, array), wanted in zip(found.items(), ReferenceEvaluator(model).run(None, feeds), strict=True):
+        if np.isfinite(wanted.astype(np.float64)).all():
+            wanted = wanted.astype(np.float64)
+            np.testing.assert_allclose(array.astype(np.float64), wanted, rtol=relative * 2, atol=relative, err_msg=key)
+    check_c(compiled, feeds, found, relative)
+
+
+def test_integer_sums_wrap_and_means_do_not():
+    net = Net()
+    net.input("x", 2, 3, dtype=np.int32)
+    for function in ("Sum", "Prod", "SumSquare", "L1", "Mean"):
+        net.output(
+            net.op(f"Reduce{function}", "x", axes=[1], out=function)
+            if function != "Sum"
+            else net.op("ReduceSum", "x", net.const([1], np.int64), out=function),
+            dtype=np.int32,
+        )
+    least, most = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    feeds = {"x": np.array([[most, most, -7], [least, least, 4]], np.int32)}
+    compiled = compile_model(net.model())
+    found = interpret(compiled.graph, feeds)
+    assert found["Mean"].reshape(-1).tolist() == [(2 * most - 7) // 3, -(-(2 * least + 4) // 3)]
+    check_c(compiled, feeds, found)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_what_is_not_finite(dtype: type):
+    """Extremes of a row with a NaN are NaN, as in numpy; sums of exponentials know infinities."""
+    net = Net()
+    net.input("x", 5, 3, dtype=dtype)
+    for function in ("Max", "Min", "LogSumExp", "Sum"):
+        axes = net.const([1], np.int64) if function == "Sum" else None
+        attributes = {} if axes else {"axes": [1]}
+        net.output(net.op(f"Reduce{function}", *filter(None, ["x", axes]), out=function, **attributes), dtype=dtype)
+    inf, nan = np.inf, np.nan
+    rows = [[nan, 1, 2], [1, nan, 2], [1, 2, nan], [-inf, -inf, -inf], [inf, 1, 2]]
+    feeds = {"x": np.array(rows, dtype)}
+    compiled = compile_model(net.model())
+    found = interpret(compiled.graph, feeds)
+    np.testing.assert_array_equal(found["Max"][:, 0], feeds["x"].max(1))
+    np.testing.assert_array_equal(found["LogSumExp"][3:, 0], [-inf, inf])
+    check_c(compiled, feeds, found)
+
+
+def test_computed_axes_follow_from_the_declared_shape():
+    net = Net()
+    net.input("x", 2, 3, 4)
+    net.input("axes", 1, dtype=np.int64)
+    net.output(net.op("ReduceSum", "x", "axes", out="y"), shape=(2, 1, 4))
+    model = net.plain_model()
+    feeds = {"x": random_feeds(model)["x"], "axes": np.array([1])}
+    np.testing.assert_allclose(numpy_outputs(model, feeds)["y"], feeds["x"].sum(1, keepdims=True), rtol=1e-5)
+
+
 def test_refusal():
-    cases = Cases()
-    cases.add("ReduceMean", (2, 3), dtype=np.int32)
-    with pytest.raises(UnsupportedError, match="element type must be one of float32"):
-        imported(cases.net.model())
+    net = Net()
+    net.input("x", 2, 3, dtype=bool)
+    net.output(net.op("ReduceSum", net.op("Identity", "x"), out="y"), dtype=bool)
+    with pytest.raises(McugenError):
+        imported(net.plain_model())

@@ -23,6 +23,14 @@ def test_softmax():
     cases.check_float()
 
 
+def test_softmax_of_double():
+    cases = Cases()
+    for op_type in ("Softmax", "LogSoftmax"):
+        for shape, axis in ROWS:
+            cases.add(op_type, shape, dtype=np.float64, axis=axis)
+    cases.check_float(1e-13)
+
+
 def test_large_logits_do_not_overflow():
     net = Net()
     x = net.op("Mul", net.input("x", 5, 9), net.const(200.0))

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes known at run time only, in C: names, expressions, arguments of the run function, macros of the header."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from mcugen.codegen.identifiers import comment, identifier
+from mcugen.codegen.literals import c_int, c_param, c_param_type
+from mcugen.lir.formula import Atom, Formula, Polynomial, Symbol, Table
+from mcugen.lir.program import Endpoint, Instr, Param
+
+Names = Mapping[str, str]
+"""The C expression of each symbol: one that needs no parentheses."""
+
+
+def symbol_names(symbols: Sequence[Symbol], taken: set[str]) -> dict[str, str]:
+    """A C identifier for each symbol; they are added to `taken`."""
+    return {s.name: identifier(s.name, taken) for s in symbols}
+
+
+def c_polynomial(formula: Polynomial, names: Names, cast: str = "") -> str:
+    """A C expression, computed in the type of a cast like `(int64_t)`, or in int32_t."""
+    if not cast and len(formula.terms) == 1 and formula.terms[0][0] == 1 and len(formula.terms[0][1]) == 1:
+        return _quotient(formula.terms[0][1][0], names)  # alone it needs no parentheses
+    parts = [_term(factor, [_atom(a, names, cast) for a in atoms]) for factor, atoms in _sorted(formula)]
+    text = " + ".join(parts) or "0"
+    return text.replace("+ -", "- ")
+
+
+def _sorted(formula: Polynomial) -> list[tuple[int, tuple[Atom, ...]]]:
+    """The constant last, and what is taken away after what it is taken from."""
+    return sorted(formula.terms, key=lambda term: (not term[1], term[0] < 0))
+
+
+def _term(factor: int, atoms: list[str]) -> str:
+    if not atoms:
+        return c_int(factor)
+    scale = "" if factor in (1, -1) else f" * {c_int(abs(factor))}"
+    return ("-" if factor < 0 else "") + " * ".join(atoms) + scale
+
+
+def _atom(atom: Atom, names: Names, cast: str) -> str:
+    text = _quotient(atom, names)
+    return cast + (text if text == names[atom.symbol] else f"({text})")
+
+
+def _quotient(atom: Atom, names: Names) -> str:
+    if atom.divide == 1:
+        return f"{names[atom.symbol]} + {atom.add}" if atom.add else names[atom.symbol]
+    shifted = f"({names[atom.symbol]} + {atom.add})" if atom.add else names[atom.symbol]
+    return f"{shifted} / {atom.divide}"
+
+
+class SizedParams:
+    """The C text of parameters that depend on sizes; it collects the tables that they need."""
+
+    def __init__(self, symbols: Sequence[Symbol], names: Names, name_table: Callable[[str], str]) -> None:
+        self.names = names
+        self.tables: list[dict[str, object]] = []
+        self._highest = {s.name: s.high for s in symbols}
+        self._name_table = name_table
+        self._known: dict[tuple[str, Table], str] = {}
+
+    def members(self, instr: Instr) -> list[tuple[str, str, str]]:
+        """(name, C type, C expression) of the run-time parameters of an instruction."""
+        return [
+            (
+                key,
+                c_param_type(value),
+                self._text(instr.formulas[key], value) if key in instr.formulas else c_param(value),
+            )
+            for key, value in instr.params.items()
+            if key not in instr.baked
+        ]
+
+    def _text(self, formula: Formula, example: Param) -> str:
+        ctype = c_param_type(example)
+        if isinstance(formula, Table):
+            return self._lookup(formula, ctype)
+        if isinstance(formula, Polynomial):
+            wide = formula.magnitude(self._highest) >= 2**31
+            text = c_polynomial(formula, self.names, "(int64_t)" if wide else "")
+            return f"(int32_t)({text})" if wide and ctype == "int32_t" else text
+        below = c_polynomial(formula.denominator, self.names)
+        return f"{c_param(formula.numerator)} / ({ctype}){below if below.isidentifier() else f'({below})'}"
+
+    def _lookup(self, table: Table, ctype: str) -> str:
+        key = (ctype, table)
+        if key not in self._known:
+            self._known[key] = self._name_table(f"{table.symbol}_table")
+            values = ", ".join(c_param(v) for v in table.values)
+            self.tables.append({"name": self._known[key], "ctype": ctype, "values": values, "count": len(table.values)})
+        return f"{self._known[key]}[{self.names[table.symbol]} - {table.low}]"
+
+
+def arguments(symbols: Sequence[Symbol], names: Names) -> list[dict[str, object]]:
+    """The sizes that the caller of the run function gives."""
+    return [
+        {"name": names[s.name], "low": s.low, "high": s.high, "onnx_name": comment(s.name)}
+        for s in symbols
+        if not s.output
+    ]
+
+
+def sized_tensor(endpoint: Endpoint, names: Names) -> dict[str, object]:
+    """What the header says of an input or output: its shape with symbols, and macros of the sizes it depends on."""
+    used = {a.symbol for f in endpoint.sizes.values() for _, atoms in f.terms for a in atoms}
+    parameters = [name for symbol, name in names.items() if symbol in used]
+    in_macro = {symbol: f"({name})" for symbol, name in names.items()}
+    fixed = math.prod(size for axis, size in enumerate(endpoint.shape) if axis not in endpoint.sizes)
+    sized = [_in_parentheses(c_polynomial(formula, in_macro)) for formula in endpoint.sizes.values()]
+
+    def axes(expressions: Names) -> list[str]:
+        return [
+            c_polynomial(endpoint.sizes[axis], expressions) if axis in endpoint.sizes else str(size)
+            for axis, size in enumerate(endpoint.shape)
+        ]
+
+    return {
+        "parameters": parameters,
+        "symbolic_shape": axes(names),
+        "axes_for": axes(in_macro),
+        "count_for": " * ".join([*([f"{fixed}u"] if fixed > 1 else []), *(f"(uint32_t){text}" for text in sized)]),
+    }
+
+
+def _in_parentheses(text: str) -> str:
+    return text if re.fullmatch(r"\(\w+\)", text) else f"({text})"

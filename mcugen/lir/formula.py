@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that follow from sizes known only at run time, and how to find the formula from examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+import numpy as np
+
+Sizes = Mapping[str, int]
+"""A value for each symbol."""
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Atom:
+    """(size of `symbol` + add) / divide, rounded down."""
+
+    symbol: str
+    add: int = 0
+    divide: int = 1
+
+    def at(self, sizes: Sizes) -> int:
+        """The value for given sizes."""
+        return (sizes[self.symbol] + self.add) // self.divide
+
+
+Monomial = tuple[Atom, ...]
+"""A product; the empty one is 1."""
+
+
+def _product(atoms: Monomial, sizes: Sizes) -> int:
+    return math.prod(atom.at(sizes) for atom in atoms)
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Σ coefficient · product of atoms: an integer."""
+
+    terms: tuple[tuple[int, Monomial], ...]
+
+    def at(self, sizes: Sizes) -> int:
+        """The value for given sizes."""
+        return sum(factor * _product(atoms, sizes) for factor, atoms in self.terms)
+
+    def magnitude(self, sizes: Sizes) -> int:
+        """Σ of the terms' magnitudes: no sum on the way is larger."""
+        return sum(abs(factor) * abs(_product(atoms, sizes)) for factor, atoms in self.terms)
+
+    def renamed(self, prefix: str) -> Polynomial:
+        """The same of symbols whose names begin with `prefix`."""
+        return Polynomial(
+            tuple((f, tuple(Atom(prefix + a.symbol, a.add, a.divide) for a in atoms)) for f, atoms in self.terms)
+        )
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """numerator / denominator: a real number, of the numerator's type."""
+
+    numerator: float
+    denominator: Polynomial
+
+    def at(self, sizes: Sizes) -> float:
+        """The value for given sizes; NaN for a denominator of 0."""
+        below = self.denominator.at(sizes)
+        return type(self.numerator)(self.numerator / below) if below else math.nan
+
+
+@dataclass(frozen=True)
+class Table:
+    """One value for each size of `symbol` from `low` on."""
+
+    symbol: str
+    low: int
+    values: tuple[Number, ...]
+
+    def at(self, sizes: Sizes) -> Number:
+        """The value for given sizes."""
+        return self.values[sizes[self.symbol] - self.low]
+
+
+Formula = Polynomial | Quotient | Table
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A size known only at run time, from `low` to `high`.
+
+    It is an argument of the run function, or else the only element of the model output `output`.
+    """
+
+    name: str
+    low: int
+    high: int
+    output: str = ""
+
+
+_PERIODS = (*range(2, 17), 20, 24, 32, 48, 64)
+"""Divisors that are tried: products of strides."""
+
+
+@dataclass
+class Fitter:
+    """Finds formulas for numbers that are known at some points.
+
+    `reference` is one of them, and those that differ from it in one symbol make the lines along which the
+    dependence on that symbol is found. A formula is accepted only if it is right at every point, and if enough
+    points confirm it (or no size of the range is missing).
+    """
+
+    symbols: Sequence[Symbol]
+    points: Sequence[Sizes]
+    reference: Sizes
+    _known: dict[tuple[object, ...], Formula | None] = field(default_factory=dict)
+
+    def fit(self, values: Sequence[Number]) -> Formula | None:
+        """The formula of a number with these values at the points, in their order."""
+        key: tuple[object, ...] = (type(values[0]), *values)  # 1 and 1.0 are equal keys
+        if key not in self._known:
+            self._known[key] = self._fit(values)
+        return self._known[key]
+
+    def _fit(self, values: Sequence[Number]) -> Formula | None:
+        if all(isinstance(v, int) for v in values):
+            found = self._polynomial([int(v) for v in values])
+            return found or self._table(values)
+        return self._quotient([float(v) for v in values], type(values[0])) or self._table(values)
+
+    # ---------------------------------------------------------------------------------------------- integers
+
+    def _polynomial(self, values: Sequence[int]) -> Polynomial | None:
+        involved = [s for s in self.symbols if len({v for _, v in self._line(s, values)}) > 1]
+        if len(involved) <= 1:
+            symbol = (involved or self.symbols)[0]
+            found = self._along(symbol, self._line(symbol, values))
+            return found if found and self._holds(found, values) else None
+        lines = [self._along(s, self._line(s, values)) for s in involved]
+        if any(line is None for line in lines):
+            return None
+        parts = [[(), *(atoms for _, atoms in line.terms if atoms)] for line in lines if line]
+        basis = [tuple(atom for part in parts_ for atom in part) for parts_ in product(*parts)]
+        found = _solve(basis, list(zip(self.points, values, strict=True)))
+        return found if found and len(basis) + 2 <= len(values) else None
+
+    def _line(self, symbol: Symbol, values: Sequence[Number]) -> list[tuple[Sizes, Number]]:
+        """The points that differ from the reference in `symbol` alone, with their values."""
+        return [
+            (point, value)
+            for point, value in zip(self.points, values, strict=True)
+            if all(point[s.name] == self.reference[s.name] for s in self.symbols if s is not symbol)
+        ]
+
+    def _along(self, symbol: Symbol, line: Sequence[tuple[Sizes, Number]]) -> Polynomial | None:
+        data = [(point, int(value)) for point, value in line]
+        if len({value for _, value in data}) == 1:
+            return Polynomial(((data[0][1], ()),) if data[0][1] else ())
+        complete = self._is_complete(symbol, [point for point, _ in data])
+        for basis in _bases(symbol.name):
+            if complete or _confirms(basis, [point for point, _ in data]):
+                found = _solve(basis, data)
+                if found is not None:
+                    return found
+        return None
+
+    def _is_complete(self, symbol: Symbol, points: Iterable[Sizes]) -> bool:
+        known = {p[symbol.name] for p in points}
+        return len(known) > symbol.high - symbol.low and known.issuperset(range(symbol.low, symbol.high + 1))
+
+    def _holds(self, formula: Formula, values: Sequence[Number]) -> bool:
+        return all(formula.at(point) == value for point, value in zip(self.points, values, strict=True))
+
+    # ------------------------------------------------------------------------------------------------- reals
+
+    def _quotient(self, values: Sequence[float], kind: type) -> Quotient | None:
+        """1 / integer, which is exact in C too; or c / size."""
+        if not all(math.isfinite(v) and v != 0 for v in values):
+            return None
+        counts = [round(1 / v) for v in values]
+        below = self._polynomial(counts) if all(counts) else None
+        candidates = [] if below is None else [Quotient(kind(1.0), below)]
+        for symbol in self.symbols:
+            size = Polynomial(((1, (Atom(symbol.name),)),))
+            candidates.append(Quotient(kind(values[0] * size.at(self.points[0])), size))
+        precision = 1e-6 if kind is float else 1e-14
+        return next((c for c in candidates if self._is_close(c, values, precision)), None)
+
+    def _is_close(self, formula: Formula, values: Sequence[float], precision: float) -> bool:
+        pairs = ((formula.at(point), value) for point, value in zip(self.points, values, strict=True))
+        return all(math.isclose(found, value, rel_tol=precision) for found, value in pairs)
+
+    # ------------------------------------------------------------------------------------------------ tables
+
+    def _table(self, values: Sequence[Number]) -> Table | None:
+        if len(self.symbols) != 1 or not self._is_complete(self.symbols[0], self.points):
+            return None
+        (symbol,) = self.symbols
+        known = {point[symbol.name]: value for point, value in zip(self.points, values, strict=True)}
+        return Table(symbol.name, symbol.low, tuple(known[s] for s in range(symbol.low, symbol.high + 1)))
+
+
+def _bases(symbol: str) -> Iterator[list[Monomial]]:
+    """What numbers are made of, the simplest first: sizes, their quotients, and products of those."""
+    size = Atom(symbol)
+    quotients = [Atom(symbol, add, divide) for divide in _PERIODS for add in range(divide)]
+    yield [(), (size,)]
+    yield from ([(), (q,)] for q in quotients)
+    yield [(), (size,), (size, size)]
+    yield from ([(), (size,), (q,)] for q in quotients)
+    yield from ([(), (q,), (q, q)] for q in quotients)
+    yield from ([(), (a,), (b,)] for a, b in combinations(quotients, 2) if a.divide == b.divide <= 8)
+    yield from ([(), (size,), (q,), (size, q)] for q in quotients)
+    yield [(), (size,), (size, size), (size, size, size)]
+
+
+def _confirms(basis: Sequence[Monomial], points: Sequence[Sizes]) -> bool:
+    """Whether that many points can hardly agree by chance; quotients must take a few steps."""
+    steps = [len({atom.at(point) for point in points}) for atoms in basis for atom in atoms if atom.divide > 1]
+    return len(points) >= len(basis) + 2 and min(steps, default=4) >= 4
+
+
+def _solve(basis: Sequence[Monomial], data: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
+    """The integer combination of the basis that is right everywhere."""
+    rows = [[_product(atoms, sizes) for atoms in basis] for sizes, _ in data]
+    wanted = [value for _, value in data]
+    if len(basis) == 2:  # the common case, without a library: two points make a line
+        factors = _line_through(rows, wanted)
+    else:
+        solution, *_ = np.linalg.lstsq(np.asarray(rows, np.float64), np.asarray(wanted, np.float64))
+        factors = [round(f) for f in solution] if np.isfinite(solution).all() else None
+    if factors is None:
+        return None
+    for row, value in zip(rows, wanted, strict=True):
+        if sum(f * r for f, r in zip(factors, row, strict=True)) != value:
+            return None
+    return Polynomial(tuple((f, atoms) for f, atoms in zip(factors, basis, strict=True) if f))
+
+
+def _line_through(rows: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[int] | None:
+    first, value = rows[0][1], wanted[0]
+    other = next((i for i, row in enumerate(rows) if row[1] != first), None)
+    if other is None:
+        return None
+    slope, rest = divmod(wanted[other] - value, rows[other][1] - first)
+    return None if rest else [value - slope * first, slope]

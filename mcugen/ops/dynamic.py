@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that find out the size of their results: NonZero, Compress, Unique, NonMaxSuppression.
+
+Shapes are fixed in a graph, so each of these operators is made for an assumed `size`, and tells the actual one
+in its last output. The graph lists it (`Graph.sizes`), and the program is merged from several assumed sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import ComputedSize, Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer
+from mcugen.ops.gather import emit_taken
+from mcugen.ops.movement import normalize_axis, reshaped
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+_SIZE = TensorType((1,), DType.INT32)
+
+
+@dataclass(frozen=True)
+class Dynamic(Operator):
+    """Base: results of an assumed `size` along one axis; the last output is the actual one."""
+
+    size: int = 0
+
+    def _sized(self, sig: Signature, *arrays: Array, size: int) -> tuple[Array, ...]:
+        """Results of the actual size, filled up with zeros or cut to the assumed one."""
+        shapes = [t.shape for t in sig.outputs[:-1]]
+        return (*map(_fitted, arrays, shapes), np.array([size], np.int32))
+
+
+def _fitted(array: Array, shape: Shape) -> Array:
+    result = np.zeros(shape, array.dtype)
+    part = tuple(slice(min(n, m)) for n, m in zip(array.shape, shape, strict=True))
+    result[part] = array[part]
+    return result
+
+
+def _outputs(node: Node, builder: Builder, roles: Sequence[str]) -> list[tuple[str, Access, Buffer]]:
+    return [(role, Access.OUT, builder.buffer(v)) for role, v in zip((*roles, "count"), node.outputs, strict=True)]
+
+
+def _emit(node: OnnxNode, make: Callable[[int], Operator], inputs: Sequence[Value | None], bound: int) -> list[Value]:
+    """Adds an operator whose results have at most `bound` entries; returns those without the size."""
+    graph, names = node.graph, [name for name in node.outputs if name]
+    if graph.sizes is None:
+        found = "the body of a loop or branch"
+        raise Refusal(f"{node.op_type}: the size of the result must not depend on data here", found, "move it out")
+    symbol = names[0]
+    results = graph.add(
+        make(graph.assumed.get(symbol, bound)), inputs, (node.name or symbol,), names=[*names, f"{symbol}.size"]
+    ).outputs
+    graph.sizes[symbol] = ComputedSize(bound, results[-1])
+    return list(results[:-1])
+
+
+# ------------------------------------------------------------------------------------------------- non-zero
+
+
+@dataclass(frozen=True)
+class NonZero(Dynamic):
+    """y[axis][n] = index along `axis` of the n-th element of x that is not 0."""
+
+    mnemonic: ClassVar[str] = "nonzero"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """One row a dimension."""
+        (x,) = inputs
+        assert x is not None
+        return TensorType((x.rank, self.size), DType.INT64), _SIZE
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.nonzero."""
+        found = np.stack(np.nonzero(arrays[0]))
+        return self._sized(sig, found.astype(np.int64), size=found.shape[1])
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Counts, then writes."""
+        x = node.input(0).type
+        params = {"total": x.count} | {f"d{axis}": size for axis, size in enumerate(x.shape)}
+        operands = [("x", Access.IN, builder.buffer(node.input(0))), *_outputs(node, builder, ["y"])]
+        builder.emit(node, "nonzero", operands, params, code={"rank": x.rank}, variant=f"{x.dtype.tag}_{x.rank}d")
+
+
+@onnx_operator("NonZero", kernels=("nonzero",))
+def _import_nonzero(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    if not x.type.rank:
+        raise Refusal("NonZero: the input must have an axis", "a scalar", "reshape it to [1]")
+    return _emit(node, NonZero, [x], x.type.count)
+
+
+# ------------------------------------------------------------------------------------------------- compress
+
+
+@dataclass(frozen=True)
+class Compress(Dynamic):
+    """y = the entries of x along `axis` for which condition is true."""
+
+    mnemonic: ClassVar[str] = "compress"
+    axis: int = 0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The axis shrinks."""
+        x = inputs[0]
+        assert x is not None
+        return x.with_shape((*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])), _SIZE
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.compress."""
+        x, condition = arrays
+        kept = np.compress(condition.reshape(-1)[: x.shape[self.axis]], x, self.axis)
+        return self._sized(sig, kept, size=kept.shape[self.axis])
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Entry by entry."""
+        x, depth = node.input(0).type, node.input(0).type.shape[self.axis]
+        inner = math.prod(x.shape[self.axis + 1 :])
+        params = {"outer": math.prod(x.shape[: self.axis]), "inner": inner, "pitch": depth * inner}
+        params["depth"] = min(depth, node.input(1).type.count)
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("condition", Access.IN, builder.buffer(node.input(1))),
+            *_outputs(node, builder, ["y"]),
+        ]
+        builder.emit(node, "compress", operands, params, variant=f"b{8 * x.dtype.nbytes}")
+
+
+@onnx_operator("Compress", kernels=("compress", "gather"), keeps_halves=True)
+def _import_compress(node: OnnxNode) -> list[Value]:
+    x, condition = node.input(0), node.input(1)
+    node.require_dtype(condition, DType.BOOL)
+    axis = node.attr("axis", None)
+    if axis is None:
+        x, axis = reshaped(node, x, (x.type.count,), "flat"), 0
+    axis = normalize_axis(node, int(axis), x.type.rank)
+    if condition.data is None:
+        return _emit(node, lambda size: Compress(size, axis), [x, condition], x.type.shape[axis])
+    chosen = np.flatnonzero(condition.data.reshape(-1)[: x.type.shape[axis]])  # a list of indices
+    return [emit_taken(node, x, axis, node.constant("chosen", chosen.astype(np.int64)))]
+
+
+# --------------------------------------------------------------------------------------------------- unique
+
+_UNIQUE = ("y", "indices", "inverse", "counts")
+
+
+@dataclass(frozen=True)
+class Unique(Dynamic):
+    """The different entries of x along `axis`, where each is first, which of them each entry is, and how often.
+
+    Sorted, or in the order of appearance. `wanted` says which of the four results there are. NaNs are equal, and
+    come last.
+    """
+
+    mnemonic: ClassVar[str] = "unique"
+    axis: int = 0
+    is_sorted: bool = True
+    wanted: tuple[bool, ...] = field(default=(True,) * 4, repr=False)
+
+    def _chosen(self, results: Sequence[Array]) -> list[Array]:
+        return [r for r, wanted in zip(results, self.wanted, strict=True) if wanted]
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The axis shrinks; vectors of int64."""
+        (x,) = inputs
+        assert x is not None
+        shape = (*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])
+        lengths = (self.size, x.shape[self.axis], self.size)
+        types = [x.with_shape(shape), *(TensorType((n,), DType.INT64) for n in lengths)]
+        return (*(t for t, wanted in zip(types, self.wanted, strict=True) if wanted), _SIZE)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.unique, reordered if need be."""
+        (x,) = arrays
+        y, first, inverse, counts = np.unique(x, True, True, True, axis=self.axis if x.ndim > 1 else None)
+        order = np.arange(len(first)) if self.is_sorted else np.argsort(first)
+        place = np.argsort(order)
+        results = [np.take(y, order, self.axis), first[order], place[inverse.reshape(-1)], counts[order]]
+        return self._sized(sig, *self._chosen(results), size=len(first))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A list of the first indices, searched for each entry."""
+        x = node.input(0).type
+        depth, inner = x.shape[self.axis], math.prod(x.shape[self.axis + 1 :])
+        params = {"outer": math.prod(x.shape[: self.axis]), "depth": depth, "inner": inner}
+        roles = [role for role, wanted in zip(_UNIQUE, self.wanted, strict=True) if wanted]
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            *_outputs(node, builder, roles),
+            ("first", Access.SCRATCH, builder.scratch(f"{node.outputs[0].name}.first", DType.INT32, depth)),
+        ]
+        code: dict[str, object] = {"t": x.dtype.c, "is_real": x.dtype.is_float, "is_sorted": self.is_sorted}
+        code["roles"] = roles
+        variant = f"{'sorted' if self.is_sorted else 'found'}_{x.dtype.tag}"
+        builder.emit(node, "unique", operands, params, code=code, variant=variant)
+
+
+@onnx_operator("Unique", kernels=("unique",))
+def _import_unique(node: OnnxNode) -> list[Value]:
+    x, axis = node.input(0), node.attr("axis", None)
+    if axis is None or x.type.rank == 1:
+        x, axis = reshaped(node, x, (x.type.count,), "flat"), 0
+    axis = normalize_axis(node, int(axis), x.type.rank)
+    wanted = tuple(index < len(node.outputs) and bool(node.outputs[index]) for index in range(4))
+    is_sorted = bool(node.attr("sorted", 1))
+    results = iter(_emit(node, lambda size: Unique(size, axis, is_sorted, wanted), [x], x.type.shape[axis]))
+    unused = node.constant("unused", np.zeros(1, np.int64))
+    return [next(results) if name else unused for name in node.outputs]
+
+
+# --------------------------------------------------------------------------------------- non-max suppression
+
+
+@dataclass(frozen=True)
+class NonMaxSuppression(Dynamic):
+    """Rows (batch, class, box) of the boxes that overlap no better one of their class by more than a threshold.
+
+    Inputs: boxes [B, N, 4] (two corners, or centre and extent), scores [B, C, N]; one-element tensors: the most
+    boxes of a class, the threshold of overlap (intersection over union) and, optional, that of the score.
+    """
+
+    mnemonic: ClassVar[str] = "nonmaxsuppression"
+    is_centered: bool = False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """Three indices a row."""
+        return TensorType((self.size, 3), DType.INT64), _SIZE
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Class by class, the best of those left again and again."""
+        boxes, scores, most, overlap = arrays[:4]
+        low = float(arrays[4].reshape(-1)[0]) if len(arrays) > 4 else -math.inf
+        corners = _corners(boxes, self.is_centered)
+        rows = []
+        for batch, class_ in np.ndindex(*scores.shape[:2]):
+            score = scores[batch, class_]
+            left = (score > low) if len(arrays) > 4 else np.ones(len(score), bool)
+            for _ in range(int(most.reshape(-1)[0])):
+                if not left.any():
+                    break
+                best = int(np.argmax(np.where(left, score, -np.inf)))
+                rows.append((batch, class_, best))
+                left &= _overlap(corners[batch], best) <= overlap.reshape(-1)[0]
+                left[best] = False
+        found = np.array(rows, np.int64).reshape(-1, 3)
+        return self._sized(sig, found, size=len(found))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Selection without sorting."""
+        boxes, scores = node.input(0).type, node.input(1).type
+        params = {"batches": boxes.shape[0], "classes": scores.shape[1], "boxes_n": boxes.shape[1]}
+        has_score = len(node.inputs) > 4 and node.inputs[4] is not None
+        roles = ("boxes", "scores", "most", "overlap", "least_score")[: 5 if has_score else 4]
+        operands = [(role, Access.IN, builder.buffer(node.input(i))) for i, role in enumerate(roles)]
+        operands += _outputs(node, builder, ["y"])
+        left = builder.scratch(f"{node.outputs[0].name}.left", DType.UINT8, boxes.shape[1])
+        operands.append(("left", Access.SCRATCH, left))
+        code = {"is_centered": self.is_centered, "has_score": has_score}
+        variant = "_".join(["centered"] * self.is_centered + ["scored"] * has_score)
+        builder.emit(node, "nonmaxsuppression", operands, params, code=code, variant=variant)
+
+
+def _corners(boxes: Array, is_centered: bool) -> Array:
+    """[..., (low, low, high, high)]."""
+    a, b = boxes[..., :2], boxes[..., 2:]
+    if is_centered:
+        return np.concatenate([a - b / 2, a + b / 2], -1)
+    return np.concatenate([np.minimum(a, b), np.maximum(a, b)], -1)
+
+
+def _overlap(corners: Array, chosen: int) -> Array:
+    """Intersection over union of every box with one."""
+    one = corners[chosen]
+    extent = np.minimum(corners[:, 2:], one[2:]) - np.maximum(corners[:, :2], one[:2])
+    shared = extent.clip(0).prod(1)
+    area = (corners[:, 2:] - corners[:, :2]).prod(1)
+    union = area + area[chosen] - shared
+    result: Array = np.where((shared > 0) & (union > 0), shared / np.where(union > 0, union, 1), 0)
+    return result
+
+
+@onnx_operator("NonMaxSuppression", kernels=("nonmaxsuppression",))
+def _import_nonmaxsuppression(node: OnnxNode) -> list[Value]:
+    boxes, scores = node.input(0), node.input(1)
+    node.require_dtype(boxes, DType.FLOAT32)
+    node.require_dtype(scores, DType.FLOAT32)
+    b, s = boxes.type.shape, scores.type.shape
+    if len(b) != 3 or len(s) != 3 or b[2] != 4 or (b[0], b[1]) != (s[0], s[2]):
+        raise ModelError("NonMaxSuppression: boxes must be [B, N, 4], scores [B, C, N]", f"{b} and {s}", "repair it")
+    most = node.input(2) if node.has(2) else node.constant("most", np.zeros(1, np.int64))
+    overlap = node.input(3) if node.has(3) else node.constant("overlap", np.zeros(1, np.float32))
+    least = [node.input(4)] if node.has(4) else []
+    node.require_dtype(most, DType.INT64)
+    for value in (overlap, *least):
+        node.require_dtype(value, DType.FLOAT32)
+    if any(v.type.count != 1 for v in (most, overlap, *least)):
+        raise ModelError("NonMaxSuppression: limits must be single numbers", f"{most.type.shape}", "repair the model")
+    limit = s[2] if most.data is None else min(max(int(most.data.reshape(-1)[0]), 0), s[2])
+    bound = s[0] * s[1] * limit
+    if not bound:
+        return [node.constant("none", np.empty((0, 3), np.int64))]
+    is_centered = bool(node.attr("center_point_box", 0))
+    inputs = [boxes, scores, most, overlap, *least]
+    return _emit(node, lambda size: NonMaxSuppression(size, is_centered), inputs, bound)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the classical models of domain ai.onnx.ml share: rows of features, class labels, transforms of scores.
+
+C has no strings: a label whose class is named by a string is the class's position in the model's list (int64). The
+list stands in the comment of the layer that computes the label, and in the report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType
+from mcugen.lir.program import Param, real_param
+from mcugen.ops.conversion import Cast
+from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.movement import Reshape
+from mcugen.ops.onnx_node import Importer, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import Binary, Unary, Where
+from mcugen.ops.reduce import Arg, Reduce
+from mcugen.ops.softmax import Softmax
+
+POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+"""By their numbers in TreeEnsemble."""
+
+
+def ml_operator(
+    *op_types: str, kernels: Sequence[str] = (), limits: str = "", takes_strings: bool = False
+) -> Callable[[Importer], Importer]:
+    """Registers the importer of operators of domain ai.onnx.ml."""
+    return onnx_operator(*op_types, domain="ai.onnx.ml", kernels=kernels, limits=limits, takes_strings=takes_strings)
+
+
+def rows(node: OnnxNode, keep_double: bool = False) -> Value:
+    """Input 0 as [N, F] of float32 (or double, if wanted and given); a vector is one row."""
+    x = node.input(0)
+    if x.type.rank not in (1, 2):
+        raise Refusal(f"{node.op_type}: the input must have one or two dimensions", f"{x.type.shape}", "reshape it")
+    if x.type.rank == 1:
+        x = node.emit(Reshape((1, *x.type.shape)), x, suffix="row")
+    if x.type.dtype is DType.FLOAT32 or (keep_double and x.type.dtype is DType.FLOAT64):
+        return x
+    return node.emit(Cast(DType.FLOAT32), x, suffix="float")
+
+
+def as_float(node: OnnxNode, value: Value) -> Value:
+    """`value` in float32."""
+    return value if value.type.dtype is DType.FLOAT32 else node.emit(Cast(DType.FLOAT32), value, suffix="narrow")
+
+
+def floats(node: OnnxNode, key: str) -> Array:
+    """A list of reals, from the attribute `key` or the tensor `key`_as_tensor; empty if absent."""
+    found = node.attr(key, None)
+    if found is None or not len(found):
+        found = node.attr(f"{key}_as_tensor", ())
+    return np.asarray(found, np.float64).reshape(-1)
+
+
+def ints(node: OnnxNode, key: str) -> tuple[int, ...]:
+    """A list of integers; empty if absent."""
+    return tuple(int(v) for v in node.attr(key, ()))
+
+
+def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:
+    """A constant of reals."""
+    return node.constant(suffix, np.asarray(values, np.float32))
+
+
+# --------------------------------------------------------------------------------------------------- labels
+
+
+@dataclass(frozen=True)
+class Threshold(Elementwise):
+    """y = x > limit ? above : below."""
+
+    mnemonic: ClassVar[str] = "threshold"
+    limit: float = 0.0
+    above: float = 1
+    below: float = 0
+    to: DType = DType.FLOAT32
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """As given."""
+        return self.to
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.where."""
+        limit = np.asarray(self._limit(sig.input(0).dtype)).astype(arrays[0].dtype)
+        return (np.where(arrays[0] > limit, self.above, self.below).astype(self.to.numpy),)
+
+    def _limit(self, dtype: DType) -> Param:
+        """Among integers x > limit and x > ⌊limit⌋ are one."""
+        if dtype.is_float:
+            return real_param(self.limit, dtype)
+        low, high = dtype.limits
+        return min(max(math.floor(self.limit), low), high)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """A comparison and a selection."""
+        choices = (self.above, self.below)
+        above, below = (scalar(real_param(v, self.to) if self.to.is_float else int(v)) for v in choices)
+        return f"({self.to.c})({args[0]} > {scalar(self._limit(sig.input(0).dtype))} ? {above} : {below})"
+
+
+@dataclass(frozen=True)
+class Pick(Elementwise):
+    """y = table[x] for int64 positions x that are known to lie inside."""
+
+    mnemonic: ClassVar[str] = "pick"
+    tables: ClassVar[frozenset[int]] = frozenset({1})
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Indexing."""
+        return (arrays[1][arrays[0]],)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """Indexing."""
+        return f"{args[1]}[{args[0]}]"
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The class list of a classifier: labels as C gives them; names where the model has strings."""
+
+    labels: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(node: OnnxNode, key: str) -> Classes:
+        """From the attributes classlabels_strings and `key`."""
+        names = tuple(str(name) for name in node.attr("classlabels_strings", ()))
+        labels = tuple(range(len(names))) if names else ints(node, key)
+        if not labels:
+            raise Refusal(f"{node.op_type}: there must be classes", f"neither strings nor {key}", "export again")
+        return Classes(labels, names)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def emit(self, node: OnnxNode, op: Operator, *inputs: Value, suffix: str = "") -> Value:
+        """Adds a node that computes labels: what they mean is told in its origin."""
+        name = f"{node.outputs[0]}.{suffix}" if suffix else node.outputs[0]
+        origin = (*describe_names(self.names), node.name or node.outputs[0])
+        return node.graph.add(op, inputs, origin, names=[name]).output
+
+    def at(self, node: OnnxNode, position: Value) -> Value:
+        """The labels at positions [N]."""
+        if self.labels == tuple(range(len(self))):
+            return position
+        return self.emit(node, Pick(), position, node.constant("classes", np.asarray(self.labels, np.int64)))
+
+    def top(self, node: OnnxNode, scores: Value) -> Value:
+        """The label of the greatest score of each row, of the first if there are several."""
+        if scores.type.shape[1] > len(self):
+            found = f"{scores.type.shape[1]} scores, {len(self)} classes"
+            raise Refusal(f"{node.op_type}: each score must have a class", found, "repair the model")
+        return self.at(node, self.top_position(node, scores))
+
+    def top_position(self, node: OnnxNode, scores: Value) -> Value:
+        """The position of the greatest score of each row, [N]."""
+        position = self.emit(node, Arg("max", 1), scores, suffix="position")
+        return self.emit(node, Reshape(scores.type.shape[:1]), position, suffix="top")
+
+    def binary(self, node: OnnxNode, score: Value, limit: float, above: int, below: int) -> Value:
+        """One of two labels, by one score [N, 1]."""
+        label = self.emit(node, Threshold(limit, above, below, DType.INT64), score, suffix="label")
+        return self.emit(node, Reshape(score.type.shape[:1]), label)
+
+
+def describe_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A line on what class numbers stand for; nothing without names."""
+    return (f"classes {', '.join(f'{i} = {name}' for i, name in enumerate(names))}",) if names else ()
+
+
+# --------------------------------------------------------------------------------------------------- scores
+
+
+def of_scores(node: OnnxNode) -> OnnxNode:
+    """The node as seen by what computes its second output."""
+    return replace(node, outputs=node.outputs[1:])
+
+
+def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tuple[float, float]) -> Value:
+    """[N, 1] → [N, 2]: factor · score + term for each of two classes."""
+    both = node.emit(Binary("Mul"), score, float32_constant(node, "factors", [factors]), suffix="pair")
+    if not any(terms):
+        return both
+    return node.emit(Binary("Add"), both, float32_constant(node, "terms", [terms]), suffix="shifted")
+
+
+def of_two(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Value:
+    """The score of the second class [N, 1] → those of both, as ONNX Runtime does it.
+
+    [1 − s, s] if it is a probability, else [−s, s]; of the transforms, only the logistic function is applied.
+    """
+    if post == "PROBIT":
+        raise Refusal(f"{node.op_type}: PROBIT needs a score for each class", "one score for two", "export both scores")
+    if post == "LOGISTIC" or not is_probability:
+        opposite = pair(node, score, (-1, 1), (0, 0))
+        return transformed(node, opposite, post) if post == "LOGISTIC" else opposite
+    return pair(node, score, (-1, 1), (1, 0))
+
+
+def post_transform_of(node: OnnxNode) -> str:
+    """The attribute post_transform; Refusal of unknown names."""
+    post = str(node.attr("post_transform", "NONE"))
+    if post not in POST_TRANSFORMS:
+        raise Refusal(f"{node.op_type}: post_transform must be known", post, f"one of {', '.join(POST_TRANSFORMS)}")
+    return post
+
+
+def transformed(node: OnnxNode, scores: Value, post: str) -> Value:
+    """float32 scores [N, C] after the post-transform. A single score is left alone (but by PROBIT)."""
+    if post == "NONE" or (scores.type.shape[1] == 1 and post != "PROBIT"):
+        return scores
+    if post == "SOFTMAX":
+        return node.emit(Softmax(1), scores, suffix="softmax")
+    if post == "LOGISTIC":
+        return node.emit(Unary("Sigmoid"), scores, suffix="logistic")
+    if post == "SOFTMAX_ZERO":
+        return _softmax_zero(node, scores)
+    return node.emit(Probit(), scores, node.emit(ProbitLog(), scores, suffix="log"), suffix="probit")
+
+
+def _softmax_zero(node: OnnxNode, x: Value) -> Value:
+    """Softmax in which scores of 0 stay 0: they are no part of the sum."""
+
+    def emit(op: Operator, *inputs: Value, suffix: str) -> Value:
+        return node.emit(op, *inputs, suffix=suffix)
+
+    greatest = emit(Reduce("max", (1,)), x, suffix="max")
+    e = emit(Unary("Exp"), emit(Binary("Sub"), x, greatest, suffix="centered"), suffix="exp")
+    size = emit(Unary("Abs"), x, suffix="size")
+    used = emit(Threshold(1e-7, to=DType.BOOL), size, suffix="used")
+    total = emit(Binary("Mul"), e, emit(Cast(DType.FLOAT32), used, suffix="weight"), suffix="part")
+    total = emit(Reduce("sum", (1,)), total, suffix="sum")
+    scale = emit(Unary("Exp"), emit(Unary("Neg"), greatest, suffix="negated"), suffix="scale")
+    small = emit(Binary("Mul"), x, scale, suffix="small")
+    return emit(Binary("Div"), emit(Where(), used, e, small, suffix="both"), total, suffix="softmax")
+
+
+@dataclass(frozen=True)
+class ProbitLog(Elementwise):
+    """log((1 − t)(1 + t)) with t = 2x − 1."""
+
+    mnemonic: ClassVar[str] = "probit_log"
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """In float32."""
+        t = np.float32(2) * arrays[0] - np.float32(1)
+        return (np.log((np.float32(1) - t) * (np.float32(1) + t)),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """The formula."""
+        t = f"(2.0f * {args[0]} - 1.0f)"
+        return f"logf((1.0f - {t}) * (1.0f + {t}))"
+
+
+@dataclass(frozen=True)
+class Probit(Elementwise):
+    """√2 · erf⁻¹(2x − 1) by Winitzki's approximation, l = ProbitLog(x): ±√2 · √(√(v² − l/a) − v), v = 2/(πa) + l/2."""
+
+    mnemonic: ClassVar[str] = "probit"
+    a: ClassVar[float] = 0.147
+    first: ClassVar[float] = 2 / (3.14159 * 0.147)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """In float32."""
+        x, log = arrays
+        v = np.float32(self.first) + np.float32(0.5) * log
+        root = np.sqrt(np.sqrt(v * v - np.float32(1 / self.a) * log) - v)
+        return (np.where(x < np.float32(0.5), -root, root) * np.float32(math.sqrt(2)),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """The formula."""
+        x, log = args
+        v = f"({scalar(self.first)} + 0.5f * {log})"
+        root = f"sqrtf(sqrtf({v} * {v} - {scalar(1 / self.a)} * {log}) - {v})"
+        return f"({x} < 0.5f ? -1.41421356f : 1.41421356f) * {root}"

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Support vector machines of domain ai.onnx.ml, by the rules of ONNX Runtime (which are libsvm's)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.elementwise import emit_elementwise
+from mcugen.ops.matmul import Dense
+from mcugen.ops.ml_linear import emit_dense
+from mcugen.ops.ml_scores import (
+    Classes,
+    Threshold,
+    float32_constant,
+    floats,
+    ints,
+    ml_operator,
+    of_scores,
+    of_two,
+    post_transform_of,
+    rows,
+    transformed,
+)
+from mcugen.ops.movement import Reshape
+from mcugen.ops.onnx_node import OnnxNode, Refusal
+from mcugen.ops.pointwise import Binary, Unary, Where
+from mcugen.ops.reduce import Reduce
+
+# -------------------------------------------------------------------------------------------------- kernels
+
+
+@dataclass(frozen=True)
+class Rbf(Operator):
+    """y[n, v] = exp(−gamma · Σ (x[n, f] − s[v, f])²) for support vectors s."""
+
+    mnemonic: ClassVar[str] = "rbf"
+    gamma: float = 1.0
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """[N, V]."""
+        x, s = inputs
+        assert x is not None and s is not None
+        if x.shape[1] != s.shape[1]:
+            raise ModelError("rbf: vectors must have equal lengths", f"{x.shape}, {s.shape}", "repair the model")
+        return (TensorType((x.shape[0], s.shape[0])),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The formula in float32."""
+        x, s = arrays
+        distance = np.square(x[:, None] - s[None]).sum(2)
+        return (np.exp(np.float32(-self.gamma) * distance),)
+
+    def macs(self, sig: Signature) -> int:
+        """N · V · F."""
+        return sig.output.count * sig.input(1).shape[1]
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One kernel."""
+        count, features = node.input(1).type.shape
+        rows_ = node.input(0).type.shape[0]
+        params: dict[str, Param] = {"rows": rows_, "vectors": count, "features": features, "factor": -self.gamma}
+        _emit(node, builder, "rbf", ("x", "s"), params)
+
+
+def _emit(
+    node: Node,
+    builder: Builder,
+    kernel: str,
+    roles: tuple[str, ...],
+    params: dict[str, Param],
+    scratch: tuple[tuple[str, int], ...] = (),
+) -> None:
+    """Emits a kernel whose operands are the node's inputs, its output y, and scratch of floats."""
+    operands: list[tuple[str, Access, Buffer]] = [
+        (role, Access.IN, builder.buffer(node.input(i))) for i, role in enumerate(roles)
+    ]
+    operands.append(("y", Access.OUT, builder.buffer(node.output)))
+    for role, count in scratch:
+        name = f"{node.output.name}.{role}"
+        operands.append((role, Access.SCRATCH, builder.scratch(name, DType.FLOAT32, count)))
+    builder.emit(node, kernel, operands, params)
+
+
+def _kernel_values(node: OnnxNode, x: Value, vectors: Array) -> Value:
+    """The kernel function of each row of x and each support vector, [N, V]."""
+    kind, parameters = str(node.attr("kernel_type", "LINEAR")), floats(node, "kernel_params")
+    if kind not in ("LINEAR", "POLY", "RBF", "SIGMOID"):
+        raise Refusal(f"{node.op_type}: kernel_type must be known", kind, "one of LINEAR, POLY, RBF, SIGMOID")
+    if parameters.size < 3 and (parameters.size or kind != "LINEAR"):
+        found = f"{parameters.size} numbers"
+        raise Refusal(f"{node.op_type}: kernel_params must hold gamma, coef0 and degree", found, "repair the model")
+    if kind == "RBF":
+        return node.emit(Rbf(float(parameters[0])), x, float32_constant(node, "vectors", vectors), suffix="rbf")
+    if kind == "LINEAR":
+        return emit_dense(node, x, vectors, np.zeros(len(vectors)), "dot")
+    gamma, offset, degree = (float(v) for v in parameters[:3])
+    dot = node.emit(Dense(), x, float32_constant(node, "vectors", vectors), suffix="dot")
+    scaled = node.emit(Binary("Mul"), dot, float32_constant(node, "gamma", gamma), suffix="scaled")
+    base = node.emit(Binary("Add"), scaled, float32_constant(node, "coef0", offset), suffix="shifted")
+    if kind == "SIGMOID":
+        return node.emit(Unary("Tanh"), base, suffix="tanh")
+    if degree in (2.0, 3.0):
+        square = node.emit(Binary("Mul"), base, base, suffix="square")
+        return square if degree == 2 else node.emit(Binary("Mul"), square, base, suffix="cube")
+    return node.emit(Binary("Pow"), base, float32_constant(node, "degree", degree), suffix="power")
+
+
+def _support_vectors(node: OnnxNode, x: Value, count: int) -> Array:
+    vectors, features = floats(node, "support_vectors"), x.type.shape[1]
+    if count < 1 or vectors.size != count * features:
+        found = f"{vectors.size} numbers for {count} vectors of {features}"
+        raise Refusal(f"{node.op_type}: support vectors must be as long as the features", found, "repair the model")
+    return vectors.reshape(count, features)
+
+
+# ----------------------------------------------------------------------------------------- one against another
+
+
+def _pairs(classes: int) -> Iterator[tuple[int, int]]:
+    """The pairs of classes, in the order of their classifiers."""
+    return combinations(range(classes), 2)
+
+
+@dataclass(frozen=True)
+class Duels(Operator):
+    """y[n, i against j] = rho + Σ_v∈i c[j − 1, v] · k[n, v] + Σ_v∈j c[i, v] · k[n, v], for classes i < j.
+
+    Inputs k [N, V], c [C − 1, V], rho [C(C − 1)/2], and the first vector of each class, with V as the last.
+    """
+
+    mnemonic: ClassVar[str] = "svm_duels"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """[N, pairs]."""
+        k, _, rho, _ = inputs
+        assert k is not None and rho is not None
+        return (TensorType((k.shape[0], rho.count)),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Pair by pair, in double: the kernel's sum is compensated."""
+        k, c, rho, first = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays)
+        own = [slice(a, b) for a, b in pairwise(first.tolist())]
+        columns = [k[:, own[i]] @ c[j - 1, own[i]] + k[:, own[j]] @ c[i, own[j]] for i, j in _pairs(len(own))]
+        return ((np.stack(columns, 1) + rho).astype(np.float32),)
+
+    def macs(self, sig: Signature) -> int:
+        """Each vector takes part against each other class."""
+        return sig.input(0).count * sig.input(1).shape[0]
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One kernel."""
+        count, vectors = node.input(1).type.shape
+        params: dict[str, Param] = {"rows": node.input(0).type.shape[0], "classes": count + 1, "vectors": vectors}
+        _emit(node, builder, "svm_duels", ("k", "c", "rho", "first"), params)
+
+
+@dataclass(frozen=True)
+class Winner(Operator):
+    """y[n] = the class that wins most duels of row n, the first of several; a duel is i's if its score is positive."""
+
+    mnemonic: ClassVar[str] = "svm_winner"
+    classes: int = 2
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """[N]."""
+        (x,) = inputs
+        assert x is not None
+        return (TensorType(x.shape[:1], DType.INT64),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Counting."""
+        (x,) = arrays
+        votes = np.zeros((len(x), self.classes), np.int64)
+        for column, (i, j) in enumerate(_pairs(self.classes)):
+            votes[:, i] += x[:, column] > 0
+            votes[:, j] += ~(x[:, column] > 0)
+        return (votes.argmax(1),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One kernel."""
+        rows_, pairs = node.input(0).type.shape
+        params: dict[str, Param] = {"rows": rows_, "classes": self.classes, "pairs": pairs}
+        _emit(node, builder, "svm_winner", ("x",), params)
+
+
+@dataclass(frozen=True)
+class Coupling(Operator):
+    """Probabilities of classes by Wu, Lin and Weng's second method, from those of duels by Platt's sigmoid.
+
+    Inputs: duels [N, pairs], Platt's a and b by pair. The iteration stops early, as libsvm's does: so its steps
+    are part of the result.
+    """
+
+    mnemonic: ClassVar[str] = "svm_coupling"
+    classes: int = 2
+    ROUNDS: ClassVar[int] = 100
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """[N, classes]."""
+        x = inputs[0]
+        assert x is not None
+        return (TensorType((x.shape[0], self.classes)),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Row by row, in float32."""
+        x, a, b = arrays
+        margin = x * a + b
+        logistic = np.float32(1) / (np.float32(1) + np.exp(-np.abs(margin)))
+        wins = np.float32(1) - np.where(margin < 0, np.float32(1) - logistic, logistic)
+        wins = np.clip(wins, np.float32(1e-7), np.float32(1) - np.float32(1e-7))
+        return (np.stack([self._coupled(row) for row in wins]),)
+
+    def _coupled(self, wins: Array) -> Array:
+        n = self.classes
+        q = np.zeros((n, n), np.float32)
+        for (i, j), r in zip(_pairs(n), wins, strict=True):
+            loses = np.float32(1) - r
+            q[i, i] += loses * loses
+            q[j, j] += r * r
+            q[i, j] = q[j, i] = -loses * r
+        p = np.full(n, np.float32(1) / np.float32(n))
+        for _ in range(self.ROUNDS):
+            qp = q @ p
+            pqp = p @ qp
+            if np.abs(qp - pqp).max() < np.float32(0.005) / np.float32(n):
+                break
+            for i in range(n):
+                step = (pqp - qp[i]) / q[i, i]
+                grown = np.float32(1) + step
+                p[i] += step
+                pqp = (pqp + step * (step * q[i, i] + np.float32(2) * qp[i])) / grown / grown
+                qp = (qp + step * q[i]) / grown
+                p /= grown
+        return p
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One kernel with a matrix and a vector of its own."""
+        n = self.classes
+        rows_, pairs = node.input(0).type.shape
+        params: dict[str, Param] = {"rows": rows_, "classes": n, "pairs": pairs, "rounds": self.ROUNDS}
+        params |= {"tolerance": float(np.float32(0.005) / np.float32(n))}
+        _emit(node, builder, "svm_coupling", ("x", "a", "b"), params, (("q", n * n), ("qp", n)))
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+@ml_operator("SVMRegressor", kernels=("rbf", "dense_f32"))
+def _import_svm_regressor(node: OnnxNode) -> list[Value]:
+    """ONNX Runtime applies no post-transform, and no kernel function without support vectors."""
+    x, count = rows(node), int(node.attr("n_supports", 0))
+    weights, rho = floats(node, "coefficients"), floats(node, "rho")
+    values = _kernel_values(node, x, _support_vectors(node, x, count)) if count else x
+    if weights.size != values.type.shape[1] or not rho.size:
+        found = f"{weights.size} coefficients, {rho.size} rho"
+        raise Refusal("SVMRegressor: each support vector needs a coefficient, and one rho", found, "repair the model")
+    score = emit_dense(node, values, weights[None], rho[:1], "score")
+    return [node.emit(Threshold(0.0, 1.0, -1.0), score) if node.attr("one_class", 0) else score]
+
+
+@ml_operator("SVMClassifier", kernels=("rbf", "dense_f32", "svm_duels", "svm_winner", "svm_coupling"))
+def _import_svm_classifier(node: OnnxNode) -> list[Value]:
+    classes, post = Classes.of(node, "classlabels_ints"), post_transform_of(node)
+    sizes, rho = ints(node, "vectors_per_class"), floats(node, "rho")
+    x = rows(node)
+    if not sum(sizes):
+        return _linear(node, classes, x, post)
+    pairs = math.comb(len(classes), 2)
+    weights = floats(node, "coefficients")
+    if len(sizes) != len(classes) or len(classes) < 2 or min(sizes) < 0:
+        found = f"{len(sizes)} sizes, {len(classes)} classes"
+        raise Refusal("SVMClassifier: vectors_per_class must count those of each class", found, "repair the model")
+    if rho.size < pairs or weights.size != (len(classes) - 1) * sum(sizes):
+        found = f"{rho.size} rho, {weights.size} coefficients for {len(classes)} classes, {sum(sizes)} vectors"
+        raise Refusal("SVMClassifier: each pair of classes needs coefficients and rho", found, "repair the model")
+    values = _kernel_values(node, x, _support_vectors(node, x, sum(sizes)))
+    weights, rho = weights.reshape(len(classes) - 1, -1), rho[:pairs]
+    starts = node.constant("first", np.cumsum([0, *sizes]).astype(np.int32))
+    constants = [float32_constant(node, "coefficients", weights), float32_constant(node, "rho", rho), starts]
+    duels = node.emit(Duels(), values, *constants, suffix="duels")
+    label = classes.at(node, classes.emit(node, Winner(len(classes)), duels, suffix="winner"))
+    return [label, _pair_scores(of_scores(node), duels, len(classes), post)]
+
+
+def _pair_scores(node: OnnxNode, duels: Value, classes: int, post: str) -> Value:
+    """Probabilities where the model has Platt's parameters; else the duels themselves."""
+    a, b = floats(node, "prob_a"), floats(node, "prob_b")
+    pairs = duels.type.shape[1]
+    if a.size:
+        if min(a.size, b.size) < pairs:
+            found = f"{a.size} and {b.size} for {pairs} pairs"
+            raise Refusal("SVMClassifier: prob_a and prob_b must be given for each pair", found, "repair the model")
+        parameters = [float32_constant(node, name, v[:pairs]) for name, v in (("prob_a", a), ("prob_b", b))]
+        return transformed(node, node.emit(Coupling(classes), duels, *parameters, suffix="coupled"), post)
+    if classes > 2:
+        return transformed(node, duels, post)
+    return of_two(node, duels, post, is_probability=post != "NONE")
+
+
+def _linear(node: OnnxNode, classes: Classes, x: Value, post: str) -> list[Value]:
+    """Without support vectors: a linear function a class. Of two classes, the second needs no majority."""
+    weights, rho = floats(node, "coefficients"), floats(node, "rho")
+    if weights.size != len(classes) * x.type.shape[1] or not rho.size:
+        found = f"{weights.size} coefficients, {rho.size} rho"
+        raise Refusal("SVMClassifier: each class needs a coefficient a feature, and one rho", found, "repair the model")
+    bias = np.full(len(classes), rho[0])
+    scores = emit_dense(node, x, weights.reshape(len(classes), -1), bias, "scores")
+    position = classes.top_position(node, scores)
+    if len(classes) == 2 and not floats(node, "prob_a").size:
+        limit = float(np.nextafter(np.float32(0.5), np.float32(0))) if (weights >= 0).all() else 0.0
+        greatest = node.emit(Reduce("max", (1,)), scores, suffix="max")
+        sure = node.emit(Threshold(limit, to=DType.BOOL), greatest, suffix="sure")
+        sure = node.emit(Reshape(position.type.shape), sure, suffix="flat")
+        second = node.constant("second", np.ones(position.type.shape, np.int64))
+        position = emit_elementwise(node, Where(), sure, second, position, suffix="decided")
+    return [classes.at(node, position), transformed(of_scores(node), scores, post)]

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensembles of decision trees in domain ai.onnx.ml."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.ops.conversion import Cast
+from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.ml_forest import MODES, TESTS, TESTS_OR_NAN, Forest, Leaf, Line, Split, nested_ifs
+from mcugen.ops.ml_scores import (
+    POST_TRANSFORMS,
+    Classes,
+    as_float,
+    floats,
+    ints,
+    ml_operator,
+    of_scores,
+    of_two,
+    pair,
+    post_transform_of,
+    rows,
+    transformed,
+)
+from mcugen.ops.movement import Slice
+from mcugen.ops.onnx_node import OnnxNode, Refusal
+
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+"""By their numbers in TreeEnsemble."""
+
+_COMBINE = {
+    "SUM": "{y} += {w};",
+    "MARKED": "{y} = {y} != {y} ? {w} : {y} + {w};",
+    "MIN": "{y} = {y} <= {w} ? {y} : {w};",
+    "MAX": "{y} = {y} >= {w} ? {y} : {w};",
+}
+"""C text that adds a weight to a score. All but the first start from NaN: no weight yet."""
+
+
+@dataclass(frozen=True)
+class Trees(Operator):
+    """y[n, t] = base[t] + sum (average, …) over trees of the weights for t of the leaf that x[n] reaches.
+
+    Targets to which no reached leaf contributes are 0 before the base is added; NaN if `marks_unscored`. (ONNX
+    Runtime forgets to add the base to such targets of a regressor.)
+    """
+
+    mnemonic: ClassVar[str] = "trees"
+    forest: Forest
+    aggregate: str = "SUM"
+    base: tuple[float, ...] = field(default=(), repr=False)
+    marks_unscored: bool = False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """[N, targets]."""
+        (x,) = inputs
+        assert x is not None
+        return (TensorType((x.shape[0], self.forest.targets), x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Tree by tree."""
+        (x,) = arrays
+        reached = self.forest.walk(x)
+        combine = {"MIN": np.minimum, "MAX": np.maximum}.get(self.aggregate, np.add)
+        y = np.full((len(x), self.forest.targets), np.nan, x.dtype)
+        for n, tree in np.ndindex(reached.shape):
+            for target, weight in self.forest.leaves[reached[n, tree]]:
+                w = x.dtype.type(weight)
+                y[n, target] = w if np.isnan(y[n, target]) else combine(y[n, target], w)
+        if not self.marks_unscored:
+            y = np.where(np.isnan(y), x.dtype.type(0), y)
+        if self.aggregate == "AVERAGE":
+            y = y / x.dtype.type(len(self.forest.roots))
+        return (y + np.asarray(self.base, x.dtype) if self.base else y,)
+
+    @property
+    def _combine(self) -> str:
+        """The row of _COMBINE."""
+        if self.aggregate in ("MIN", "MAX"):
+            return self.aggregate
+        return "MARKED" if self.marks_unscored else "SUM"
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Nested ifs if speed matters most, else tables."""
+        if builder.optimize != "speed" or not self._lower_to_ifs(node, builder):
+            self._lower_to_tables(node, builder)
+
+    # ------------------------------------------------------------------------------------------ what both need
+
+    def _frame(self, node: Node, builder: Builder) -> tuple[list[tuple[str, Access, Buffer]], dict[str, Param]]:
+        """Operands and parameters of every kernel, by role."""
+        x, y = node.input(0).type, node.output.type
+        params: dict[str, Param] = {"rows": x.shape[0], "features": x.shape[1], "targets": y.shape[1]}
+        if self._combine != "SUM":
+            params["start"] = real_param(math.nan, x.dtype)
+        if self.aggregate == "AVERAGE":
+            params["trees_real"] = real_param(len(self.forest.roots), x.dtype)
+        operands = [("x", Access.IN, builder.buffer(node.input(0)))]
+        if any(self.base):
+            base = np.asarray(self.base, x.dtype.numpy)
+            operands.append(("base", Access.IN, builder.const(f"{node.output.name}.base", base)))
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        return operands, params
+
+    def _code(self, x: TensorType) -> dict[str, object]:
+        """What every template needs to know."""
+        return {
+            "x_t": x.dtype.c,
+            "combine": _COMBINE[self._combine],
+            "marked": self._combine != "SUM",
+            "fills": self._combine != "SUM" and not self.marks_unscored,
+            "average": self.aggregate == "AVERAGE",
+            "has_base": any(self.base),
+            "single": self.forest.targets == 1 and all(len(leaf) == 1 for leaf in self.forest.leaves),
+        }
+
+    # ------------------------------------------------------------------------------------------------- tables
+
+    def _lower_to_tables(self, node: Node, builder: Builder) -> None:
+        """Arrays of the smallest types that hold them; one kernel walks them."""
+        forest, x = self.forest, node.input(0).type
+        count = len(forest.features)
+        children = [np.where(refs < 0, count + ~refs, refs) for refs in (forest.yes, forest.no, forest.roots)]
+        modes, nans = sorted(set(forest.modes.tolist())), forest.nan_is_yes
+        mixed = len(modes) > 1 or (nans.any() and not nans.all())
+        tables = {
+            "feature": _smallest(forest.features),
+            "threshold": _reals(forest.thresholds, x.dtype),
+            "yes": _smallest(children[0]),
+            "no": _smallest(children[1]),
+            "root": _smallest(children[2]),
+        }
+        if mixed:
+            tables["how"] = (forest.modes + 8 * nans).astype(np.uint8)
+        tables["weight"] = _reals(np.asarray([w for leaf in forest.leaves for _, w in leaf], np.float64), x.dtype)
+        shape, more = self._leaf_tables()
+        test = "" if mixed else (TESTS_OR_NAN if nans.any() else TESTS)[modes[0] if modes else 0]
+        code = self._code(x) | {
+            "test": test.format(x="v", t="threshold[at]"),
+            "tests": [(m, TESTS[m].format(x="v", t="threshold[at]")) for m in modes] if mixed else [],
+            "nans": bool(nans.any()),
+            "leaf": shape,
+        }
+        operands, params = self._frame(node, builder)
+        consts: list[tuple[str, Access, Buffer]] = [
+            (role, Access.IN, builder.const(f"{node.output.name}.{role}", data))
+            for role, data in (tables | more).items()
+        ]
+        params |= {"nodes": count, "trees": len(forest.roots)}
+        if shape == "even":
+            params["each"] = len(forest.leaves[0])
+        operands = [operands[0], *consts, *operands[1:]]
+        builder.emit(node, "trees_table", operands, params, code=code, variant=x.dtype.tag, note=self._note(node))
+
+    def _leaf_tables(self) -> tuple[str, dict[str, Array]]:
+        """How the weights of a leaf are found: which template text, and what arrays it reads besides `weight`."""
+        leaves, targets = self.forest.leaves, self.forest.targets
+        ids = [tuple(target for target, _ in leaf) for leaf in leaves]
+        if all(own == tuple(range(targets)) for own in ids):
+            return "dense", {}
+        target = {"target": _smallest(np.asarray([t for own in ids for t in own], np.int64))}
+        if all(len(own) == len(ids[0]) for own in ids):
+            return "even", target
+        return "ragged", target | {"first": _smallest(np.cumsum([0, *map(len, ids)]))}
+
+    def _note(self, node: Node) -> str:
+        return f"{self.forest}: {node.input(0).type} -> {node.output.type}"
+
+    # --------------------------------------------------------------------------------------------- nested ifs
+
+    def _lower_to_ifs(self, node: Node, builder: Builder) -> bool:
+        """A C function a tree; False where C does not allow it."""
+        x = node.input(0).type
+        code = self._code(x)
+        add = _COMBINE[self._combine]
+
+        def leaf(weights: Leaf) -> list[Line]:
+            if code["single"]:
+                return [("return ", real_param(weights[0][1], x.dtype), ";")]
+            lines: list[Line] = []
+            for target, weight in weights:
+                if weight or code["marked"]:
+                    number = real_param(weight, x.dtype)
+                    text = add.replace("{y}", f"y[{target}]").split("{w}")
+                    lines.append(tuple(part for piece in text for part in (piece, number))[:-1])
+            return [*lines, ("return;",)]
+
+        bodies = nested_ifs(self.forest, x.dtype, leaf)
+        if bodies is None:
+            return False
+        operands, params = self._frame(node, builder)
+        code["trees"] = [
+            {"lines": body, "reads": _mentions(body, "x["), "writes": _mentions(body, "y[")} for body in bodies
+        ]
+        builder.emit(node, "trees_code", operands, params, code=code, variant=x.dtype.tag, note=self._note(node))
+        return True
+
+
+def _mentions(lines: Sequence[Line], text: str) -> bool:
+    return any(isinstance(part, str) and text in part for line in lines for part in line)
+
+
+def _smallest(numbers: Array) -> Array:
+    """Numbers from 0 on in the smallest unsigned type that holds them."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def _reals(numbers: Array, dtype: DType) -> Array:
+    """Numbers in the type that computes, or in float32 if that holds them exactly."""
+    narrow = numbers.astype(np.float32)
+    return narrow if np.array_equal(narrow, numbers, equal_nan=True) else numbers.astype(dtype.numpy)
+
+
+@dataclass(frozen=True)
+class Unscored(Elementwise):
+    """y = x, or `value` where x is NaN: no tree had a weight for it."""
+
+    mnemonic: ClassVar[str] = "unscored"
+    value: float = 0.0
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.where."""
+        return (np.where(np.isnan(arrays[0]), arrays[0].dtype.type(self.value), arrays[0]),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """A selection."""
+        return f"({args[0]} != {args[0]} ? {scalar(real_param(self.value, sig.output.dtype))} : {args[0]})"
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+def _aligned(node: OnnxNode, *columns: Sequence[object]) -> None:
+    """Refuses columns of one table that differ in length."""
+    if len({len(column) for column in columns}) > 1:
+        found = ", ".join(str(len(column)) for column in columns)
+        raise Refusal(f"{node.op_type}: the attributes of nodes must have equal lengths", found, "repair the model")
+
+
+def _checked(node: OnnxNode, splits: Sequence[Split], features: int) -> Sequence[Split]:
+    wrong = next((s.feature for s in splits if not 0 <= s.feature < features), None)
+    if wrong is not None:
+        found = f"feature {wrong} of {features}"
+        raise Refusal(f"{node.op_type}: nodes must read features of the input", found, "repair the model")
+    return splits
+
+
+def _mode(node: OnnxNode, name: str) -> int:
+    mode = name.removeprefix("BRANCH_")
+    if mode not in MODES[:-1]:
+        raise Refusal(f"{node.op_type}: the mode of a node must be known", name, f"BRANCH_ and {', '.join(MODES[:-1])}")
+    return MODES.index(mode)
+
+
+def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
+    """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor; leaves are their `side`_* attributes."""
+    names = [str(name) for name in node.attr("nodes_modes", ())]
+    trees, ids = ints(node, "nodes_treeids"), ints(node, "nodes_nodeids")
+    features, thresholds = ints(node, "nodes_featureids"), floats(node, "nodes_values").astype(x.type.dtype.numpy)
+    yes, no = ints(node, "nodes_truenodeids"), ints(node, "nodes_falsenodeids")
+    nans = ints(node, "nodes_missing_value_tracks_true") or (0,) * len(ids)
+    _aligned(node, names, trees, ids, features, list(thresholds), yes, no, nans)
+    of_key = {key: index for index, key in enumerate(zip(trees, ids, strict=True))}
+    if len(of_key) < len(ids):
+        raise Refusal(f"{node.op_type}: a node must be described once", "one is twice", "repair the model")
+    owners = [of_key.get(k) for k in zip(ints(node, f"{side}_treeids"), ints(node, f"{side}_nodeids"), strict=True)]
+    weights: dict[int | None, list[tuple[int, float]]] = {}
+    reals = floats(node, f"{side}_weights").astype(x.type.dtype.numpy).tolist()
+    for owner, target, weight in zip(owners, ints(node, f"{side}_ids"), reals, strict=True):
+        weights.setdefault(owner, []).append((target, weight))
+    if None in weights:
+        raise Refusal(f"{node.op_type}: weights must belong to nodes that exist", "one does not", "repair the model")
+    inner = [i for i, name in enumerate(names) if name != "LEAF"]
+    outer = [i for i, name in enumerate(names) if name == "LEAF"]
+    ref = {old: new for new, old in enumerate(inner)} | {old: ~new for new, old in enumerate(outer)}
+    roots: dict[int, int] = {}
+    for index, tree in enumerate(trees):
+        roots.setdefault(tree, ref[index])
+
+    def child(index: int, children: tuple[int, ...]) -> int:
+        return ref[of_key[trees[index], children[index]]]
+
+    splits = [
+        Split(features[i], _mode(node, names[i]), float(thresholds[i]), nans[i] == 1, child(i, yes), child(i, no))
+        for i in inner
+    ]
+    leaves = [tuple(sorted(weights.get(i, ()), key=lambda w: w[0])) for i in outer]
+    return Forest.of(_checked(node, splits, x.type.shape[1]), list(roots.values()), leaves, targets)
+
+
+def _base(node: OnnxNode, *counts: int) -> tuple[float, ...]:
+    """base_values, of which there must be none or one of `counts`."""
+    base = tuple(floats(node, "base_values").tolist())
+    if len(base) not in (0, *counts):
+        found, wanted = f"{len(base)}", " or ".join(map(str, counts))
+        raise Refusal(f"{node.op_type}: the number of base_values must be {wanted}", found, "repair the model")
+    return base
+
+
+def _targets(node: OnnxNode) -> int:
+    targets = int(node.attr("n_targets", 0))
+    if not 0 < targets < 2**16:
+        raise Refusal(f"{node.op_type}: n_targets must be 1 to 65535", str(targets), "repair the model")
+    return targets
+
+
+def _finished(node: OnnxNode, scores: Value, post: str, dtype: DType) -> Value:
+    """Transformed scores in `dtype`; the transforms compute in float32."""
+    if post == "NONE" and scores.type.dtype is dtype:
+        return scores
+    result = transformed(node, as_float(node, scores), post)
+    return result if dtype is DType.FLOAT32 else node.emit(Cast(dtype), result, suffix="wide")
+
+
+@ml_operator("TreeEnsembleRegressor", kernels=("trees_table", "trees_code"))
+def _import_regressor(node: OnnxNode) -> list[Value]:
+    x, targets, post = rows(node, keep_double=True), _targets(node), post_transform_of(node)
+    aggregate = str(node.attr("aggregate_function", "SUM"))
+    if aggregate not in AGGREGATES:
+        raise Refusal("TreeEnsembleRegressor: aggregate_function must be known", aggregate, ", ".join(AGGREGATES))
+    op = Trees(_forest(node, "target", targets, x), aggregate, _base(node, targets))
+    return [_finished(node, node.emit(op, x, suffix="scores"), post, DType.FLOAT32)]
+
+
+@ml_operator("TreeEnsemble", kernels=("trees_table", "trees_code"))
+def _import_ensemble(node: OnnxNode) -> list[Value]:
+    x, targets = rows(node, keep_double=True), _targets(node)
+    aggregate, post = int(node.attr("aggregate_function", 1)), int(node.attr("post_transform", 0))
+    if not (0 <= aggregate < len(AGGREGATES) and 0 <= post < len(POST_TRANSFORMS)):
+        found = f"{aggregate}, {post}"
+        raise Refusal("TreeEnsemble: aggregate_function and post_transform must be known", found, "repair the model")
+    op = Trees(_new_forest(node, targets, x), AGGREGATES[aggregate])
+    return [_finished(node, node.emit(op, x, suffix="scores"), POST_TRANSFORMS[post], x.type.dtype)]
+
+
+def _new_forest(node: OnnxNode, targets: int, x: Value) -> Forest:
+    """The trees of TreeEnsemble: inner nodes and leaves in tables of their own."""
+    dtype = x.type.dtype.numpy
+    modes = [int(m) for m in np.asarray(node.attr("nodes_modes", ())).reshape(-1)]
+    features, thresholds = ints(node, "nodes_featureids"), floats(node, "nodes_splits").astype(dtype).tolist()
+    nans = ints(node, "nodes_missing_value_tracks_true") or (0,) * len(modes)
+    sides = [(ints(node, f"nodes_{s}nodeids"), ints(node, f"nodes_{s}leafs")) for s in ("true", "false")]
+    _aligned(node, modes, features, thresholds, nans, *(column for side in sides for column in side))
+    if not all(0 <= m < len(MODES) for m in modes) or any(at < 0 for side in sides for at in side[0]):
+        raise Refusal("TreeEnsemble: modes and children of nodes must exist", "others", "repair the model")
+    children = [[~at if leaf else at for at, leaf in zip(*side, strict=True)] for side in sides]
+    sets = iter(_member_sets(floats(node, "membership_values").astype(dtype).tolist()))
+    splits = [
+        Split(f, m, t, n == 1, yes, no, next(sets, ()) if m == MODES.index("MEMBER") else ())
+        for f, m, t, n, yes, no in zip(features, modes, thresholds, nans, *children, strict=True)
+    ]
+    weights = floats(node, "leaf_weights").astype(dtype).tolist()
+    leaves = [((target, weight),) for target, weight in zip(ints(node, "leaf_targetids"), weights, strict=True)]
+    roots = ints(node, "tree_roots")
+    if any(root < 0 for root in roots):
+        raise Refusal("TreeEnsemble: roots must be nodes", str(min(roots)), "repair the model")
+    return Forest.of(_checked(node, splits, x.type.shape[1]), roots, leaves, targets)
+
+
+def _member_sets(values: Sequence[float]) -> list[tuple[float, ...]]:
+    """Values between NaNs."""
+    sets: list[list[float]] = [[]]
+    for value in values:
+        if value != value:
+            sets.append([])
+        else:
+            sets[-1].append(value)
+    return [tuple(members) for members in sets]
+
+
+# ----------------------------------------------------------------------------------------------- classifiers
+
+
+@ml_operator("TreeEnsembleClassifier", kernels=("trees_table", "trees_code", "arg"))
+def _import_classifier(node: OnnxNode) -> list[Value]:
+    classes, post = Classes.of(node, "classlabels_int64s"), post_transform_of(node)
+    x = rows(node, keep_double=True)
+    forest = _forest(node, "class", len(classes), x)
+    if len(classes) > 2:
+        return _several_classes(node, classes, forest, x, post)
+    if len(classes) == 2:
+        return _two_classes(node, classes, forest, x, post)
+    scores = node.emit(Trees(forest, base=_base(node, 1)), x, suffix="scores")
+    label = classes.binary(node, scores, 0.0, 1, 0)
+    return [label, _finished(of_scores(node), scores, post, DType.FLOAT32)]
+
+
+def _several_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value, post: str) -> list[Value]:
+    """The greatest score wins, among those of classes for which some tree had a weight."""
+    base = _base(node, len(classes))
+    marks = not base and len(forest.always_scored()) < len(classes)
+    scores = node.emit(Trees(forest, base=base, marks_unscored=marks), x, suffix="scores")
+    ranked = scores
+    if marks:
+        ranked = node.emit(Unscored(-math.inf), scores, suffix="ranked")
+        scores = node.emit(Unscored(0.0), scores, suffix="filled")
+    return [classes.top(node, ranked), _finished(of_scores(node), scores, post, DType.FLOAT32)]
+
+
+def _two_classes(node: OnnxNode, classes: Classes, forest: Forest, x: Value, post: str) -> list[Value]:
+    """ONNX Runtime's rules: they depend on which class the weights are of, their signs, and the base values."""
+    used = {target for leaf in forest.leaves for target, _ in leaf}
+    if not used or used != forest.always_scored():
+        raise Refusal(
+            "TreeEnsembleClassifier: of two classes, each leaf must weigh the same",
+            "leaves with and without a weight",
+            "write weights of 0, too",
+        )
+    base = _base(node, 1, 2)
+    if len(used) == 2:
+        return _two_scores(node, classes, forest, x, post, base)
+    (own,) = used
+    if own == 1 and len(base) == 2:
+        found = "weights of the second class only"
+        raise Refusal("TreeEnsembleClassifier: two base_values need weights of the first class", found, "repair it")
+    single = replace(forest, leaves=tuple(tuple((0, w) for _, w in leaf) for leaf in forest.leaves), targets=1)
+    offset = base[:1] if own == 0 else ()
+    score = node.emit(Trees(single, base=offset), x, suffix="score")
+    positive = all(w >= 0 for w in floats(node, "class_weights"))
+    negative_label, positive_label = classes.labels
+    label = classes.binary(node, score, 0.5 if positive else 0.0, positive_label, negative_label)
+    after = of_scores(node)
+    score = as_float(after, score)
+    if own == 0 and len(base) < 2:
+        return [label, of_two(after, score, post, positive)]
+    alone = pair(after, score, (1, 0) if own == 0 else (0, 1), (0, 0))
+    return [label, transformed(after, alone, post)]
+
+
+def _two_scores(
+    node: OnnxNode, classes: Classes, forest: Forest, x: Value, post: str, base: tuple[float, ...]
+) -> list[Value]:
+    """A score for each of two classes: the label is 1 where the second is positive, else 0."""
+    offsets = {0: (), 1: (*base, 0.0), 2: (base[-1] if base else 0.0, 0.0)}[len(base)]
+    scores = node.emit(Trees(forest, base=offsets), x, suffix="scores")
+    count, after = scores.type.shape[0], of_scores(node)
+    column = 0 if len(base) == 2 else 1
+    decisive = node.emit(Slice((0, column), (count, 1), (1, 1)), scores, suffix="decisive")
+    label = classes.binary(node, decisive, 0.0, 1, 0)
+    if len(base) == 2:
+        scores = pair(after, as_float(after, decisive), (-1, 1), (0, 0))
+    return [label, _finished(after, scores, post, DType.FLOAT32)]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts of n-grams of integers (TfIdfVectorizer)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.movement import Reshape
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+
+@dataclass(frozen=True)
+class Ngrams(Operator):
+    """y[row][columns[g]] += how often n-gram g stands in row, its items up to `skips` items apart; then weighted.
+
+    x is [rows, items]. `grams` are sorted by length; one of length 1 has no items to skip between. `binary` counts
+    at most 1. The optional second input are weights, one a column of y.
+    """
+
+    mnemonic: ClassVar[str] = "ngrams"
+    grams: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    columns: tuple[int, ...] = field(default=(), repr=False)
+    width: int = 0
+    skips: int = 0
+    binary: bool = False
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """One row of `width` columns for each."""
+        x = inputs[0]
+        assert x is not None
+        return (TensorType((x.shape[0], self.width)),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """By comparing every gram at every place."""
+        x, *weights = arrays
+        y = np.zeros(sig.output.shape, np.float32)
+        for gram, column in zip(self.grams, self.columns, strict=True):
+            for step in range(1, 2 + (self.skips if len(gram) > 1 else 0)):
+                places = x.shape[1] - step * (len(gram) - 1)
+                if places > 0:
+                    windows = [x[:, i * step : i * step + places] == item for i, item in enumerate(gram)]
+                    y[:, column] += np.logical_and.reduce(windows).sum(1)
+        y = np.minimum(y, 1) if self.binary else y
+        return (y * weights[0] if weights else y,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """All grams' items in a row; the lengths as (end of the grams of this length) by length."""
+        x = node.input(0).type
+        longest = max(map(len, self.grams), default=0)
+        counts = [sum(len(g) <= n for g in self.grams) for n in range(1, longest + 1)]
+        params: dict[str, Param] = {
+            "rows": x.shape[0],
+            "items": x.shape[1],
+            "width": self.width,
+            "steps": self.skips + 1,
+            "longest": longest,
+        }
+        pool = np.asarray([item for gram in self.grams for item in gram] or [0], x.dtype.numpy)
+        tables = [("pool", pool), ("columns", np.asarray(self.columns or (0,), np.int32))]
+        tables.append(("ends", np.asarray(counts or (0,), np.int32)))
+        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
+        operands += [(role, Access.IN, builder.const(f"{node.output.name}.{role}", table)) for role, table in tables]
+        if len(node.inputs) > 1:
+            operands.append(("weights", Access.IN, builder.buffer(node.input(1))))
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        code = {"t": x.dtype.c, "binary": self.binary, "weighted": len(node.inputs) > 1}
+        builder.emit(node, "ngrams", operands, params, code=code, variant=x.dtype.tag)
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+def _grams(pool: Sequence[int], starts: Sequence[int]) -> list[tuple[int, ...]]:
+    """The pool cut into n-grams: those of length n + 1 begin at starts[n]."""
+    grams: list[tuple[int, ...]] = []
+    for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
+        if not 0 <= start <= end <= len(pool) or (end - start) % length:
+            found = f"{start} to {end} of {len(pool)}"
+            raise Refusal(f"TfIdfVectorizer: the pool must hold whole {length}-grams", found, "repair the model")
+        grams += [tuple(pool[i : i + length]) for i in range(start, end, length)]
+    return grams
+
+
+@onnx_operator("TfIdfVectorizer", types=(DType.INT32, DType.INT64), kernels=("ngrams",), limits="no strings")
+def _import_tfidf(node: OnnxNode) -> list[Value]:
+    x, mode = node.input(0), node.attr("mode", "TF")
+    pool, columns = (list(node.attr(key, ())) for key in ("pool_int64s", "ngram_indexes"))
+    if node.attr("pool_strings", None) or x.type.rank not in (1, 2) or mode not in ("TF", "IDF", "TFIDF"):
+        found = f"shape {x.type.shape}, mode '{mode}'"
+        raise Refusal("TfIdfVectorizer: vectors of integers, and a known mode", found, "use pool_int64s")
+    grams = _grams(pool, list(node.attr("ngram_counts", ())))
+    if len(grams) != len(columns) or not columns or not 0 <= min(columns) <= max(columns) < 2**24:
+        found = f"{len(columns)} for {len(grams)}"
+        raise Refusal("TfIdfVectorizer: every n-gram must have a column", found, "repair the model")
+    lengths = range(int(node.attr("min_gram_length", 1)), int(node.attr("max_gram_length", 1)) + 1)
+    limits = x.type.dtype.limits  # what no element can be is never found
+    kept = [g for g in zip(grams, columns, strict=True) if len(g[0]) in lengths and _within(g[0], limits)]
+    inputs = [node.emit(Reshape((1, *x.type.shape)), x, suffix="row") if x.type.rank == 1 else x]
+    weights, width = np.asarray(node.attr("weights", ()), np.float32), max(columns) + 1
+    if mode != "TF" and weights.size:
+        if weights.size != len(columns):
+            found = f"{weights.size} for {len(columns)}"
+            raise Refusal("TfIdfVectorizer: every n-gram must have a weight", found, "repair the model")
+        by_column = np.ones(width, np.float32)
+        by_column[columns] = weights
+        inputs.append(node.constant("weights", by_column))
+    skips = min(max(int(node.attr("max_skip_count", 0)), 0), x.type.shape[-1])
+    op = Ngrams(tuple(g for g, _ in kept), tuple(c for _, c in kept), width, skips, mode == "IDF")
+    y = node.emit(op, *inputs, suffix="rows" if x.type.rank == 1 else "")
+    return [node.emit(Reshape((width,)), y) if x.type.rank == 1 else y]
+
+
+def _within(gram: Sequence[int], limits: tuple[int, int]) -> bool:
+    return all(limits[0] <= item <= limits[1] for item in gram)

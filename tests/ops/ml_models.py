@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of domain ai.onnx.ml with many independent nodes, so that a single C build checks them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from checks import check_c
+from onnx import helper
+from onnx_models import assert_close, onnxruntime_outputs
+
+from mcugen import CompiledModel, CompileOptions, compile_model
+from mcugen.hir.interpreter import interpret
+
+ML = "ai.onnx.ml"
+
+
+class MlCases:
+    """Nodes that share inputs; node i gives y{i} (and z{i})."""
+
+    def __init__(self, version: int = 3, opset: int = 18, **inputs: np.ndarray) -> None:
+        self.feeds = inputs
+        self.version, self.opset = version, opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def add(
+        self,
+        op_type: str,
+        outputs: Sequence[tuple[type, int]] = ((np.float32, 2),),
+        inputs: Sequence[str] = ("x",),
+        **attributes: object,
+    ) -> None:
+        """The operator; of each output the element type and the rank."""
+        count = len(self.nodes)
+        names = [f"{letter}{count}" for letter in "yz"[: len(outputs)]]
+        given = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(helper.make_node(op_type, inputs, names, f"n{count}", domain=ML, **given))
+        for name, (dtype, rank) in zip(names, outputs, strict=True):
+            number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            self.outputs.append(helper.make_tensor_value_info(name, number, [None] * rank))
+
+    def const(self, name: str, array: np.ndarray) -> str:
+        self.constants.append(onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def model(self) -> onnx.ModelProto:
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in self.feeds.items()
+        ]
+        graph = helper.make_graph(self.nodes, "ml", inputs, self.outputs, self.constants)
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(ML, self.version)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+    def compile(self, optimize: str = "balanced") -> CompiledModel:
+        return compile_model(self.model(), options=CompileOptions(optimize=optimize))
+
+    def check(self, relative: float = 1e-5, goals: Sequence[str] = ("balanced",), reference: bool = True) -> None:
+        """onnxruntime ≈ numpy ≈ C, for each goal of optimization."""
+        for goal in goals:
+            compiled = self.compile(goal)
+            found = interpret(compiled.graph, self.feeds)
+            if reference and goal == goals[0]:
+                assert_close(found, onnxruntime_outputs(self.model(), self.feeds), relative)
+            check_c(compiled, self.feeds, found, relative)
+
+
+LABEL_AND_SCORES = ((np.int64, 1), (np.float32, 2))
