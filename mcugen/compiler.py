@@ -102,8 +102,11 @@ class Trace:
 
 
 def optimize(graph: Graph, trace: Trace | None = None) -> None:
-    """Runs the pipeline in place; the verifier runs after each pass."""
+    """Runs the pipeline in place, on the bodies of operators first; the verifier runs after each pass."""
     verify_graph(graph)
+    for node in graph.nodes:
+        for body in node.op.bodies:
+            optimize(body)
     for pass_, _because in PIPELINE:
         start = time.perf_counter()
         _run_pass(pass_, graph)

@@ -21,7 +21,7 @@ def golden_sample(graph: Graph, kept: Collection[str] = (), seed: int = 0) -> Sa
     random = np.random.default_rng(seed)
     inputs = {v.name: first_state(v.type) if v.name in kept else _random(v, random) for v in graph.inputs}
     outputs = interpret(graph, inputs)
-    floats = any(v.type.dtype.is_float or v.type.dtype.is_half for v in graph.values())
+    floats = any(v.type.dtype.is_float or v.type.dtype.is_half for g in graph.nested() for v in g.values())
     return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
 
 

@@ -18,7 +18,7 @@ from mcugen.codegen.identifiers import comment, identifier, tensor_name
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Program, Space
+from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
 
@@ -173,7 +173,8 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     own = ("run", "selftest", "default_arena", "reset", "state")
     renderer = _Renderer(program, env, accessors | {f"{name}_{word}" for word in own} | {"state", "status"})
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
-    calls = [_call(renderer, instr, sized) for instr in program.instrs]
+    lines = _lines(renderer, sized)
+    calls = [line for line in lines if "function" in line]
     tensors = [_tensor(e, p, renderer, name) for e, p in zip(program.outputs, outputs, strict=True)]
     given = arguments(program.symbols, renderer.symbols)
     computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
@@ -204,6 +205,7 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         "weights_use_math": any(_MATH.search(row) for c in constants for row in c["rows"]),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
         "calls": calls,
+        "lines": lines,
         "uses_math": any(_MATH.search(k.text) for k in renderer.kernels.values())
         or any(_MATH.search(str(c["members"])) for c in calls),
         "locals": _locals(renderer),
@@ -220,7 +222,7 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
-    layers = tuple(i.name for i in program.instrs)
+    layers = tuple(program.head(layer).name for layer in program.layers())
     return Bundle(
         name,
         texts,
@@ -322,7 +324,44 @@ def _kernel_context(kernel: _Kernel) -> dict[str, object]:
     }
 
 
-def _call(renderer: _Renderer, instr: Instr, sized: SizedParams) -> dict[str, object]:
+def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, object]]:
+    """What the run function does in order: calls and the braces of blocks.
+
+    `indent` is the white space before it, `number` that of its layer if it speaks for one, `done` if it ends one.
+    """
+    program, depth = renderer.program, 0
+    lines: list[dict[str, object]] = []
+    for number, layer in enumerate(program.layers()):
+        head = program.head(layer)
+        for instr in (program.instrs[i] for i in layer):
+            if instr.moves_nothing:
+                continue
+            marker = instr.control is not Control.NONE
+            depth -= instr.control in (Control.ELSE, Control.END)
+            line = _marker(renderer, instr, sized) if marker else _call(renderer, instr, sized, 8 + 4 * depth)
+            lines.append({"is_sized": False} | line | {"indent": " " * 4 * depth, "number": None, "done": None})
+            if instr is head:
+                lines[-1]["number"] = number
+            depth += marker and instr.control is not Control.END
+        lines[-1]["done"] = number
+    return lines
+
+
+def _marker(renderer: _Renderer, instr: Instr, sized: SizedParams) -> dict[str, object]:
+    """The C text that begins or ends a block."""
+    if instr.control in (Control.ELSE, Control.END):
+        return {"text": "} else {" if instr.control is Control.ELSE else "}", "comment": ""}
+    names = {o.role: f"*{_argument(renderer, o.buffer)}" for o in instr.operands}
+    if instr.control is Control.IF:
+        text = f"if ({names['cond']} != 0) {{"
+    else:
+        index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
+        ((_, _, steps),) = sized.members(instr)
+        text = f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{"
+    return {"text": text, "comment": comment(f"{instr.op} {', '.join(instr.origin)}"), "note": comment(instr.note, 200)}
+
+
+def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, object]:
     kernel = renderer.kernel(instr)
     params = sized.members(instr)
     params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
@@ -332,21 +371,23 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams) -> dict[str, ob
         "params": params_name,
         "members": params,
         "is_sized": bool(instr.formulas),
-        "arguments": _wrapped([f"&{params_name}"] * bool(params) + names),
+        "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent)});",
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }
 
 
-def _wrapped(arguments: list[str], width: int = 108) -> str:
-    """Arguments of a call on lines of at most `width` characters."""
+def _wrapped(arguments: list[str], indent: int, width: int = 108) -> str:
+    """Arguments of a call on lines of at most `width` characters, all but the first moved right by `indent`."""
     lines = [""]
     for index, argument in enumerate(arguments):
         text = argument + (", " if index < len(arguments) - 1 else "")
         if lines[-1] and len(lines[-1]) + len(text) > width:
             lines.append("")
         lines[-1] += text
-    return "\n        ".join(line.rstrip() if index < len(lines) - 1 else line for index, line in enumerate(lines))
+    return f"\n{' ' * indent}".join(
+        line.rstrip() if index < len(lines) - 1 else line for index, line in enumerate(lines)
+    )
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:
@@ -359,10 +400,9 @@ def _argument(renderer: _Renderer, buffer: Buffer) -> str:
 
 def _locals(renderer: _Renderer) -> list[dict[str, object]]:
     """Typed pointers into the arena, for the buffers that instructions use."""
-    written = {
-        o.buffer: False for i in renderer.program.instrs for o in i.operands if o.buffer.planned and o.buffer.count
-    }
-    for instr in renderer.program.instrs:
+    instrs = [i for i in renderer.program.instrs if not i.moves_nothing]
+    written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned and o.buffer.count}
+    for instr in instrs:
         for operand in instr.operands:
             if operand.buffer in written and operand.access is not Access.IN:
                 written[operand.buffer] = True

@@ -200,6 +200,13 @@ class Graph:
         seen.update(dict.fromkeys(self.outputs))
         yield from seen
 
+    def nested(self) -> Iterator[Graph]:
+        """This graph, then the bodies of its nodes, at every depth."""
+        yield self
+        for node in self.nodes:
+            for body in node.op.bodies:
+                yield from body.nested()
+
     def sort(self) -> None:
         """Restores topological order, keeping the present order where it is one (stable, depth first)."""
         order: dict[Node, None] = {}

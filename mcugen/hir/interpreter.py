@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,12 +21,20 @@ def evaluate_node(node: Node, arrays: list[Array]) -> tuple[Array, ...]:
     )
 
 
-def interpret(
-    graph: Graph, inputs: Mapping[str, Array], observe: Callable[[Node, list[Array]], None] | None = None
-) -> dict[str, Array]:
-    """Outputs by name for one sample. `observe` is shown each node with its input arrays."""
+Observer = Callable[[Node, list[Array]], None]
+
+
+def interpret(graph: Graph, inputs: Mapping[str, Array], observe: Observer | None = None) -> dict[str, Array]:
+    """Outputs by name for one sample. `observe` is shown each node of the graph with its input arrays."""
+    results = run(graph, [inputs[v.name] for v in graph.inputs], observe)
+    return dict(zip(graph.output_names, results, strict=True))
+
+
+def run(graph: Graph, inputs: Sequence[Array], observe: Observer | None = None) -> list[Array]:
+    """Outputs for inputs, both in the graph's order: what an operator with a body calls for it."""
     env: dict[Value, Array] = {
-        v: np.asarray(inputs[v.name], v.type.dtype.numpy).reshape(v.type.shape) for v in graph.inputs
+        v: np.asarray(array, v.type.dtype.numpy).reshape(v.type.shape)
+        for v, array in zip(graph.inputs, inputs, strict=True)
     }
 
     def read(value: Value) -> Array:
@@ -37,4 +45,4 @@ def interpret(
         if observe:
             observe(node, arrays)
         env.update(zip(node.outputs, evaluate_node(node, arrays), strict=True))
-    return {name: read(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)}
+    return [read(v) for v in graph.outputs]

@@ -55,6 +55,11 @@ class Operator:
         return self.mnemonic
 
     @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """Graphs that the operator runs. Passes, checks and dumps descend into them; their signatures stay."""
+        return ()
+
+    @property
     def wants_channels_last(self) -> bool:
         """Whether this is the channels-first form of an operator with space."""
         return False

@@ -22,21 +22,24 @@ def quoted(name: str) -> str:
     return name if plain else json.dumps(name)
 
 
-def _print_node(node: Node) -> str:
+def _print_node(node: Node, indent: str) -> str:
     results = ", ".join(_name(v) for v in node.outputs)
     types = ", ".join(str(v.type) for v in node.outputs)
     attributes = node.op.attributes()
     operands = ", ".join(_name(v) for v in node.inputs)
     origin = f"  # {', '.join(map(quoted, node.origin))}" if node.origin else ""
-    return f"  {results} = {node.op.name}({operands}){' {' + attributes + '}' if attributes else ''} : {types}{origin}"
+    line = f"  {results} = {node.op.name}({operands}){' {' + attributes + '}' if attributes else ''} : {types}{origin}"
+    bodies = (print_graph(body, f"{indent}    ").rstrip("\n") for body in node.op.bodies)
+    return "\n".join([indent + line, *bodies])
 
 
-def print_graph(graph: Graph) -> str:
-    """The whole graph: inputs, constants with their types, nodes, outputs."""
+def print_graph(graph: Graph, indent: str = "") -> str:
+    """The whole graph: inputs, constants with their types, nodes (their bodies below them), outputs."""
     constants = [v for v in graph.values() if v.is_constant and (v.type.count > 1 or v.type.quant)]
-    lines = [f"graph {quoted(graph.name)} {{"]
-    lines += [f"  input {_name(v)} : {v.type}" for v in graph.inputs]
-    lines += [f"  const {_name(v)} : {v.type}" for v in constants]
-    lines += [_print_node(node) for node in graph.nodes]
-    lines += [f"  output {quoted(n)} = {_name(v)}" for n, v in zip(graph.output_names, graph.outputs, strict=True)]
-    return "\n".join([*lines, "}", ""])
+    lines = [f"{indent}graph {quoted(graph.name)} {{"]
+    lines += [f"{indent}  input {_name(v)} : {v.type}" for v in graph.inputs]
+    lines += [f"{indent}  const {_name(v)} : {v.type}" for v in constants]
+    lines += [_print_node(node, indent) for node in graph.nodes]
+    outputs = zip(graph.output_names, graph.outputs, strict=True)
+    lines += [f"{indent}  output {quoted(name)} = {_name(value)}" for name, value in outputs]
+    return "\n".join([*lines, f"{indent}}}", ""])

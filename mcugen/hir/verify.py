@@ -16,6 +16,8 @@ def verify_graph(graph: Graph) -> None:
             if value is not None:
                 _check_input(node, index, value, known)
         _check_types(node)
+        for body in node.op.bodies:
+            verify_graph(body)
         known.update(node.outputs)
     for value in graph.outputs:
         _require(value in known or value.is_constant, "graph", f"output %{value.name} is computed by no node")

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from mcugen import ops
 from mcugen.errors import ModelError, UnsupportedError, UsageError
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.importer.scope import Scope, to_array
+from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array
 
 
 def import_model(
@@ -32,7 +31,7 @@ def import_model(
     """
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
-    scope = Scope(Graph(name), opsets, declared=_declared(model))
+    scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
@@ -47,7 +46,7 @@ def import_model(
             f"every operator must be supported; {count} node{'s are' * (count > 1) or ' is'} not:{listing}"
         )
     for output in model.graph.output:
-        value = scope.output(output.name, _dtype_or_none(output)) if scope.knows(output.name) else None
+        value = scope.output(output.name, dtype_or_none(output)) if scope.knows(output.name) else None
         if value is None:
             raise ModelError("every model output must be computed", f"'{output.name}' is not", "repair the model")
         scope.graph.add_output(output.name, value)
@@ -59,17 +58,6 @@ def import_model(
 def size_output(symbol: str) -> str:
     """The name of the output that tells a computed size."""
     return f"{symbol}.size"
-
-
-def _declared(model: onnx.ModelProto) -> dict[str, TensorType]:
-    """What ONNX's shape inference found: complete shapes only."""
-    found = {}
-    for info in (*model.graph.value_info, *model.graph.output):
-        shape = info.type.tensor_type.shape.dim
-        dtype = _dtype_or_none(info)
-        if info.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in shape) and dtype:
-            found[info.name] = TensorType(tuple(d.dim_value for d in shape), dtype)
-    return found
 
 
 def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], bound: dict[str, Array]) -> None:
@@ -130,15 +118,8 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     return array.astype(_dtype(info).value)
 
 
-def _dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
-    try:
-        return DType(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
-    except (ValueError, KeyError):
-        return None
-
-
 def _dtype(info: onnx.ValueInfoProto) -> DType:
-    dtype = _dtype_or_none(info)
+    dtype = dtype_or_none(info)
     if dtype is None:
         found = onnx.TensorProto.DataType.Name(info.type.tensor_type.elem_type)
         raise UnsupportedError(f"input '{info.name}': unsupported element type", found, "use float32 or int8")

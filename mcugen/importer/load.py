@@ -72,7 +72,12 @@ def _check_text(message: Message, place: str) -> None:
 
 def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """The model at CONVERTED_OPSET. Before opset 11 resizing was asymmetric, which the converter forgets to say."""
+    scans = [n.op_type for n in model.graph.node].count("Scan") if opset < 9 else 0
+    if scans:
+        model = _without_batches(model)
     converted = onnx.version_converter.convert_version(model, CONVERTED_OPSET)
+    if scans:
+        _restore_scans(converted)
     for node in converted.graph.node if opset < 11 else ():
         if node.op_type == "Resize":
             kept = [a for a in node.attribute if a.name not in ("coordinate_transformation_mode", "nearest_mode")]
@@ -81,6 +86,49 @@ def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
     return converted
+
+
+_SCAN8 = "mcugen.scan8"
+
+
+def _without_batches(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Scan of opset 8 for samples in a batch of one: the same for one sample, and its batch axis around it.
+
+    The converter would change the model's inputs and outputs; until it is done, Scan hides in a domain of ours.
+    """
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    model.opset_import.append(onnx.helper.make_opsetid(_SCAN8, 1))
+    nodes = []
+    for number, node in enumerate(model.graph.node):
+        if node.op_type != "Scan":
+            nodes.append(node)
+            continue
+        if node.input[0]:
+            raise ValueError("Scan of opset 8 with lengths of sequences")
+        squeezed = [f"scan{number}.{name}" for name in node.input[1:]]
+        unsqueezed = [f"scan{number}.{name}" for name in node.output]
+        pairs = zip(node.input[1:], squeezed, strict=True)
+        nodes += [onnx.helper.make_node("Squeeze", [x], [y], axes=[0]) for x, y in pairs]
+        attributes = {"directions": "scan_input_directions"}
+        for attribute in node.attribute:
+            attribute.name = attributes.get(attribute.name, attribute.name)
+        scan = onnx.helper.make_node("Scan", squeezed, unsqueezed, node.name, domain=_SCAN8)
+        scan.attribute.extend(node.attribute)
+        pairs = zip(unsqueezed, node.output, strict=True)
+        nodes += [scan, *(onnx.helper.make_node("Unsqueeze", [x], [y], axes=[0]) for x, y in pairs)]
+    copies = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    return model
+
+
+def _restore_scans(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        if node.domain == _SCAN8:
+            node.domain = ""
+    kept = [entry for entry in model.opset_import if entry.domain != _SCAN8]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
 
 
 def _opset(model: onnx.ModelProto, place: str) -> int:

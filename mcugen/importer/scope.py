@@ -10,16 +10,20 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcugen.errors import DoesNotFitError, ModelError
+from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
 from mcugen.importer.functions import data_inputs, find_body, outputs_like
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, Capture, OnnxNode, Refusal, Support
+from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+
+MAX_DEPTH = 12
+"""Control flow operators around one another: checking a plan takes twice as long with each."""
+MAX_BODY_NODES = 20_000
 
 
 @dataclass
@@ -50,6 +54,10 @@ class Scope:
     outer: Scope | None = None
     capture: Capture | None = None
     """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
+    depth: int = 0
+    """How many control flow operators are around."""
+    budget: list[int] = field(default_factory=lambda: [MAX_BODY_NODES])
+    """How many nodes of bodies may still be imported: the one element is shared by all scopes of a model."""
 
     # ------------------------------------------------------------------------------------------------ names
 
@@ -59,9 +67,12 @@ class Scope:
 
     def sequence(self, name: str) -> list[Value] | None:
         """The sequence of that name, if it is one."""
-        if name in self.env or self.outer is None:
+        if name in self.env or name in self.sequences or self.outer is None:
             return self.sequences.get(name)
-        return self.sequences.get(name) or self.outer.sequence(name)
+        items = self.outer.sequence(name)
+        if items is not None and self.capture is not None:
+            items = self.sequences[name] = [self.capture(value) for value in items]
+        return items
 
     def lookup(self, name: str) -> Value | None:
         """The value of a known name; None for a sequence, too."""
@@ -69,6 +80,9 @@ class Scope:
             return self.env.get(name)
         value = self.outer.lookup(name)
         if value is not None and self.capture is not None:
+            half = self.outer.half(name)
+            if half is not None:
+                self.halves[name] = half
             value = self.env[name] = self.capture(value)
         return value
 
@@ -130,6 +144,8 @@ class Scope:
             results = self._results(node, inputs)
             _check_sizes(node, results)
         except Refusal as refusal:
+            if isinstance(refusal, BodyRefusal):
+                self.refusals.extend(refusal.reasons)
             return self._fail(node, str(refusal))
         except ModelError as error:
             raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
@@ -303,6 +319,8 @@ class Scope:
             self.graph,
             opsets,
             refusals=self.refusals,
+            depth=self.depth,
+            budget=self.budget,
             place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
             within=f"{label(node)} in {self.within}" if self.within else label(node),
         )
@@ -349,13 +367,17 @@ class Subgraph(Body):
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
     ) -> list[Value]:
         """Adds the body's nodes to `graph`; see Body."""
+        self._pay()
         inner = Scope(
             graph,
             self.scope.opsets,
+            declared=declared_types(self.proto),
             refusals=[],
             place=f"{place}/",
             outer=self.scope,
             capture=capture,
+            depth=self.scope.depth + 1,
+            budget=self.scope.budget,
         )
         for tensor in self.proto.initializer:
             inner.env[tensor.name] = inner.constant(tensor.name, to_array(tensor))
@@ -363,13 +385,40 @@ class Subgraph(Body):
             inner.env[info.name] = value
         inner.import_nodes(self.proto.node)
         if inner.refusals:
-            self.scope.refusals.extend(inner.refusals)
-            raise Refusal("every operator of its body must be supported", "those listed", "see their lines")
+            raise BodyRefusal(inner.refusals)
         results = [inner.output(v.name, None) for v in self.proto.output]
         absent = [v.name for v, r in zip(self.proto.output, results, strict=True) if r is None]
         if absent:
             raise Refusal("every output of the body must be computed", f"'{absent[0]}' is not", "repair the model")
         return [r for r in results if r is not None]
+
+    def _pay(self) -> None:
+        """Bodies within bodies, unrolled, could keep the compiler busy for ever."""
+        if self.scope.depth >= MAX_DEPTH:
+            raise UnsupportedError(f"control flow must nest at most {MAX_DEPTH} deep", "more", "simplify the model")
+        self.scope.budget[0] -= len(self.proto.node) + 1
+        if self.scope.budget[0] < 0:
+            found = "bodies of If, Loop and Scan, unrolled loops included, that have more"
+            raise DoesNotFitError(f"control flow must have at most {MAX_BODY_NODES:,} nodes in all", found)
+
+
+def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
+    """What ONNX's shape inference found: complete shapes only."""
+    found = {}
+    for info in (*graph.value_info, *graph.output):
+        shape = info.type.tensor_type.shape.dim
+        dtype = dtype_or_none(info)
+        if info.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in shape) and dtype:
+            found[info.name] = TensorType(tuple(d.dim_value for d in shape), dtype)
+    return found
+
+
+def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
+    """The element type of a tensor, if C has it."""
+    try:
+        return DType(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type).name)
+    except (ValueError, KeyError):
+        return None
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:

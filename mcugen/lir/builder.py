@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Param, Program, Space
+from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, Operand, Param, Program, Space
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Builder:
         self._buffers: dict[Value, Buffer] = {}
         self._names: set[str] = set()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
+        self._group = 0
+        self._groups = 0
 
     def select(self, kernels: Sequence[Kernel], node: Node) -> Kernel:
         """The first kernel that fits the node on this CPU."""
@@ -64,6 +67,10 @@ class Builder:
     def alias(self, value: Value, of: Value) -> None:
         """Lets `value` be the same memory as `of`: same bytes, other shape."""
         self._buffers[value] = self.buffer(of)
+
+    def bind(self, value: Value, buffer: Buffer) -> None:
+        """Lets `value` lie in `buffer`."""
+        self._buffers[value] = buffer
 
     def endpoint(self, name: str, value: Value, space: Space) -> Endpoint:
         """Declares a model input, output or state."""
@@ -96,6 +103,7 @@ class Builder:
         inplace: Sequence[tuple[str, str]] = (),
         variant: str = "",
         note: str = "",
+        control: Control = Control.NONE,
     ) -> Instr:
         """Appends an instruction that computes (part of) `node`."""
         instr = Instr(
@@ -109,12 +117,40 @@ class Builder:
             variant=variant,
             reason="" if isinstance(kernel, str) else kernel.reason,
             op=node.op.name,
-            macs=node.op.macs(node.sig),
+            macs=0 if node.op.bodies and control is Control.NONE else node.op.macs(node.sig),
             origin=node.origin,
             note=note or _types_note(node),
+            control=control,
+            group=self._group,
         )
         self.program.instrs.append(instr)
         return instr
+
+    def mark(
+        self,
+        node: Node,
+        control: Control,
+        operands: Sequence[tuple[str, Access, Buffer]] = (),
+        params: Mapping[str, Param] | None = None,
+    ) -> None:
+        """Appends the marker of a block that `node` makes."""
+        self.emit(node, control.value, operands, params, control=control)
+
+    def move(self, node: Node, source: Buffer, target: Buffer, note: str) -> None:
+        """Copies a buffer to another of the same size and type, if the planner cannot give them one place."""
+        operands = [("x", Access.IN, source), ("y", Access.OUT, target)]
+        nbytes = {"nbytes": target.nbytes}
+        self.emit(node, MOVE, operands, nbytes, variant=target.dtype.tag, inplace=[("y", "x")], note=note)
+
+    @contextmanager
+    def one_layer(self) -> Iterator[None]:
+        """What is emitted within counts as one layer."""
+        around = self._group
+        if not around:
+            self._groups += 1
+            self._group = self._groups
+        yield
+        self._group = around
 
     def _new(self, name: str, dtype: DType, count: int, space: Space, data: Array | None = None) -> Buffer:
         unique, number = name, 1

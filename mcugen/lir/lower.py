@@ -34,10 +34,7 @@ def lower(
     kept = set(states.values())
     program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept]
-    for node in graph.nodes:
-        if not isinstance(node.op, Lowerable):
-            raise VerificationError("every operator must have a kernel", node.place, "report this as a bug of mcugen")
-        node.op.lower(node, builder)
+    lower_nodes(graph, builder)
     moves = []
     of_input = {e.name: e for e in program.states}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
@@ -50,3 +47,11 @@ def lower(
     used |= {e.buffer for e in (*program.inputs, *program.outputs, *program.states)}
     program.buffers = [b for b in program.buffers if b in used]
     return program
+
+
+def lower_nodes(graph: Graph, builder: Builder) -> None:
+    """The instructions of a graph, or of the body of an operator, whose inputs have buffers already."""
+    for node in graph.nodes:
+        if not isinstance(node.op, Lowerable):
+            raise VerificationError("every operator must have a kernel", node.place, "report this as a bug of mcugen")
+        node.op.lower(node, builder)

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Program
+from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Instr, Program
 
 
 @dataclass
@@ -16,6 +16,9 @@ class Region:
     buffers: list[Buffer]
     first: int
     last: int
+    accesses: set[int] = field(default_factory=set)
+    """The instructions that use it (-1 and their number stand for the caller): between two of them, in a loop,
+    its contents may be without interest."""
 
     @property
     def nbytes(self) -> int:
@@ -48,6 +51,7 @@ def peak_live_bytes(program: Program) -> int:
 def _merge_inplace(program: Program) -> list[Region]:
     ranges = program.live_ranges()
     region_of = {b: Region([b], first, last) for b, (first, last) in ranges.items()}
+    _merge_moves(program, region_of)
     for index, instr in enumerate(program.instrs):
         for out_role, in_role in instr.inplace:
             target, source = instr.operand(out_role).buffer, instr.operand(in_role).buffer
@@ -55,19 +59,59 @@ def _merge_inplace(program: Program) -> list[Region]:
                 instr, index, region_of[target], region_of[source]
             ):
                 continue
-            if target.nbytes > source.nbytes:
+            if max(b.nbytes for b in region_of[target].buffers) > source.nbytes:
                 continue
-            merged = region_of[source]
-            merged.last = region_of[target].last
-            merged.buffers.append(target)
-            region_of[target] = merged
+            _join(region_of, region_of[source], region_of[target])
             break
     return list({id(r): r for r in region_of.values()}.values())
 
 
+def _join(region_of: dict[Buffer, Region], into: Region, other: Region) -> None:
+    into.first, into.last = min(into.first, other.first), max(into.last, other.last)
+    into.buffers += other.buffers
+    into.accesses |= other.accesses
+    region_of.update(dict.fromkeys(other.buffers, into))
+
+
+def _merge_moves(program: Program, region_of: dict[Buffer, Region]) -> None:
+    """Gives source and target of a move one place where the source ends there and nobody uses the target meanwhile.
+
+    So the results of branches, and the values that loops carry from step to step, are mostly computed in place.
+    A move overwrites all of its target: what the target held, from its last use until the move, is of no interest.
+    """
+    if all(instr.kernel != MOVE for instr in program.instrs):
+        return
+    for index, instr in enumerate(program.instrs):
+        for operand in instr.operands:
+            if operand.buffer.planned:
+                region_of[operand.buffer].accesses.add(index)
+    for endpoints, index in ((program.inputs, -1), (program.outputs, len(program.instrs))):
+        for endpoint in endpoints:
+            if endpoint.buffer.planned:
+                region_of[endpoint.buffer].accesses.add(index)
+    for index, instr in enumerate(program.instrs):
+        if instr.kernel == MOVE and all(o.buffer.planned for o in instr.operands):
+            source, target = (region_of[instr.operand(role).buffer] for role in "xy")
+            if source is not target and source.last == index and _idle(program, target, source, index):
+                _join(region_of, target, source)
+
+
+def _idle(program: Program, target: Region, source: Region, end: int) -> bool:
+    """Whether nobody uses `target` while `source` lives, but perhaps who writes `source` in its place."""
+    used = {i for i in target.accesses if source.first <= i < end}
+    if not used:
+        return True
+    if used != {source.first} or source.first < 0:
+        return False
+    writer = program.instrs[source.first]
+    pairs = [(writer.operand(o).buffer, writer.operand(i).buffer) for o, i in writer.inplace]
+    allowed = [i for o, i in pairs if o in source.buffers and i in target.buffers and o.nbytes <= i.nbytes]
+    return len(allowed) == 1 and sum(o.buffer in target.buffers for o in writer.operands) == 1
+
+
 def _may_merge(instr: Instr, index: int, target: Region, source: Region) -> bool:
     """The output starts its life here, and the input ends its own here and is read by one operand only."""
-    fresh = target.first == index and len(target.buffers) == 1
+    fresh = target.first == index
     reads = sum(o.buffer in source.buffers for o in instr.operands)
     return fresh and source.last == index and reads == 1
 

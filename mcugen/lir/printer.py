@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mcugen.hir.printer import quoted
-from mcugen.lir.program import Buffer, Instr, Program
+from mcugen.lir.program import Buffer, Control, Instr, Program
 
 
 def print_program(program: Program) -> str:
@@ -15,7 +15,11 @@ def print_program(program: Program) -> str:
         f"  arena {program.arena_size} bytes, weights {program.weights_size} bytes",
     ]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
-    lines += [f"  {index:3}: {_print_instr(instr)}" for index, instr in enumerate(program.instrs)]
+    depth = 0
+    for index, instr in enumerate(program.instrs):
+        depth -= instr.control in (Control.ELSE, Control.END)
+        lines.append(f"  {index:3}: {'  ' * depth}{_print_instr(instr)}")
+        depth += instr.control not in (Control.NONE, Control.END)
     return "\n".join([*lines, "}", ""])
 
 
@@ -29,4 +33,6 @@ def _print_instr(instr: Instr) -> str:
     operands = ", ".join(f"@{o.access.value} {o.role}=%{quoted(o.buffer.name)}" for o in instr.operands)
     params = ", ".join(f"{key}={value}" for key, value in instr.params.items())
     code = ", ".join(f"{key}={value}" for key, value in instr.code.items())
+    if instr.control in (Control.ELSE, Control.END) and not operands:
+        return instr.kernel
     return f"{instr.kernel} {operands} {{{', '.join(filter(None, (params, code)))}}}"

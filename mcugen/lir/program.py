@@ -72,6 +72,25 @@ class Operand:
     buffer: Buffer
 
 
+class Control(Enum):
+    """What an instruction is besides a call: the markers of blocks, which nest and run as in C."""
+
+    NONE = ""
+    IF = "if"
+    """Begins a block that runs where `cond` is not 0."""
+    ELSE = "else"
+    FOR = "for"
+    """Begins a block that runs `steps` times, while `cond` is not 0 if there is such an operand.
+
+    It counts in `index`. Its further results are buffers of which each step writes a part.
+    """
+    END = "end"
+
+
+MOVE = "move"
+"""The kernel that copies buffer `x` to `y`, of the same size: no call, where the planner gives both one place."""
+
+
 class Double(float):
     """A parameter that C holds as double; any other float it holds as float."""
 
@@ -87,13 +106,14 @@ def real_param(value: float, dtype: DType) -> Param:
 
 @dataclass
 class Instr:
-    """A call of a kernel.
+    """A call of a kernel, or the marker of a block.
 
     `params` are scalars, passed in a constant struct unless named in `baked`: those become literals in a
     copy of the kernel. `code` holds what only the template sees (text of expressions, flags); instructions
     with the same kernel, baked values and code share one C function. `inplace` lists (out role, in role)
     pairs that may share memory if the input is not read later. `macs` and `origin` are for reports.
     `formulas` are of those parameters that depend on sizes known at run time; `params` then holds an example.
+    Instructions of the same `group` (other than 0) make one layer together.
     """
 
     kernel: str
@@ -110,6 +130,16 @@ class Instr:
     origin: tuple[str, ...] = ()
     note: str = ""
     formulas: Mapping[str, Formula] = field(default_factory=dict)
+    control: Control = Control.NONE
+    group: int = 0
+
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether this is a copy of a buffer onto itself, as the planner would have it."""
+        if self.kernel != MOVE:
+            return False
+        x, y = self.operand("x").buffer, self.operand("y").buffer
+        return x is y or (x.planned and x.offset is not None and x.offset == y.offset)
 
     def operand(self, role: str) -> Operand:
         """The operand with that role."""
@@ -160,10 +190,39 @@ class Program:
         """Bytes of the caller's state struct."""
         return sum(-(-e.buffer.nbytes // ALIGNMENT) * ALIGNMENT for e in self.states)
 
+    def layers(self) -> list[range]:
+        """The instructions by layers: one each, but for groups."""
+        spans: list[range] = []
+        for index, instr in enumerate(self.instrs):
+            if instr.group and index and self.instrs[index - 1].group == instr.group:
+                spans[-1] = range(spans[-1].start, index + 1)
+            else:
+                spans.append(range(index, index + 1))
+        return spans
+
+    def head(self, layer: range) -> Instr:
+        """The instruction that speaks for a layer: of a group, the marker of its outermost block."""
+        instrs = [self.instrs[i] for i in layer]
+        return next((i for i in instrs if i.control is not Control.NONE), instrs[0])
+
+    def loops(self) -> list[tuple[int, int]]:
+        """First and last instruction (the markers) of each loop; inner loops come before those around them."""
+        begun: list[int] = []
+        found = []
+        for index, instr in enumerate(self.instrs):
+            if instr.control in (Control.IF, Control.FOR):
+                begun.append(index)
+            elif instr.control is Control.END:
+                start = begun.pop()
+                if self.instrs[start].control is Control.FOR:
+                    found.append((start, index))
+        return found
+
     def live_ranges(self) -> dict[Buffer, tuple[int, int]]:
         """First and last instruction (inclusive) at which each planned buffer's contents matter.
 
-        Inputs live from −1 (before the first instruction), outputs to len(instrs). Computed, never stored.
+        Inputs live from −1 (before the first instruction), outputs to len(instrs). What a loop uses and its
+        surroundings too lives throughout the loop. Computed, never stored.
         """
         ranges: dict[Buffer, tuple[int, int]] = {}
         for endpoint in self.inputs:
@@ -177,6 +236,12 @@ class Program:
             if endpoint.buffer.planned:
                 first, _ = ranges.get(endpoint.buffer, (-1, -1))
                 ranges[endpoint.buffer] = (first, len(self.instrs))
+        for start, end in self.loops():
+            for buffer, (first, last) in ranges.items():
+                if first <= start <= last < end:  # the next step may use it again
+                    ranges[buffer] = (first, end)
+                elif start < first <= end < last:  # an earlier step may have written it
+                    ranges[buffer] = (start, last)
         return ranges
 
     def live_at(self, index: int) -> Iterator[Buffer]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program, Space
 
 
@@ -23,16 +24,13 @@ def keep_state(program: Program, moves: Sequence[Move]) -> None:
     Where nothing reads the old value any more, the new one is computed in the state's own memory.
     """
     _rescue_outputs(program)
-    pending = [m for m in moves if m.source is not m.target.buffer]
-    while pending:
-        read = [m.source for m in pending]
-        free = next((m for m in pending if m.target.buffer not in read), None)
-        if free is None:  # a cycle: one old value steps aside
-            free = pending[0]
-            aside = _arena_copy(program, free.target.buffer, f"{free.target.name}.old")
-            pending = [replace(m, source=aside) if m.source is free.target.buffer else m for m in pending]
-        program.instrs.append(_copy(free.source, free.target.buffer, free.target.name))
-        pending.remove(free)
+    names = {m.target.buffer: m.target.name for m in moves}
+
+    def spare(state: Buffer) -> Buffer:
+        return _arena_buffer(program, state, f"{names[state]}.old")
+
+    for source, target in at_once([(m.source, m.target.buffer) for m in moves], spare):
+        program.instrs.append(_copy(source, target, names.get(target, target.name)))
     for instr in list(program.instrs):
         if instr.kernel == "copy" and instr.op == "state":
             _compute_in_place(program, instr)
@@ -42,15 +40,15 @@ def _rescue_outputs(program: Program) -> None:
     """An output that is an old state must not change with it."""
     for index, endpoint in enumerate(program.outputs):
         if endpoint.buffer.space is Space.STATE:
-            kept = _arena_copy(program, endpoint.buffer, f"{endpoint.name}.kept")
+            kept = _arena_buffer(program, endpoint.buffer, f"{endpoint.name}.kept")
+            program.instrs.append(_copy(endpoint.buffer, kept, kept.name))
             kept.space = Space.OUTPUT
             program.outputs[index] = replace(endpoint, buffer=kept)
 
 
-def _arena_copy(program: Program, source: Buffer, name: str) -> Buffer:
-    target = Buffer(name, source.dtype, source.count, Space.ARENA)
+def _arena_buffer(program: Program, like: Buffer, name: str) -> Buffer:
+    target = Buffer(name, like.dtype, like.count, Space.ARENA)
     program.buffers.append(target)
-    program.instrs.append(_copy(source, target, name))
     return target
 
 

@@ -6,22 +6,52 @@ from __future__ import annotations
 import numpy as np
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import ALIGNMENT, Access, Buffer, Instr, Program
+from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Program
 
 
 def verify_plan(program: Program) -> None:
     """Raises VerificationError if an instruction would read bytes that another buffer has overwritten."""
-    owner = np.full(max(program.arena_size, 1), -1, np.int64)
+    owner = np.full(max(program.arena_size, 1), _NOBODY, np.int64)
     number = {b: i for i, b in enumerate(program.buffers)}
     for buffer in filter(lambda b: b.planned, program.buffers):
         _check_address(program, buffer)
     for endpoint in program.inputs:
         owner[_span(endpoint.buffer)] = number[endpoint.buffer]
-    for instr in program.instrs:
-        _check_instr(instr, owner, number)
+    _replay(program.instrs, 0, owner, number)
     for endpoint in program.outputs:
         if endpoint.buffer.planned and (owner[_span(endpoint.buffer)] != number[endpoint.buffer]).any():
             _fail(endpoint.buffer, "an output is overwritten before the end")
+
+
+def _replay(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer, int]) -> int:
+    """Replays from instruction `at` to the marker that ends its block, whose number it returns.
+
+    Steps of a loop run twice, both branches from the same start; afterwards a byte belongs to a buffer if it does on
+    every way.
+    """
+    while at < len(instrs) and instrs[at].control not in (Control.ELSE, Control.END):
+        instr = instrs[at]
+        _check_instr(instr, owner, number)
+        before = owner.copy()
+        if instr.control is Control.IF:
+            at = _replay(instrs, at + 1, owner, number)
+            if instrs[at].control is Control.ELSE:
+                before, owner[:] = owner.copy(), before
+                at = _replay(instrs, at + 1, owner, number)
+            owner[owner != before] = _NOBODY
+        elif instr.control is Control.FOR:
+            for _ in range(2):
+                end = _replay(instrs, at + 1, owner, number)
+                _check_instr(instrs[end], owner, number)
+            if any(o.role == "cond" for o in instr.operands):  # perhaps there is no step at all
+                owner[owner != before] = _NOBODY
+            at = end
+        at += 1
+    return at
+
+
+_NOBODY = -1
+"""The owner of bytes that hold nothing of interest."""
 
 
 def _check_instr(instr: Instr, owner: np.ndarray, number: dict[Buffer, int]) -> None:

@@ -4,6 +4,7 @@
 from mcugen.ops import (
     audio,
     bitcast,
+    control,
     conv,
     conv_transpose,
     conversion,
@@ -38,6 +39,7 @@ from mcugen.ops import (
 __all__ = [
     "audio",
     "bitcast",
+    "control",
     "conv",
     "conv_transpose",
     "conversion",

@@ -21,6 +21,19 @@ class Refusal(McugenError):
     exit_code = 4
 
 
+class BodyRefusal(Refusal):
+    """A body of which some nodes cannot be compiled; `reasons` name them."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("every operator of its body must be supported", "those listed", "see their lines")
+        self.reasons = tuple(reasons)
+
+    @property
+    def wants_constants(self) -> bool:
+        """Whether the body might do if more were known of it at compile time."""
+        return any(BIND in reason for reason in self.reasons)
+
+
 Capture = Callable[[Value], Value]
 
 
@@ -42,7 +55,7 @@ class Body(Protocol):
 
         `place` comes before the names of values. Values of the enclosing graph pass `capture` when they are
         first used (none: they are used as they are, `graph` being the enclosing graph itself). May be called
-        more than once. Raises Refusal; the reasons are on the list that the user will see.
+        more than once. Raises BodyRefusal.
         """
 
 
@@ -90,13 +103,7 @@ class OnnxNode:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
         value = self.input(index)
         if value.data is None:
-            sources = sorted(v.name for v in _sources(value))
-            if sources == [value.name]:
-                found = f"'{value.name}' is an input"
-            else:
-                found = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
-            remedy = "fix it at compile time: " + " ".join(f"--bind '{name}=...'" for name in sources)
-            raise Refusal(f"{self.op_type}: {what} must be constant", found, remedy)
+            raise not_constant(f"{self.op_type}: {what} must be constant", value)
         return value.data
 
     def param(self, key: str, index: int) -> Array | None:
@@ -137,6 +144,19 @@ class OnnxNode:
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+
+
+def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
+    """The refusal of a value that is known only at run time: it names the inputs on which that depends."""
+    sources = sorted(v.name for v in _sources(value))
+    if sources == [value.name]:
+        found = f"'{value.name}' is an input"
+    else:
+        found = f"'{value.name}' is computed from " + ", ".join(f"'{name}'" for name in sources)
+    return Refusal(rule, found + also, BIND + " ".join(f"--bind '{name}=...'" for name in sources))
+
+
+BIND = "fix it at compile time: "
 
 
 def _sources(value: Value) -> set[Value]:

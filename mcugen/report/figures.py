@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError
 from mcugen.hir.graph import Graph
-from mcugen.lir.program import Instr, Program, Space
+from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.report.accuracy import Accuracy
 
 
@@ -52,7 +52,10 @@ class Ram:
 
 @dataclass(frozen=True)
 class Layer:
-    """One instruction of the program. `flash` are its constants, `ram` the bytes alive while it runs."""
+    """One instruction of the program, or all of a loop or branch.
+
+    `flash` are its constants, `ram` the most bytes alive while it runs.
+    """
 
     name: str
     origin: list[str]
@@ -102,13 +105,13 @@ class Measurement(Protocol):
 
 def count_parameters(graph: Graph) -> int:
     """Elements of the weights and biases that layers with multiply-accumulates read."""
-    layers = [n for n in graph.nodes if n.op.macs(n.sig)]
+    layers = [n for g in graph.nested() for n in g.nodes if n.op.macs(n.sig) and not n.op.bodies]
     return sum(v.type.count for n in layers for v in n.inputs if v is not None and v.is_constant)
 
 
 def describe(program: Program, board: Board, sha256: str, parameters: int) -> Report:
     """What the compiler knows without running anything."""
-    macs = sum(instr.macs for instr in program.instrs)
+    macs = sum(program.head(layer).macs for layer in program.layers())
     return Report(
         model=ModelFigures(program.name, sha256, macs, parameters),
         board=board.name,
@@ -159,7 +162,8 @@ def require_fit(report: Report, board: Board) -> None:
 
 
 def _precision(program: Program) -> str:
-    kinds = {instr.operands[0].buffer.dtype.value for instr in program.instrs if instr.macs}
+    plain = (instr for instr in program.instrs if instr.control is Control.NONE)
+    kinds = {instr.operands[0].buffer.dtype.value for instr in plain if instr.macs}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
 
 
@@ -168,6 +172,7 @@ def _layers(program: Program) -> list[Layer]:
     starts = np.array([first for first, _ in ranges.values()])
     ends = np.array([last for _, last in ranges.values()])
     nbytes = np.array([buffer.nbytes for buffer in ranges])
+    layers = [(program.head(span), span) for span in program.layers()]
     return [
         Layer(
             name=instr.name,
@@ -177,12 +182,13 @@ def _layers(program: Program) -> list[Layer]:
             reason=instr.reason,
             macs=instr.macs,
             instructions=None,
-            flash=_constant_bytes(instr),
-            ram=int(nbytes[(starts <= index) & (index <= ends)].sum()),
+            flash=_constant_bytes(program.instrs[i] for i in span),
+            ram=max(int(nbytes[(starts <= i) & (i <= ends)].sum()) for i in span),
         )
-        for index, instr in enumerate(program.instrs)
+        for instr, span in layers
     ]
 
 
-def _constant_bytes(instr: Instr) -> int:
-    return sum(o.buffer.nbytes for o in instr.operands if o.buffer.space is Space.CONST)
+def _constant_bytes(instrs: Iterable[Instr]) -> int:
+    operands = [o for instr in instrs for o in instr.operands]
+    return sum(b.nbytes for b in dict.fromkeys(o.buffer for o in operands) if b.space is Space.CONST)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies that shall all happen at once: a state may become another's old value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from mcugen.lir.program import Buffer
+
+Move = tuple[Buffer, Buffer]
+"""Source and target."""
+
+
+def at_once(moves: Sequence[Move], spare: Callable[[Buffer], Buffer]) -> Iterator[Move]:
+    """An order in which no copy overwrites what a later one reads.
+
+    In a cycle, one target's old value steps aside, to `spare(target)`: that is one copy more.
+    """
+    pending = [(source, target) for source, target in moves if source is not target]
+    while pending:
+        read = [source for source, _ in pending]
+        free = next((move for move in pending if move[1] not in read), None)
+        if free is None:
+            target = pending[0][1]
+            aside = spare(target)
+            yield target, aside
+            pending = [(aside if source is target else source, end) for source, end in pending]
+        else:
+            yield free
+            pending.remove(free)

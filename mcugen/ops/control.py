@@ -1,0 +1,720 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control flow: If, Loop and Scan, whose bodies are graphs of their own.
+
+What is known at compile time is gone afterwards: a branch is taken, a single step stands where the loop stood. Where
+shapes change from step to step, or a body needs its step's number as a constant, steps are written out. All other
+loops and branches are those of C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import run
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.lower import lower_nodes
+from mcugen.lir.moves import at_once
+from mcugen.lir.program import Access, Buffer, Control, Param
+from mcugen.ops.conversion import Cast
+from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
+from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
+
+MAX_UNROLLED = 128
+"""Steps of a loop that are written out where they must be."""
+MAX_WORK = 1 << 20
+"""Operators that a loop may run in all: the self-test's outputs are computed at compile time, step by step."""
+
+MAX_FOLDED = 1 << 20
+"""Elements of results that are computed while importing."""
+
+STEP = TensorType((), DType.INT64)
+
+T = TypeVar("T")
+
+
+def plain(type_: TensorType) -> TensorType:
+    """What a body's inputs and outputs are: scales and layouts are the business of each side."""
+    return replace(type_, quant=None, layout=Layout.NONE)
+
+
+def work(graph: Graph) -> int:
+    """Operators that one run of `graph` computes, those of loops as often as these have steps."""
+    return sum(1 + node.op.work if isinstance(node.op, Branch | Repeat) else 1 for node in graph.nodes)
+
+
+def _macs(graph: Graph) -> int:
+    return sum(node.op.macs(node.sig) for node in graph.nodes)
+
+
+def _require_types(name: str, formal: Sequence[Value], actual: Sequence[TensorType | None]) -> None:
+    found = [None if t is None else (t.shape, t.dtype) for t in actual]
+    if found != [(v.type.shape, v.type.dtype) for v in formal]:
+        expected = ", ".join(str(v.type) for v in formal)
+        raise ModelError(f"{name}: inputs must have the types that its body expects", f"not {expected}", "repair it")
+
+
+# --------------------------------------------------------------------------------------------------- branch
+
+
+@dataclass(frozen=True)
+class Branch(Operator):
+    """Computes `then` if the first input is true, else `otherwise`; the other inputs are those of both, in a row."""
+
+    mnemonic: ClassVar[str] = "branch"
+    then: Graph = field(repr=False)
+    otherwise: Graph = field(repr=False)
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """Both branches."""
+        return (self.then, self.otherwise)
+
+    @property
+    def work(self) -> int:
+        """Operators that it may run."""
+        return max(work(body) for body in self.bodies)
+
+    def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+        """What belongs to each branch of all that follows the condition."""
+        middle = 1 + len(self.then.inputs)
+        return items[1:middle], items[middle:]
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The types of the branches' results, which are equal."""
+        for body, types in zip(self.bodies, self._split(inputs), strict=True):
+            _require_types(self.name, body.inputs, types)
+        return tuple(plain(v.type) for v in self.then.outputs)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """One of both."""
+        taken = 0 if arrays[0].any() else 1
+        return tuple(run(self.bodies[taken], self._split(arrays)[taken]))
+
+    def macs(self, sig: Signature) -> int:
+        """Those of the longer branch."""
+        return max(map(_macs, self.bodies))
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A branch in C; both sides leave their results in the same buffers."""
+        with builder.one_layer():
+            builder.mark(node, Control.IF, [("cond", Access.IN, builder.buffer(node.input(0)))])
+            for body, values in zip(self.bodies, self._split(node.inputs), strict=True):
+                if body is self.otherwise:
+                    builder.mark(node, Control.ELSE)
+                _bind(body.inputs, values, builder)
+                lower_nodes(body, builder)
+                for result, output in zip(body.outputs, node.outputs, strict=True):
+                    builder.move(node, builder.buffer(result), builder.buffer(output), "result")
+            builder.mark(node, Control.END)
+
+
+def _bind(formal: Sequence[Value], actual: Sequence[Value | None], builder: Builder) -> None:
+    for inner, outer in zip(formal, actual, strict=True):
+        assert outer is not None
+        builder.alias(inner, outer)
+
+
+# --------------------------------------------------------------------------------------------------- repeat
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A tensor of which each step reads or writes one part: along which axis, and from which end."""
+
+    axis: int = 0
+    backwards: bool = False
+
+    def __str__(self) -> str:
+        return f"axis {self.axis}{' backwards' * self.backwards}"
+
+    def part(self, whole: Shape) -> Shape:
+        """The shape of one step's part."""
+        return whole[: self.axis] + whole[self.axis + 1 :]
+
+    def whole(self, part: Shape, steps: int) -> Shape:
+        """The shape of all parts together."""
+        return (*part[: self.axis], steps, *part[self.axis :])
+
+    def position(self, step: int, steps: int) -> int:
+        """Where on the axis the part of a step is."""
+        return steps - 1 - step if self.backwards else step
+
+
+@dataclass(frozen=True)
+class Repeat(Operator):
+    """Runs `body` `steps` times.
+
+    Inputs: the first condition (if `conditional`: the loop ends once it is false), the first values of `states`
+    tensors that go from step to step, tensors of which each step sees a part (`taken`), tensors that all steps see.
+    The body reads its step's number, the states, the parts, and what all steps see; it gives the next condition, the
+    next states, and parts of the tensors that are `stacked`. Outputs: the last states, the stacked tensors.
+    """
+
+    mnemonic: ClassVar[str] = "repeat"
+    body: Graph = field(repr=False)
+    steps: int
+    states: int
+    taken: tuple[Walk, ...] = ()
+    stacked: tuple[Walk, ...] = ()
+    conditional: bool = False
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """The body."""
+        return (self.body,)
+
+    @property
+    def work(self) -> int:
+        """Operators that it runs in all."""
+        return self.steps * work(self.body)
+
+    def attributes(self) -> str:
+        """Steps and walks."""
+        walks = [f"{kind} {', '.join(map(str, w))}" for kind, w in (("take", self.taken), ("stack", self.stacked)) if w]
+        return ", ".join([f"steps={self.steps}", *walks, *["while"] * self.conditional])
+
+    def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T], Sequence[T]]:
+        """Condition (or nothing), states, walked tensors and the rest: of inputs, or of the body's outputs."""
+        first = int(self.conditional)
+        second = first + self.states
+        third = second + len(self.taken)
+        return items[:first], items[first:second], items[second:third], items[third:]
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """States keep their types; stacked tensors get an axis."""
+        _, states, taken, seen = self._split(inputs)
+        parts = [
+            None if t is None else plain(t.with_shape(w.part(t.shape))) for t, w in zip(taken, self.taken, strict=True)
+        ]
+        _require_types(self.name, self.body.inputs, [STEP, *states, *parts, *seen])
+        _, results, rows = self._results(self.body.outputs)
+        _require_types(self.name, results, states)
+        whole = [v.type.with_shape(w.whole(v.type.shape, self.steps)) for v, w in zip(rows, self.stacked, strict=True)]
+        return tuple(plain(t) for t in (*(v.type for v in results), *whole))
+
+    def _results(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T]]:
+        """Condition (or nothing), states and parts among the body's results."""
+        first, second = int(self.conditional), int(self.conditional) + self.states
+        return items[:first], items[first:second], items[second:]
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Step by step."""
+        cond, states, taken, seen = self._split(arrays)
+        rows: list[Sequence[Array]] = []
+        for step in range(self.steps):
+            if self.conditional and not cond[0].any():
+                break
+            parts = [a.take(w.position(step, self.steps), w.axis) for a, w in zip(taken, self.taken, strict=True)]
+            cond, states, row = self._results(run(self.body, [np.asarray(step), *states, *parts, *seen]))
+            rows.append(row)
+        columns = [[row[i] for row in rows] for i in range(len(self.stacked))]
+        stacks = [np.stack(c[::-1] if w.backwards else c, w.axis) for c, w in zip(columns, self.stacked, strict=True)]
+        return (*states, *stacks)
+
+    def macs(self, sig: Signature) -> int:
+        """Those of all steps."""
+        return self.steps * _macs(self.body)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A loop in C. States lie in buffers of their own, which each step renews at its end."""
+        cond, states, taken, seen = self._split(node.inputs)
+        index = builder.scratch(f"{node.outputs[0].name}.step", DType.INT64, 1)
+        with builder.one_layer():
+            kept = [_first(node, v, builder) for v in (*cond, *states)]
+            conds, buffers = kept[: len(cond)], kept[len(cond) :]
+            _bind_to(node.outputs[: self.states], buffers, builder)
+            stacks = [builder.buffer(v) for v in node.outputs[self.states :]]
+            loop = [("cond", Access.IN, b) for b in conds]
+            rows = [(f"part{i}", Access.OUT, b) for i, b in enumerate(stacks)]
+            builder.mark(node, Control.FOR, [("index", Access.OUT, index), *loop, *rows], {"steps": self.steps})
+            self._lower_step(node, builder, index, kept, list(taken), list(seen))
+            builder.mark(node, Control.END, [("index", Access.INOUT, index), *loop])
+
+    def _lower_step(
+        self,
+        node: Node,
+        builder: Builder,
+        index: Buffer,
+        kept: list[Buffer],
+        taken: list[Value | None],
+        seen: list[Value | None],
+    ) -> None:
+        formal = self.body.inputs
+        _bind_to(formal[: 1 + self.states], [index, *kept[int(self.conditional) :]], builder)
+        parts, rest = formal[1 + self.states :][: len(taken)], formal[1 + self.states + len(taken) :]
+        _bind(rest, seen, builder)
+        for value, part, walk in zip(taken, parts, self.taken, strict=True):
+            assert value is not None
+            if part.uses or self.body.is_output(part):
+                window = _Window(walk, value.type.shape, self.steps)
+                window.emit(node, builder, index, builder.buffer(value), builder.buffer(part), reads=True)
+        lower_nodes(self.body, builder)
+        conds, results, rows = self._results(self.body.outputs)
+        for row, output, walk in zip(rows, node.outputs[self.states :], self.stacked, strict=True):
+            window = _Window(walk, output.type.shape, self.steps)
+            window.emit(node, builder, index, builder.buffer(row), builder.buffer(output), reads=False)
+        after = [builder.buffer(v) for v in (*conds, *results)]
+
+        def spare(state: Buffer) -> Buffer:
+            return builder.scratch(f"{state.name}.old", state.dtype, state.count)
+
+        for source, target in at_once(list(zip(after, kept, strict=True)), spare):
+            builder.move(node, source, target, "next value")
+
+
+def _bind_to(values: Sequence[Value], buffers: Sequence[Buffer], builder: Builder) -> None:
+    for value, buffer in zip(values, buffers, strict=True):
+        builder.bind(value, buffer)
+
+
+def _first(node: Node, value: Value | None, builder: Builder) -> Buffer:
+    """A buffer for a state, with its first value."""
+    assert value is not None
+    buffer = builder.scratch(f"{value.name}.state", value.type.dtype, value.type.count)
+    builder.move(node, builder.buffer(value), buffer, "first value")
+    return buffer
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Copies one step's part out of, or into, a whole tensor of shape `whole`."""
+
+    walk: Walk
+    whole: Shape
+    steps: int
+
+    def emit(self, node: Node, builder: Builder, index: Buffer, x: Buffer, y: Buffer, *, reads: bool) -> None:
+        """Emits the copy of buffer `x` to `y`; `reads` says that `x` is the whole."""
+        part = self.walk.part(self.whole)
+        strides = dense_strides(self.whole)
+        stride, inner = strides[self.walk.axis], list(self.walk.part(tuple(strides)))
+        offset, growth = ((self.steps - 1) * stride, -stride) if self.walk.backwards else (0, stride)
+        walks = (inner, dense_strides(part)) if reads else (dense_strides(part), inner)
+        dims = merge_walks(part, *walks)
+        contiguous = dims[-1][1] == dims[-1][2] == 1
+        outer = dims[:-1] if contiguous else dims
+        sides = ("x", "y") if reads else ("y", "x")
+        params: dict[str, Param] = {f"{sides[0]}_offset": offset, f"{sides[1]}_offset": 0}
+        params |= {f"{sides[0]}_step": growth, f"{sides[1]}_step": 0}
+        for axis, (size, xs, ys) in enumerate(outer):
+            params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
+        if contiguous:
+            params["run"] = dims[-1][0] * y.dtype.nbytes
+        access = Access.OUT if reads else Access.INOUT
+        builder.emit(
+            node,
+            "copy",
+            [("x", Access.IN, x), ("y", access, y), ("step", Access.IN, index)],
+            dict(sorted(params.items())),
+            code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c, "stepped": True},
+            variant=f"step_{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
+            note=f"the step's part, along {self.walk}",
+        )
+
+
+# --------------------------------------------------------------------------------------------------- import
+
+
+class _Capture:
+    """A body's graph while it is imported, with the values of the graph around it that it reads."""
+
+    def __init__(self, name: str) -> None:
+        self.graph = Graph(name)
+        self._inner: dict[Value, Value] = {}
+
+    def __call__(self, outer: Value) -> Value:
+        """The value inside: constants, and what is computed from them alone, again; all else as an input."""
+        if outer not in self._inner:
+            self._inner[outer] = self._constant(outer) or self.graph.add_input(outer.name, plain(outer.type))
+        return self._inner[outer]
+
+    def _constant(self, outer: Value) -> Value | None:
+        if outer.data is not None:
+            return self.graph.constant(outer.name, outer.data, outer.type.quant, outer.type.dtype)
+        made = outer.producer
+        if made is None or len(made.outputs) > 1 or not all(v is not None and v.is_constant for v in made.inputs):
+            return None
+        inputs = [self(v) for v in made.inputs if v is not None]
+        return self.graph.add(made.op, inputs, made.origin, names=[outer.name], types=[outer.type]).output
+
+    def finish(self, results: Sequence[Value], names: Sequence[str]) -> list[Value]:
+        """Declares the results; drops inputs that nobody reads, and returns the captured values of the others."""
+        for name, value in zip(names, results, strict=True):
+            self.graph.add_output(name, value)
+        read = {o: i for o, i in self._inner.items() if i in self.graph.inputs}
+        unread = [i for i in read.values() if not i.uses and not self.graph.is_output(i)]
+        self.graph.inputs = [v for v in self.graph.inputs if v not in unread]
+        return [o for o, i in read.items() if i not in unread]
+
+
+def _stored(node: OnnxNode, index: int) -> Value:
+    """An input in its ONNX type: halves that are computed as float32 are narrowed, so that states round as in ONNX."""
+    value = node.input(index)
+    dtype = node.dtypes[index]
+    return _as(node.graph, value, dtype) if dtype is not None and dtype.is_half else value
+
+
+def _as(graph: Graph, value: Value, dtype: DType | None) -> Value:
+    """`value` in float32 or a half, if it is in one of those and `dtype` names another: one side had lost track."""
+    found = value.type.dtype
+    both = dtype is not None and {found, dtype} <= {DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16}
+    if dtype is None or dtype is found or not both:
+        return value
+    if value.data is not None:
+        return graph.constant(f"{value.name}.{dtype.tag}", value.data.astype(dtype.numpy))
+    return graph.add(Cast(dtype), [value], names=[f"{value.name}.{dtype.tag}"]).output
+
+
+def _names(node: OnnxNode, count: int) -> list[str]:
+    first = next(filter(None, node.outputs), node.op_type)
+    given = [*node.outputs, *[""] * count][:count]
+    return [name or f"{first}.out{i}" for i, name in enumerate(given)]
+
+
+def _empty(node: OnnxNode, name: str, type_: TensorType) -> Value:
+    return node.graph.constant(name, np.empty(type_.shape, type_.dtype.numpy), dtype=type_.dtype)
+
+
+def _condition(node: OnnxNode, index: int) -> Value:
+    value = node.input(index)
+    if value.type.count != 1 or value.type.dtype is not DType.BOOL:
+        raise Refusal(f"{node.op_type}: the condition must be one bool", str(value.type), "repair the model")
+    return value
+
+
+@onnx_operator(
+    "If",
+    kernels=("move",),
+    limits="branches of one shape and type, unless the condition is constant",
+    keeps_halves=True,
+)
+def _import_if(node: OnnxNode) -> list[Value]:
+    """A condition that is known takes its branch; else both branches must give the same types."""
+    cond = _condition(node, 0)
+    bodies = [node.body(key) for key in ("then_branch", "else_branch")]
+    place = _names(node, 1)[0]
+    if cond.data is not None:
+        return bodies[0 if cond.data.any() else 1].import_into(node.graph, [], place)
+    captures = [_Capture(f"{place}.{side}") for side in ("then", "else")]
+    results = [b.import_into(c.graph, [], c.graph.name, c) for b, c in zip(bodies, captures, strict=True)]
+    if len(results[0]) != len(results[1]):
+        raise ModelError("If: branches must give equally many results", f"{len(results[0])} and {len(results[1])}")
+    for index, pair in enumerate(zip(*results, strict=True)):
+        half = next((v.type.dtype for v in pair if v.type.dtype.is_half), None)
+        for side, value in enumerate(pair):
+            results[side][index] = _as(captures[side].graph, value, half)
+        types = [plain(side[index].type) for side in results]
+        if types[0] != types[1]:
+            rule = "If: both branches must give results of one type and shape, where the condition is not constant"
+            raise not_constant(rule, cond, f"; '{bodies[0].outputs[index]}' is {types[0]} or {types[1]}")
+    names = _names(node, len(results[0]))
+    known = [i for i, v in enumerate(results[0]) if not v.type.count]
+    kept = [i for i in range(len(names)) if i not in known]
+    seen = [c.finish([r[i] for i in kept], [names[i] for i in kept]) for c, r in zip(captures, results, strict=True)]
+    op = Branch(captures[0].graph, captures[1].graph)
+    outputs: dict[int, Value] = {i: _empty(node, names[i], results[0][i].type) for i in known}
+    if kept:
+        inputs = [cond, *seen[0], *seen[1]]
+        made = node.graph.add(op, inputs, (node.name or names[0],), names=[names[i] for i in kept])
+        outputs |= dict(zip(kept, made.outputs, strict=True))
+    return [outputs[i] for i in range(len(names))]
+
+
+Split = tuple[Value | None, list[Value], list[Value]]
+
+
+@dataclass
+class _Repetition:
+    """A Loop or a Scan on its way to the graph."""
+
+    node: OnnxNode
+    body: Body
+    steps: int
+    cond: Value | None
+    """The first condition, None if it is true."""
+    initial: list[Value]
+    taken: list[tuple[Value, Walk]]
+    stacked: Callable[[int, int], Walk]
+    """How part `index` of a given rank is stacked."""
+    counts: bool
+    """Whether the body is a Loop's, which reads the step's number and a condition, and gives a condition."""
+
+    def results(self) -> list[Value]:
+        """The values that stand for the node's outputs."""
+        if self.cond is not None and self.cond.data is not None:
+            self.steps *= int(self.cond.data.any())
+            self.cond = None
+        if self.steps == 1 and self.cond is None:
+            return self._unrolled()
+        try:
+            loop = _LoopBody(self)
+        except BodyRefusal as refusal:
+            if not 0 < self.steps <= MAX_UNROLLED or not refusal.wants_constants:
+                raise
+            if self.cond is not None:
+                raise BodyRefusal([*refusal.reasons, str(self._unknown_condition())]) from refusal
+            return self._unrolled()  # the step's number may have to be known
+        if not self.steps:
+            empty = [
+                _empty(self.node, f"{n}.none", t) for n, t in zip("r" * len(loop.rows), loop.stack_types(), strict=True)
+            ]
+            return [*self.initial, *empty]
+        if loop.ends_at_once and self.cond is None:
+            self.steps = 1
+            return self._unrolled()
+        if loop.changes_shapes:
+            self._require(self.steps <= MAX_UNROLLED, f"states change their shapes in {self.steps} steps")
+            return self._unrolled()
+        if loop.rows and loop.conditional:
+            if self.steps > MAX_UNROLLED:
+                raise self._unknown_condition()
+            return self._unrolled()
+        self._require(work(loop.graph) * self.steps <= MAX_WORK, f"{work(loop.graph) * self.steps:,} operators to run")
+        return loop.emit()
+
+    def split(self, results: list[Value]) -> Split:
+        """Condition, next states and parts among a body's results."""
+        cond = results.pop(0) if self.counts else None
+        return cond, results[: len(self.initial)], results[len(self.initial) :]
+
+    def import_step(
+        self, graph: Graph, step: Value, states: list[Value], parts: list[Value], place: str, capture: _Capture | None
+    ) -> Split:
+        """One step of the body, which runs only while the condition is true."""
+        actual = [*states, *parts]
+        if self.counts:
+            actual = [step, graph.constant(f"{place}.true", np.asarray(True)), *actual]
+        if len(actual) != len(self.body.inputs) or len(self.body.outputs) < len(self.initial) + self.counts:
+            found = f"{len(self.body.inputs)} and {len(self.body.outputs)}"
+            raise Refusal(
+                f"{self.node.op_type}: the body's inputs and outputs must be the operator's", found, "repair it"
+            )
+        cond, states_after, rows = self.split(self.body.import_into(graph, actual, place, capture))
+        after = [_as(graph, v, s.type.dtype) for v, s in zip(states_after, self.initial, strict=True)]
+        for value, first in zip(after, self.initial, strict=True):
+            if value.type.dtype is not first.type.dtype:
+                found = f"{first.type.dtype.value}, then {value.type.dtype.value}"
+                raise Refusal(f"{self.node.op_type}: a state must keep its element type", found, "repair the model")
+        return cond, after, rows
+
+    def _unrolled(self) -> list[Value]:
+        """Step after step in the graph around, with its number and all that follows from it known."""
+        if self.cond is not None:
+            raise self._unknown_condition()
+        graph, states, rows = self.node.graph, list(self.initial), list[list[Value]]()
+        place = _names(self.node, 1)[0]
+        for step in range(self.steps):
+            name = f"{place}/{step}"
+            number = graph.constant(f"{name}.step", np.asarray(step, np.int64))
+            parts = [self._part(value, walk, step, f"{name}.part{i}") for i, (value, walk) in enumerate(self.taken)]
+            cond, states, row = self.import_step(graph, number, states, parts, name, None)
+            rows.append(row)
+            if cond is not None and cond.data is None and step + 1 < self.steps:
+                raise self._unknown_condition()
+            if cond is not None and cond.data is not None and not cond.data.any():
+                break
+        columns = [[row[i] for row in rows] for i in range(len(rows[0]))]
+        return [*states, *(self._stack(i, column) for i, column in enumerate(columns))]
+
+    def _part(self, value: Value, walk: Walk, step: int, name: str) -> Value:
+        shape, at = value.type.shape, walk.position(step, self.steps)
+        if value.data is not None:
+            return self.node.graph.constant(name, value.data.take(at, walk.axis), dtype=value.type.dtype)
+        starts = tuple(at * (axis == walk.axis) for axis in range(len(shape)))
+        sizes = tuple(1 if axis == walk.axis else size for axis, size in enumerate(shape))
+        part = self.node.emit(Slice(starts, sizes, (1,) * len(shape)), value, suffix=f"slice{step}")
+        return self.node.emit(Reshape(walk.part(shape)), part, suffix=f"part{step}")
+
+    def _stack(self, index: int, column: list[Value]) -> Value:
+        first = column[0].type
+        if any((v.type.shape, v.type.dtype) != (first.shape, first.dtype) for v in column):
+            found = ", ".join(str(v.type) for v in column[:4])
+            raise Refusal(f"{self.node.op_type}: the parts of an output must have one shape", found, "repair the model")
+        walk = self.stacked(index, first.rank)
+        ordered = column[::-1] if walk.backwards else column
+        suffix = f"stack{index}"
+        if all(v.data is not None for v in ordered) and first.count * len(ordered) <= MAX_FOLDED:
+            data = np.stack([v.data for v in ordered if v.data is not None], walk.axis)
+            return self.node.graph.constant(f"{_names(self.node, 1)[0]}.{suffix}", data, dtype=first.dtype)
+        shape = walk.whole(first.shape, 1)
+        apart = [self.node.emit(Reshape(shape), v, suffix=f"{suffix}.{i}") for i, v in enumerate(ordered)]
+        return self.node.emit(Concat(walk.axis), *apart, suffix=suffix)
+
+    def _unknown_condition(self) -> Refusal:
+        when = "with outputs that grow, or steps that cannot be alike,"
+        rule = f"{self.node.op_type}: {when} the condition must be constant"
+        if self.cond is not None:
+            return not_constant(rule, self.cond)
+        return Refusal(rule, "one that the body computes", "give the loop a fixed number of steps")
+
+    def _require(self, holds: bool, found: str) -> None:
+        if not holds:
+            rule = f"{self.node.op_type}: at most {MAX_UNROLLED} unrolled steps, and {MAX_WORK:,} operators run in all"
+            raise Refusal(rule, found, "use fewer steps")
+
+
+class _LoopBody:
+    """The body as a graph of its own."""
+
+    def __init__(self, of: _Repetition) -> None:
+        self.of = of
+        self.fixed = {i: v for i, v in enumerate(of.initial) if not v.type.count}
+        """States that are constants in all steps, as far as one knows."""
+        while True:
+            same = self._import()
+            if same <= set(self.fixed):
+                break
+            self.fixed |= {i: of.initial[i] for i in same}
+
+    def _import(self) -> set[int]:
+        """Imports the body; returns the states that start as constants and never change."""
+        of = self.of
+        self.capture = _Capture(_names(of.node, 1)[0])
+        self.graph = graph = self.capture.graph
+        step = graph.add_input(f"{graph.name}.step", STEP)
+        states = [
+            self.capture(v) if i in self.fixed else graph.add_input(f"{graph.name}.state{i}", plain(v.type))
+            for i, v in enumerate(of.initial)
+        ]
+        parts = [
+            graph.add_input(f"{graph.name}.part{i}", plain(v.type.with_shape(walk.part(v.type.shape))))
+            for i, (v, walk) in enumerate(of.taken)
+        ]
+        self.cond, self.states, self.rows = of.import_step(graph, step, states, parts, graph.name, self.capture)
+        return {i for i, v in enumerate(of.initial) if v.is_constant and self.states[i] is states[i]}
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the number of steps is known only at run time."""
+        return self.of.cond is not None or (self.cond is not None and self.cond.data is None)
+
+    @property
+    def ends_at_once(self) -> bool:
+        """Whether the first step is the last."""
+        return self.cond is not None and self.cond.data is not None and not self.cond.data.any()
+
+    @property
+    def changes_shapes(self) -> bool:
+        """Whether a state has another shape after a step."""
+        return any(v.type.shape != s.type.shape for v, s in zip(self.states, self.of.initial, strict=True))
+
+    def walks(self) -> list[Walk]:
+        """How the parts are stacked."""
+        return [self.of.stacked(i, v.type.rank) for i, v in enumerate(self.rows)]
+
+    def stack_types(self) -> list[TensorType]:
+        """Of the stacked outputs."""
+        pairs = zip(self.rows, self.walks(), strict=True)
+        return [plain(v.type.with_shape(walk.whole(v.type.shape, self.of.steps))) for v, walk in pairs]
+
+    def emit(self) -> list[Value]:
+        """Adds the loop to the graph around."""
+        of, node = self.of, self.of.node
+        names = _names(node, len(self.states) + len(self.rows))
+        varying = [i for i in range(len(self.states)) if i not in self.fixed]
+        filled = [i for i, v in enumerate(self.rows) if v.type.count]
+        conds = [self.cond or self.graph.constant("true", np.asarray(True))] if self.conditional else []
+        results = [*conds, *(self.states[i] for i in varying), *(self.rows[i] for i in filled)]
+        kept = [names[i] for i in (*varying, *(len(self.states) + i for i in filled))]
+        seen = self.capture.finish(results, ["cond"] * len(conds) + kept)
+        walks = self.walks()
+        op = Repeat(
+            self.graph,
+            of.steps,
+            len(varying),
+            tuple(walk for _, walk in of.taken),
+            tuple(walks[i] for i in filled),
+            self.conditional,
+        )
+        outputs = {i: of.initial[i] for i in self.fixed}
+        outputs |= {
+            len(self.states) + i: _empty(node, names[len(self.states) + i], t)
+            for i, t in enumerate(self.stack_types())
+            if i not in filled
+        }
+        if kept:
+            starts = [of.cond or node.graph.constant(f"{names[0]}.start", np.asarray(True))] * len(conds)
+            inputs = [*starts, *(of.initial[i] for i in varying), *(value for value, _ in of.taken), *seen]
+            places = [*varying, *(len(self.states) + i for i in filled)]
+            outputs |= dict(zip(places, _add(node, op, inputs, kept), strict=True))
+        return [outputs[i] for i in range(len(names))]
+
+
+def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[str]) -> Sequence[Value]:
+    """The loop's outputs; constants if all that it reads is known."""
+    arrays = [v.data for v in inputs if v.data is not None]
+    types = op.infer(*(v.type for v in inputs))
+    if len(arrays) < len(inputs) or sum(t.count for t in types) > MAX_FOLDED:
+        return node.graph.add(op, inputs, (node.name or names[0],), names=names).outputs
+    results = op.evaluate(Signature(tuple(v.type for v in inputs), types), *arrays)
+    made = [np.ascontiguousarray(a, t.dtype.numpy).reshape(t.shape) for a, t in zip(results, types, strict=True)]
+    return [node.graph.constant(n, a, dtype=t.dtype) for n, a, t in zip(names, made, types, strict=True)]
+
+
+@onnx_operator(
+    "Loop",
+    kernels=("move", "copy"),
+    limits="a constant trip count; run-time condition without scan outputs",
+    keeps_halves=True,
+)
+def _import_loop(node: OnnxNode) -> list[Value]:
+    """Steps must be known: memory and time are, too."""
+    if not node.has(0):
+        raise Refusal("Loop: the number of steps needs a static bound", "none", "give the loop a constant trip count")
+    steps = max(int(node.const(0, "the trip count, a static bound of the steps,").reshape(-1)[0]), 0)
+    return _Repetition(
+        node,
+        node.body("body"),
+        steps,
+        _condition(node, 1) if node.has(1) else None,
+        [_stored(node, i) for i in range(2, len(node.inputs))],
+        [],
+        lambda index, rank: Walk(),
+        counts=True,
+    ).results()
+
+
+@onnx_operator("Scan", kernels=("move", "copy"), keeps_halves=True)
+def _import_scan(node: OnnxNode) -> list[Value]:
+    """As many steps as the scanned axes have elements."""
+    body, count = node.body("body"), int(node.attr("num_scan_inputs", 1))
+    states = len(node.inputs) - count
+    if not 0 < count <= len(node.inputs) or len(node.outputs) < states:
+        raise Refusal("Scan: the inputs must be states and scanned tensors", f"{count} scanned", "repair the model")
+    values = [_stored(node, i) for i in range(states, len(node.inputs))]
+    axes, directions = _padded(node, "scan_input_axes", count), _padded(node, "scan_input_directions", count)
+    walks = [Walk(_axis(a, v.type.rank), bool(d)) for v, a, d in zip(values, axes, directions, strict=True)]
+    lengths = {v.type.shape[w.axis] for v, w in zip(values, walks, strict=True)}
+    if len(lengths) != 1:
+        raise Refusal("Scan: scanned axes must be equally long", f"{sorted(lengths)}", "repair the model")
+    outputs = len(body.outputs) - states
+    out_axes, out_ways = _padded(node, "scan_output_axes", outputs), _padded(node, "scan_output_directions", outputs)
+    return _Repetition(
+        node,
+        body,
+        lengths.pop(),
+        None,
+        [_stored(node, i) for i in range(states)],
+        list(zip(values, walks, strict=True)),
+        lambda index, rank: Walk(_axis(out_axes[index], rank + 1), bool(out_ways[index])),
+        counts=False,
+    ).results()
+
+
+def _padded(node: OnnxNode, key: str, count: int) -> list[int]:
+    given = [int(v) for v in node.attr(key, [])]
+    return (given + [0] * count)[: max(count, 0)]
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise Refusal("Scan: an axis must be one of the tensor's", f"{axis} of rank {rank}", "repair the model")
+    return axis % rank
