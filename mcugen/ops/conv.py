@@ -321,7 +321,11 @@ def emit_direct(
 # --------------------------------------------------------------------------------------------------- import
 
 
-@onnx_operator("Conv")
+@onnx_operator(
+    "Conv",
+    types=(DType.FLOAT32, DType.FLOAT64),
+    kernels=(*(k.name for k in Conv.kernels), "conv_direct"),
+)
 def _import_conv(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
     node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)

@@ -22,6 +22,8 @@ from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Range
 from mcugen.ops.spatial import Window, check_reach
 
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+
 
 @dataclass(frozen=True)
 class Scatter(Operator):
@@ -187,10 +189,10 @@ def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
     return found
 
 
-@onnx_operator("ConvTranspose")
+@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose",))
 def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
-    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
+    node.require_dtype(x, *_FLOATS)
     node.require_dtype(w, x.type.dtype)
     rank = x.type.rank - 2
     kernel, space = w.type.shape[2:], x.type.shape[2:]
@@ -224,10 +226,10 @@ def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     return [node.emit(op, *(node.input(i) for i in range(3) if i < 2 or node.has(i)))]
 
 
-@onnx_operator("Col2Im")
+@onnx_operator("Col2Im", types=_FLOATS, kernels=("conv_transpose",), limits="constant block_shape")
 def _import_col2im(node: OnnxNode) -> list[Value]:
     x = node.input(0)
-    node.require_dtype(x, DType.FLOAT32, DType.FLOAT64)
+    node.require_dtype(x, *_FLOATS)
     kernel = tuple(node.ints("block_shape", 2) or ())
     declared = node.declared[0] if node.declared else None
     known = declared is not None and node.input(1).data is None

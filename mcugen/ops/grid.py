@@ -272,7 +272,7 @@ def _bilinear(x: Array, row: Array, column: Array) -> Array:
 # --------------------------------------------------------------------------------------------------- import
 
 
-@onnx_operator("GridSample")
+@onnx_operator("GridSample", types=_FLOATS, kernels=("grid_sample",))
 def _import_grid_sample(node: OnnxNode) -> list[Value]:
     x, grid = node.input(0), node.input(1)
     node.require_dtype(x, *_FLOATS)
@@ -284,7 +284,7 @@ def _import_grid_sample(node: OnnxNode) -> list[Value]:
     return [node.emit(GridSample(mode, padding, bool(node.attr("align_corners", 0))), x, grid)]
 
 
-@onnx_operator("DeformConv")
+@onnx_operator("DeformConv", types=_FLOATS, kernels=("deform_conv",), limits="images")
 def _import_deform_conv(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, *_FLOATS)

@@ -387,7 +387,12 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
     return space, kernel, window, declared
 
 
-@onnx_operator("MaxPool")
+@onnx_operator(
+    "MaxPool",
+    types=(*_MAX_TYPES, DType.FLOAT64),
+    kernels=("max_pool_f32", "max_pool_s8", "max_pool_u8", "pool_direct"),
+    limits="every window must meet the input",
+)
 def _import_max_pool(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, *_MAX_TYPES, DType.FLOAT64)
@@ -401,22 +406,26 @@ def _import_max_pool(node: OnnxNode) -> list[Value]:
     return [node.emit(MaxPool(window, kernel=kernel), x)]
 
 
-@onnx_operator("AveragePool")
+@onnx_operator(
+    "AveragePool",
+    types=_FLOATS,
+    kernels=("average_pool_f32", "average_pool_s8", "reduce", "pool_direct"),
+    limits="every window must meet the input",
+)
 def _import_average_pool(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     node.require_dtype(x, *_FLOATS)
     space, kernel, window, declared = _geometry(node)
-    plain = x.type.dtype is DType.FLOAT32
-    if kernel == space and not any(window.before + window.after) and max(window.dilations) == 1 and plain:
+    if kernel == space and not any(window.before + window.after) and max(window.dilations) == 1:
         return [emit_reduce(node, x, "mean", range(2, x.type.rank))]
     none = (0,) * len(kernel)
     counted = (window.before, declared) if node.attr("count_include_pad", 0) else (none, none)
-    if len(kernel) > 2 or not plain:
+    if len(kernel) > 2 or x.type.dtype is DType.FLOAT64:
         return [node.emit(DirectPool(window, kernel=kernel, function="average", counted=counted), x)]
     return [node.emit(AveragePool(window, False, kernel, *counted), x)]
 
 
-@onnx_operator("LpPool")
+@onnx_operator("LpPool", types=_FLOATS, kernels=("pool_direct",), limits="every window must meet the input")
 def _import_lp_pool(node: OnnxNode) -> list[Value]:
     node.require_dtype(node.input(0), *_FLOATS)
     _, kernel, window, _ = _geometry(node)
@@ -431,24 +440,22 @@ def _order(node: OnnxNode) -> float:
     return p
 
 
-@onnx_operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+@onnx_operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", types=_FLOATS, kernels=("reduce", "pool_direct"))
 def _import_global_pool(node: OnnxNode) -> list[Value]:
     """A reduction of all spatial axes."""
     x = node.input(0)
     if x.type.rank < 3:
         raise ModelError(f"{node.op_type}: the input must have spatial axes", f"rank {x.type.rank}", "repair the model")
-    if x.type.dtype is not DType.FLOAT64 and node.op_type != "GlobalLpPool":
+    node.require_dtype(x, *_FLOATS)
+    if node.op_type != "GlobalLpPool":
         function = "mean" if node.op_type == "GlobalAveragePool" else "max"
         return [emit_reduce(node, x, function, range(2, x.type.rank))]
-    node.require_dtype(x, *_FLOATS)
-    function = {"GlobalAveragePool": "average", "GlobalMaxPool": "max", "GlobalLpPool": "lp"}[node.op_type]
     kernel, none = x.type.shape[2:], (0,) * (x.type.rank - 2)
     window = Window((1,) * len(kernel), none, none, (1,) * len(kernel))
-    op = DirectPool(window, kernel=kernel, function=function, counted=(none, none), p=_order(node))
-    return [node.emit(op, x)]
+    return [node.emit(DirectPool(window, kernel=kernel, function="lp", p=_order(node)), x)]
 
 
-@onnx_operator("MaxUnpool")
+@onnx_operator("MaxUnpool", types=_FLOATS, kernels=("unpool",))
 def _import_max_unpool(node: OnnxNode) -> list[Value]:
     """Indices refer to the shape that the pool's attributes give; a larger output is padded with zeros."""
     x = node.input(0)
@@ -476,7 +483,7 @@ def _import_max_unpool(node: OnnxNode) -> list[Value]:
     return [node.emit(Pad(none, tuple(max(m, 0) for m in more)), part)]
 
 
-@onnx_operator("LRN")
+@onnx_operator("LRN", types=_FLOATS, kernels=("average_pool_f32", "pool_direct", "elementwise"))
 def _import_lrn(node: OnnxNode) -> list[Value]:
     """x / (bias + alpha · mean of x² over neighbouring channels)^beta: the mean is a pool with channels as its rows."""
     x = node.input(0)

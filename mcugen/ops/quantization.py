@@ -323,7 +323,7 @@ def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> V
     return emit_dequantize(operand, value, 1, suffix)
 
 
-@onnx_operator("ConvInteger")
+@onnx_operator("ConvInteger", types=(DType.INT8, DType.UINT8), kernels=("depthwise_s8", "conv2d_s8", "conv_direct"))
 def _import_conv_integer(node: OnnxNode) -> list[Value]:
     """Constant weights with constant zero points, one a tensor, go the way of MatMulInteger."""
     given = [node.input(i) for i in (2, 3) if node.has(i)]

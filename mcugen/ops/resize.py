@@ -481,7 +481,12 @@ def _choice(node: OnnxNode, key: str, default: str, choices: Iterable[str]) -> s
     return found
 
 
-@onnx_operator("Resize", "Upsample")
+@onnx_operator(
+    "Resize",
+    "Upsample",
+    kernels=("resize_nearest", "resize_linear_f32", "resize_linear_s8", "resample"),
+    limits="constant scales and roi; computed sizes need a declared output shape",
+)
 def _import_resize(node: OnnxNode) -> list[Value]:
     old = node.op_type == "Upsample" or node.opset < 11
     x = node.input(0)

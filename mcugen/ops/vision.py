@@ -220,7 +220,7 @@ def _scale(node: OnnxNode) -> float:
     return scale
 
 
-@onnx_operator("RoiAlign")
+@onnx_operator("RoiAlign", types=_FLOATS, kernels=("roi_align",))
 def _import_roi_align(node: OnnxNode) -> list[Value]:
     x, rois, batch = (node.input(i) for i in range(3))
     node.require_dtype(x, *_FLOATS)
@@ -238,7 +238,7 @@ def _import_roi_align(node: OnnxNode) -> list[Value]:
     return [node.emit(op, x, rois, batch)]
 
 
-@onnx_operator("MaxRoiPool")
+@onnx_operator("MaxRoiPool", types=_FLOATS, kernels=("max_roi_pool",))
 def _import_max_roi_pool(node: OnnxNode) -> list[Value]:
     x, rois = node.input(0), node.input(1)
     node.require_dtype(x, *_FLOATS)

@@ -7,9 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import Net, check_everywhere, check_quantized, operators, optimized
+from checks import check_model
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx_models import (
+    Net,
+    check_everywhere,
+    check_quantized,
+    onnxruntime_outputs,
+    operators,
+    optimized,
+    random_feeds,
+)
 
-from mcugen.errors import McugenError, UnsupportedError
+from mcugen.errors import McugenError
 
 # name: (input shape, output channels, kernel, attributes)
 Case = tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]
@@ -154,11 +165,81 @@ def test_scales_of_one_and_above():
     check_quantized(net.model())
 
 
-def test_computed_weights_are_refused():
+DIRECT: list[tuple[Case, bool]] = [
+    (((1, 2, 4, 5, 6), 3, (2, 3, 2), {"pads": [1, 0, 1, 0, 2, 0], "strides": [2, 1, 2]}), False),
+    (((2, 4, 5, 4, 5), 6, (3, 2, 2), {"group": 2, "dilations": [2, 1, 3]}), False),
+    (((1, 3, 4, 4, 4), 3, (3, 3, 3), {"group": 3, "auto_pad": "SAME_LOWER", "strides": [2, 2, 2]}), True),
+    (((2, 4, 7, 6), 6, (3, 2), {"group": 2, "pads": [2, 0, 1, 3], "strides": [1, 2], "dilations": [2, 1]}), True),
+    (((1, 3, 9), 4, (3,), {"dilations": [2], "pads": [4, 1]}), True),
+    (((1, 1, 2, 2), 1, (2, 2), {"pads": [3, 3, 3, 3], "dilations": [2, 2]}), True),
+]
+"""With computed weights or without."""
+
+
+def test_any_number_of_axes_and_computed_weights():
     net = Net()
-    net.output(net.op("Conv", net.input("x", 1, 2, 4, 4), net.input("w", 3, 2, 3, 3)))
-    with pytest.raises(UnsupportedError, match=r"Conv: weights must be constant.* 'w' is computed"):
-        optimized(net.model())
+    for number, (case, computed) in enumerate(DIRECT):
+        x = net.input(f"x{number}", *case[0])
+        shape = weight_shape(case)
+        w = net.input(f"w{number}", *shape) if computed else net.const(rng().standard_normal(shape))
+        bias = [net.input(f"b{number}", case[1])] if number % 2 else []
+        y = net.op("Conv", x, w, *bias, out=f"y{number}", **case[3])
+        net.output(net.op("Clip", y, net.const(-0.5), net.const(1.5), out=f"z{number}") if number < 2 else y)
+    model = net.model()
+    assert set(operators(optimized(model))) == {"direct_conv"}
+    check_model(model, random_feeds(model))
+
+
+def _reference(model: Any, feeds: Any) -> dict[str, np.ndarray]:
+    found = ReferenceEvaluator(model).run(None, dict(feeds))
+    return {o.name: np.asarray(y) for o, y in zip(model.graph.output, found, strict=True)}
+
+
+def test_float64():
+    net = Net(22)
+    x, w, bias = (
+        net.input(n, *s, dtype=np.float64) for n, s in (("x", (1, 4, 6, 5)), ("w", (4, 2, 3, 3)), ("b", (4,)))
+    )
+    net.output(net.op("Conv", x, w, bias, group=2, pads=[1, 1, 0, 1], out="y"), dtype=np.float64)
+    model = net.model()
+    feeds = random_feeds(model)
+    check_model(model, feeds, _reference(model, feeds), 1e-12)
+
+
+def test_integers_with_zero_points():
+    """Constant or computed, one or many; onnxruntime wants x unsigned."""
+    net = Net()
+    for number, (case, computed) in enumerate(DIRECT[2:]):
+        channels, computed = case[1], computed and number % 2 == 0
+        x = net.input(f"x{number}", *case[0], dtype=np.uint8)
+        data = rng().integers(0, 256, weight_shape(case))
+        w = net.input(f"w{number}", *data.shape, dtype=np.uint8) if computed else net.const(data, np.uint8)
+        x_zero = net.input(f"xz{number}", dtype=np.uint8) if computed else net.const(77, np.uint8)
+        w_zero = net.const(3, np.uint8) if number % 2 else net.const(rng().integers(0, 256, channels), np.uint8)
+        net.output(net.op("ConvInteger", x, w, x_zero, w_zero, out=f"y{number}", **case[3]), dtype=np.int32)
+    model = net.model()
+    feeds = random_feeds(model)
+    expected = {}
+    for number, (case, _) in enumerate(DIRECT[2:]):
+        constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+        x, w, xz, wz = (({**constants, **feeds})[n].astype(np.float64) for n in model.graph.node[number].input)
+        one = Net(22)
+        y = one.op("Conv", one.input("x", *x.shape), one.input("w", *w.shape), out="y", **case[3])
+        one.output(y)
+        centered = {"x": x - xz, "w": w - wz.reshape(-1, *[1] * (w.ndim - 1))}
+        exact = onnxruntime_outputs(one.model(), {k: v.astype(np.float32) for k, v in centered.items()})["y"]
+        expected[f"y{number}"] = exact.astype(np.int32)  # below 2^24: float32 is exact
+    check_model(model, feeds, expected)
+
+
+def test_quantized_with_computed_weights():
+    net = Net()
+    x, w = net.input("x", 1, 2, 5, 6, dtype=np.uint8), net.input("w", 3, 2, 3, 3, dtype=np.uint8)
+    params = [net.const(0.02), net.const(100, np.uint8), net.const(0.01), net.const(120, np.uint8)]
+    y = net.op("QLinearConv", x, *params[:2], w, *params[2:], net.const(0.1), net.const(128, np.uint8), out="y")
+    net.output(y, dtype=np.uint8)
+    model = net.model()
+    check_quantized(model)
 
 
 def test_computed_bias():
@@ -171,22 +252,30 @@ def test_computed_bias():
 @pytest.mark.parametrize(
     ("shape", "weights", "attributes"),
     [
-        ((1, 2, 2, 4, 4), (3, 2, 2, 2, 2), {}),
+        ((1, 2), (3, 2), {}),
+        ((1, 2, 4, 4), (3, 2, 2), {}),
+        ((1, 2, 2, 4, 4), (3, 3, 2, 2, 2), {}),
         ((1, 2, 4, 4), (3, 3, 2, 2), {}),
         ((1, 4, 4, 4), (3, 2, 2, 2), {"group": 2}),
         ((1, 2, 2, 2), (3, 2, 3, 3), {}),
         ((1, 2, 4, 4), (3, 2, 3, 3), {"strides": [0, 1]}),
         ((1, 2, 4, 4), (3, 2, 3, 3), {"pads": [1, 1]}),
+        ((1, 2, 4, 4), (3, 2, 3, 3), {"pads": [1, 1, 1, -1]}),
+        ((1, 2, 4, 4), (3, 2, 3, 3), {"pads": [1, 1, 1, 2**40], "strides": [1, 2**40]}),
         ((1, 2, 4, 4), (3, 2, 3, 3), {"group": 0}),
         ((1, 2, 4, 4), (3, 2, 3, 3), {"kernel_shape": [2, 2]}),
     ],
     ids=[
-        "three spatial axes",
+        "no spatial axes",
+        "weights of fewer axes",
+        "channels in space",
         "channels",
         "outputs not divisible by groups",
         "kernel larger than the input",
         "stride 0",
         "too few pads",
+        "negative pads",
+        "huge pads",
         "no groups",
         "kernel of another shape",
     ],

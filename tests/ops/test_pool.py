@@ -4,9 +4,19 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
-from checks import SPREAD, Cases
-from onnx_models import Net, check_everywhere, imported, operators, optimized
+from checks import SPREAD, Cases, check_model
+from onnx.reference import ReferenceEvaluator
+from onnx_models import (
+    Net,
+    check_everywhere,
+    imported,
+    onnxruntime_outputs,
+    operators,
+    optimized,
+    random_feeds,
+)
 
 from mcugen.errors import ModelError, UnsupportedError
 
@@ -123,16 +133,121 @@ def _import(op_type: str, shape: tuple[int, ...], **attributes: object) -> None:
 
 
 def test_refusals():
-    with pytest.raises(UnsupportedError, match="one or two spatial axes"):
-        _import("MaxPool", (1, 2, 4, 4, 4), kernel_shape=[2, 2, 2])
     with pytest.raises(UnsupportedError, match="every window must meet the input"):
         _import("AveragePool", (1, 1, 4), kernel_shape=[2], pads=[2, 0])
+
+
+WINDOWS_3D = [
+    {"kernel_shape": [2, 3, 2], "strides": [2, 1, 2], "pads": [1, 0, 1, 0, 2, 0]},
+    {"kernel_shape": [2, 2, 3], "dilations": [2, 1, 2], "ceil_mode": 1, "strides": [2, 2, 1]},
+    {"kernel_shape": [3, 2, 2], "auto_pad": "SAME_UPPER", "strides": [2, 2, 2]},
+]
+
+
+def test_three_axes():
+    cases = Cases(22)
+    for window in WINDOWS_3D:
+        cases.add("MaxPool", (2, 3, 5, 6, 7), **window)
+        cases.add("AveragePool", (2, 3, 5, 6, 7), **window)
+        if "dilations" not in window:  # onnxruntime's LpPool does not know them
+            cases.add("LpPool", (2, 3, 5, 6, 7), p=2, **window)
+    for window in WINDOWS_3D[::2]:
+        cases.add("AveragePool", (1, 2, 5, 6, 7), count_include_pad=1, **window)
+    cases.add("MaxPool", (1, 2, 4, 4, 6), dtype=np.int8, **WINDOWS_3D[1])
+    cases.add("MaxPool", (1, 2, 4, 4, 4), dtype=np.uint8, **WINDOWS_3D[0])
+    cases.check_float()
+
+
+def test_norms_and_float64():
+    cases = Cases(17)
+    for p in (1, 2, 3):
+        cases.add("LpPool", (2, 3, 7, 6), p=p, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1])
+        cases.add("LpPool", (2, 3, 9), p=p, kernel_shape=[3])
+        cases.add("GlobalLpPool", (2, 3, 4, 5), p=p)
+    cases.add("GlobalLpPool", (2, 3, 2, 3, 2))
+    cases.add("MaxPool", (1, 3, 6, 5), dtype=np.float64, kernel_shape=[2, 3], pads=[0, 1, 1, 1])
+    cases.check_float(1e-5)
+
+
+def test_averages_in_float64():
+    net = Net(22)
+    for number, (op_type, window) in enumerate(
+        [("AveragePool", WINDOWS[1]), ("AveragePool", WINDOWS[2]), ("GlobalAveragePool", {}), ("GlobalMaxPool", {})]
+    ):
+        x = net.input(f"x{number}", 1, 2, 6, 5, dtype=np.float64)
+        net.output(net.op(op_type, x, out=f"y{number}", **window), dtype=np.float64)
+    model = net.model()
+    feeds = random_feeds(model)
+    found = ReferenceEvaluator(model).run(None, dict(feeds))
+    check_model(model, feeds, {f"y{i}": np.asarray(y) for i, y in enumerate(found)}, 1e-12)
+
+
+def test_indices_and_unpooling():
+    """Positions by rows or columns; what was taken goes back, also into a larger tensor."""
+    net = Net(22)
+    for number, (shape, window) in enumerate(
+        [
+            ((2, 3, 6, 7), {"kernel_shape": [2, 3], "strides": [2, 2], "pads": [0, 1, 0, 1]}),
+            ((1, 2, 9), {"kernel_shape": [3], "strides": [2]}),
+            ((1, 2, 4, 5, 4), {"kernel_shape": [2, 2, 2], "strides": [2, 1, 2], "dilations": [1, 2, 1]}),
+        ]
+    ):
+        for order in (0, 1):
+            x = net.input(f"x{number}{order}", *shape)
+            names = [f"y{number}{order}", f"i{number}{order}"]
+            values, indices = net.ops("MaxPool", x, outs=names, storage_order=order, **window)
+            net.output(values)
+            net.output(indices, dtype=np.int64)
+    for dtype in (np.float32, np.float64):
+        x = net.input(f"p{dtype.__name__}", 2, 2, 4, 6, dtype=dtype)
+        values, indices = net.ops("MaxPool", x, outs=[f"m{dtype.__name__}", f"n{dtype.__name__}"], **WINDOWS[0])
+        net.output(net.op("MaxUnpool", values, indices, out=f"u{dtype.__name__}", **WINDOWS[0]), dtype=dtype)
+    model = net.model()
+    feeds = random_feeds(model)
+    found = onnxruntime_outputs(_without_outputs(model, "ufloat64"), feeds)
+    found["ufloat64"] = np.asarray(ReferenceEvaluator(model).run(["ufloat64"], dict(feeds))[0])
+    check_model(model, feeds, found)
+
+
+def _without_outputs(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """What onnxruntime has no kernel for."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [o for o in copy.graph.output if o.name != name]
+    del copy.graph.output[:]
+    copy.graph.output.extend(kept)
+    nodes = [n for n in copy.graph.node if name not in n.output]
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+def test_indices_outside_are_ignored():
+    net = Net(22)
+    x, indices = net.input("x", 1, 1, 2), net.input("i", 1, 1, 2, dtype=np.int64)
+    net.output(net.op("MaxUnpool", x, indices, out="y", kernel_shape=[2], strides=[2]))
+    model = net.model()
+    at = np.asarray([[[-1, 2**40]]])
+    check_model(model, {"x": np.ones((1, 1, 2), np.float32), "i": at}, {"y": np.zeros((1, 1, 4), np.float32)})
+
+
+def test_local_response_normalization():
+    cases = Cases()
+    for size in (1, 3, 5):
+        cases.add("LRN", (2, 4, 3, 5), size=size, alpha=0.3, beta=0.6, bias=2.0)
+    cases.add("LRN", (1, 7, 3, 2), size=3)
+    cases.check_float()
+
+
+def test_local_response_normalization_over_an_even_number_of_channels():
+    """ONNX: from floor((size - 1) / 2) channels before to ceil((size - 1) / 2) behind."""
     net = Net()
-    net.ops("MaxPool", net.input("x", 1, 1, 4, 4), outs=["y", "i"], kernel_shape=[2, 2])
-    net.output("y")
-    net.output("i", dtype=np.int64)
-    with pytest.raises(UnsupportedError, match="only the values"):
-        imported(net.model())
+    net.output(net.op("LRN", net.input("x", 1, 5, 3), out="y", size=4, alpha=0.8, beta=0.5, bias=1.5))
+    model = net.model()
+    feeds = random_feeds(model)
+    x = feeds["x"]
+    sums = np.stack([(x[:, max(c - 1, 0) : c + 3] ** 2).sum(1) for c in range(5)], 1)
+    check_model(model, feeds, {"y": x / (1.5 + 0.8 / 4 * sums) ** np.float32(0.5)})
 
 
 def test_a_kernel_larger_than_the_input_is_an_error():

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposed convolution and Col2Im: onnxruntime, numpy and C agree over windows, groups and output sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from checks import Cases, check_model
+from onnx.reference import ReferenceEvaluator
+from onnx_models import Net, imported, operators, optimized, random_feeds
+
+from mcugen.errors import McugenError
+
+# (input shape, output channels of a group, kernel, attributes)
+CASES: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
+    ((1, 3, 4, 5), 2, (3, 3), {}),
+    ((2, 3, 4, 5), 2, (2, 2), {"strides": [2, 2]}),
+    ((1, 2, 4, 3), 3, (4, 3), {"strides": [2, 1], "pads": [1, 0, 1, 2]}),
+    ((1, 4, 3, 4), 2, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 0], "group": 2}),
+    ((1, 3, 4, 4), 1, (3, 2), {"group": 3, "dilations": [2, 3]}),
+    ((1, 2, 3, 3), 2, (2, 2), {"strides": [3, 3], "dilations": [2, 1]}),
+    ((1, 2, 3, 4), 2, (3, 3), {"strides": [3, 2], "output_shape": [10, 8]}),
+    ((1, 2, 4, 4), 2, (4, 4), {"strides": [2, 2], "output_shape": [7, 8], "auto_pad": "SAME_UPPER"}),
+    ((1, 2, 3, 4), 2, (3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    ((1, 2, 3, 4), 2, (3, 4), {"strides": [2, 3], "auto_pad": "SAME_LOWER"}),
+    ((1, 2, 3, 3), 2, (3, 3), {"pads": [2, 2, 2, 2]}),
+    ((2, 2, 5), 3, (4,), {"strides": [2], "pads": [1, 0]}),
+    ((1, 2, 3, 2, 3), 2, (2, 3, 2), {"strides": [2, 1, 2], "pads": [0, 1, 0, 1, 0, 1]}),
+]
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_windows(computed: bool):
+    net = Net()
+    random = np.random.default_rng(3)
+    for number, (shape, channels, kernel, attributes) in enumerate(CASES):
+        size = (shape[1], channels, *kernel)
+        x = net.input(f"x{number}", *shape)
+        w = net.input(f"w{number}", *size) if computed else net.const(random.standard_normal(size))
+        bias = [net.const(random.standard_normal(channels * attributes.get("group", 1)))] if number % 2 else []
+        y = net.op("ConvTranspose", x, w, *bias, out=f"y{number}", **attributes)
+        net.output(net.op("Clip", y, net.const(-0.5), net.const(2.0), out=f"z{number}") if number < 2 else y)
+    model = net.model()
+    assert set(operators(optimized(model))) == {"conv_transpose"}  # with their clamps
+    check_model(model, random_feeds(model))
+
+
+def test_float64():
+    net = Net(22)
+    x, w = net.input("x", 1, 2, 4, 5, dtype=np.float64), net.input("w", 2, 3, 3, 2, dtype=np.float64)
+    net.output(net.op("ConvTranspose", x, w, out="y", strides=[2, 1]), dtype=np.float64)
+    model = net.model()
+    feeds = random_feeds(model)
+    (expected,) = ReferenceEvaluator(model).run(None, dict(feeds))
+    check_model(model, feeds, {"y": np.asarray(expected)}, 1e-12)
+
+
+def test_col2im():
+    cases = Cases()
+    for image, block, attributes in (
+        ([5, 5], [1, 5], {}),
+        ([6, 5], [3, 2], {"strides": [2, 1], "pads": [1, 0, 0, 1]}),
+        ([6, 6], [2, 2], {"dilations": [2, 3], "pads": [1, 1, 1, 1]}),
+        ([7], [3], {"strides": [2]}),
+        ([4, 3, 5], [2, 2, 3], {"pads": [1, 0, 1, 0, 0, 1]}),
+    ):
+        rank = len(image)
+        row = {key: attributes.get(key, [n] * rank) for key, n in (("strides", 1), ("dilations", 1))}
+        pads = attributes.get("pads", [0] * 2 * rank)
+        positions = [
+            (n + pads[a] + pads[a + rank] - d * (k - 1) - 1) // s + 1
+            for a, (n, k, s, d) in enumerate(zip(image, block, row["strides"], row["dilations"], strict=True))
+        ]
+        shape = (2, 3 * int(np.prod(block)), int(np.prod(positions)))
+        cases.add("Col2Im", shape, np.asarray(image), np.asarray(block), **attributes)
+    cases.check_float()
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "attributes"),
+    [
+        ("ConvTranspose", ((1, 2, 4), (3, 2, 2)), {}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2, 2)), {}),
+        ("ConvTranspose", ((1, 2), (2, 2)), {}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"group": 3}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"group": 0}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2), (3,)), {}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"pads": [9, 9]}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"pads": [1]}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"strides": [0]}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"strides": [2**40]}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"output_shape": [-1]}),
+        ("ConvTranspose", ((1, 2, 4), (2, 2, 2)), {"kernel_shape": [3]}),
+        ("Col2Im", ((1, 4, 4), [5, 5], [2, 2]), {}),
+        ("Col2Im", ((1, 5, 4), [3, 3], [2, 2]), {}),
+        ("Col2Im", ((1, 4, 4), [3, 3], [2, 2]), {"strides": [0, 1]}),
+        ("Col2Im", ((1, 4, 4), [3, 3], [0, 2]), {}),
+        ("Col2Im", ((1, 4, 4), [3], [2, 2]), {}),
+    ],
+)
+def test_what_cannot_be_right(op_type: str, shapes: tuple[Any, ...], attributes: dict[str, Any]):
+    net = Net(20)
+    x = net.input("x", *shapes[0])
+    rest = [net.const(np.ones(s)) if isinstance(s, tuple) else net.const(s, np.int64) for s in shapes[1:]]
+    net.op(op_type, x, *rest, out="y", **attributes)
+    net.output("y", shape=(1, 1, 1))
+    with pytest.raises(McugenError) as error:
+        imported(net.plain_model())
+    assert error.value.exit_code in (3, 4)
