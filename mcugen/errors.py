@@ -23,7 +23,7 @@ class McugenError(Exception):
     def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
         self.rule, self.found, self.remedy = rule, found, remedy
         parts = [f"{rule}."] + [f"{label}: {text}." for label, text in (("found", found), ("try", remedy)) if text]
-        super().__init__(printable(" ".join(p.replace("..", ".") if p.endswith("..") else p for p in parts)))
+        super().__init__(printable(" ".join(p[:-1] if p.endswith("..") else p for p in parts)))
 
 
 class UsageError(McugenError):
