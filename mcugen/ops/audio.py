@@ -16,7 +16,7 @@ from mcugen.hir.types import Array, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, reshaped
-from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import FLOATS, KNOWN, OnnxNode, Refusal, onnx_operator
 
 MAX_LENGTH = 1 << 20
 """Longest transform: its table of factors would fit no microcontroller beyond."""
@@ -183,7 +183,9 @@ def _import_stft(node: OnnxNode) -> list[Value]:
     return [node.emit(op, x, *([] if window is None else [window]))]
 
 
-@onnx_operator("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", limits="constant inputs")
+@onnx_operator(
+    "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix", kernels=(KNOWN,), limits="constant inputs"
+)
 def _import_table(node: OnnxNode) -> list[Value]:
     """Tables, which the importer has folded already where their sizes are known."""
     for index in range(len(node.inputs)):

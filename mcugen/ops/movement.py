@@ -18,7 +18,7 @@ from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorTyp
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import quantize
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
 
 Permuted = tuple[Operator, tuple[Permutation | None, ...]]
 
@@ -419,7 +419,9 @@ def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
     return None if declared is None or min(declared.shape, default=0) < 0 else declared.shape
 
 
-@onnx_operator("Reshape", limits="a computed shape must be declared as the output's", keeps_halves=True)
+@onnx_operator(
+    "Reshape", kernels=(NO_CODE,), limits="a computed shape must be declared as the output's", keeps_halves=True
+)
 def _import_reshape(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
     decided = decided_shape(node, 1)
@@ -432,7 +434,7 @@ def _import_reshape(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(tuple(wanted)), node.input(0))]
 
 
-@onnx_operator("Flatten", keeps_halves=True)
+@onnx_operator("Flatten", kernels=(NO_CODE,), keeps_halves=True)
 def _import_flatten(node: OnnxNode) -> list[Value]:
     x = node.input(0).type
     axis = node.attr("axis", 1)
@@ -440,7 +442,7 @@ def _import_flatten(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))), node.input(0))]
 
 
-@onnx_operator("Squeeze", limits="computed axes need a declared output shape", keeps_halves=True)
+@onnx_operator("Squeeze", kernels=(NO_CODE,), limits="computed axes need a declared output shape", keeps_halves=True)
 def _import_squeeze(node: OnnxNode) -> list[Value]:
     shape = decided_shape(node, 1)
     if shape is None:
@@ -452,7 +454,7 @@ def _import_squeeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Unsqueeze", limits="computed axes need a declared output shape", keeps_halves=True)
+@onnx_operator("Unsqueeze", kernels=(NO_CODE,), limits="computed axes need a declared output shape", keeps_halves=True)
 def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     shape = decided_shape(node, 1)
     if shape is None:
@@ -536,12 +538,12 @@ def _import_tile(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(joined), wide)]
 
 
-@onnx_operator("Identity", keeps_halves=True)
+@onnx_operator("Identity", kernels=(NO_CODE,), keeps_halves=True)
 def _import_identity(node: OnnxNode) -> list[Value]:
     return [node.input(0)]
 
 
-@onnx_operator("Dropout", limits="inference only", keeps_halves=True)
+@onnx_operator("Dropout", kernels=(NO_CODE,), limits="inference only", keeps_halves=True)
 def _import_dropout(node: OnnxNode) -> list[Value]:
     """Nothing is dropped outside of training; the mask is all true."""
     x = node.input(0)

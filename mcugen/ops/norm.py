@@ -170,7 +170,7 @@ def _inverse_deviation(node: OnnxNode, variance: Value, suffix: str = "inverse")
     return node.emit(Unary("Reciprocal"), root, suffix=suffix)
 
 
-@onnx_operator("LayerNormalization", "RMSNormalization", types=FLOATS, kernels=("normalize",))
+@onnx_operator("LayerNormalization", "RMSNormalization", types=FLOATS, kernels=("normalize", "reduce"))
 def _import_trailing(node: OnnxNode) -> list[Value]:
     """Over the last axes; mean and inverse deviation are computed apart where the model wants them."""
     x = node.input(0)
@@ -211,7 +211,7 @@ def _import_mean_variance(node: OnnxNode) -> list[Value]:
     return [node.emit(Normalize(tuple(sorted(axes)), 1e-18), x)]
 
 
-@onnx_operator("LpNormalization", types=FLOATS)
+@onnx_operator("LpNormalization", types=FLOATS, kernels=("reduce", "elementwise"))
 def _import_lp(node: OnnxNode) -> list[Value]:
     """x / norm; zero where the norm is."""
     x, p = node.input(0), int(node.attr("p", 2))
@@ -224,7 +224,7 @@ def _import_lp(node: OnnxNode) -> list[Value]:
     return [node.emit(Binary("Div"), x, node.emit(Clamp(low=least), norm, suffix="nonzero"))]
 
 
-@onnx_operator("BatchNormalization", types=FLOATS)
+@onnx_operator("BatchNormalization", types=FLOATS, kernels=("elementwise", "normalize", "reduce"))
 def _import_batch_normalization(node: OnnxNode) -> list[Value]:
     """A multiplication and an addition per channel, which fold_affine folds; in training mode by the batch."""
     if node.attr("training_mode", 0):

@@ -187,6 +187,12 @@ INTEGERS = (*SIGNED, *UNSIGNED)
 NUMBERS = (*FLOATS, *INTEGERS)
 
 
+NO_CODE = "none: the same bytes"
+"""In place of kernels: of operators that only rename what is there."""
+KNOWN = "none: known at compile time"
+"""In place of kernels: of operators whose inputs must be constant."""
+
+
 @dataclass(frozen=True)
 class Support:
     """What is supported of an operator: the importer holds it, and `mcugen operators` prints it."""

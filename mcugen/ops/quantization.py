@@ -247,14 +247,14 @@ def _bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int
     return node.emit(Dequantize(), node.constant("biasq", bias.data, quant), suffix="bias")
 
 
-@onnx_operator("QLinearConv")
+@onnx_operator("QLinearConv", kernels=("depthwise_s8", "conv2d_s8", "conv_direct"))
 def _import_qlinear_conv(node: OnnxNode) -> list[Value]:
     x, w = emit_dequantize(node, node.input(0), 1, "x"), emit_dequantize(node, node.input(3), 4, "w")
     bias = _bias(node, node.input(8), node.input(1), node.input(4)) if node.has(8) else None
     return [emit_quantize(node, _as_float(node, "Conv", (x, w, bias)), 6)]
 
 
-@onnx_operator("QLinearMatMul")
+@onnx_operator("QLinearMatMul", kernels=("dense_s8", "matmul_s8", "matmul_int"))
 def _import_qlinear_matmul(node: OnnxNode) -> list[Value]:
     whole = (True, node.input(3).data is None, True)
     if all(_is_known(node, at, whole=one) for at, one in zip((1, 4, 6), whole, strict=True)):
@@ -270,7 +270,7 @@ def _import_qlinear_matmul(node: OnnxNode) -> list[Value]:
 _MS = "com.microsoft"
 
 
-@onnx_operator("QGemm", domain=_MS)
+@onnx_operator("QGemm", domain=_MS, kernels=("dense_s8",))
 def _import_qgemm(node: OnnxNode) -> list[Value]:
     columns = 0 if node.attr("transB", 0) else 1
     a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=columns)
@@ -294,19 +294,19 @@ def _qlinear_binary(op_type: str) -> Callable[[OnnxNode], list[Value]]:
     return convert
 
 
-for _name, _float in (
-    ("QLinearSigmoid", "Sigmoid"),
-    ("QLinearLeakyRelu", "LeakyRelu"),
-    ("QLinearSoftmax", "Softmax"),
-    ("QLinearAveragePool", "AveragePool"),
-    ("QLinearGlobalAveragePool", "GlobalAveragePool"),
+for _name, _kernel in (
+    ("Sigmoid", "elementwise"),
+    ("LeakyRelu", "elementwise"),
+    ("Softmax", "softmax_s8"),
+    ("AveragePool", "average_pool_s8"),
+    ("GlobalAveragePool", "reduce"),
 ):
-    onnx_operator(_name, domain=_MS)(_qlinear_unary(_float))
-for _name, _float in (("QLinearAdd", "Add"), ("QLinearMul", "Mul")):
-    onnx_operator(_name, domain=_MS)(_qlinear_binary(_float))
+    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=(_kernel,))(_qlinear_unary(_name))
+for _name in ("Add", "Mul"):
+    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=("elementwise",))(_qlinear_binary(_name))
 
 
-@onnx_operator("QLinearConcat", domain=_MS)
+@onnx_operator("QLinearConcat", domain=_MS, kernels=("copy",))
 def _import_qlinear_concat(node: OnnxNode) -> list[Value]:
     count = (len(node.inputs) - 2) // 3
     parts = [emit_dequantize(node, node.input(2 + 3 * i), 3 + 3 * i, f"part{i}") for i in range(count)]
@@ -345,7 +345,7 @@ def _import_conv_integer(node: OnnxNode) -> list[Value]:
     return [node.emit(op, node.input(0), node.input(1), *zeros)]
 
 
-@onnx_operator("MatMulInteger")
+@onnx_operator("MatMulInteger", kernels=("dense_s8", "matmul_s8", "matmul_int"))
 def _import_integer_product(node: OnnxNode) -> list[Value]:
     """y = Σ (x − zx)(w − zw), int32: the float operator at scale 1, then a cast; convert_qdq makes it integer.
 

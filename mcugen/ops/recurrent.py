@@ -17,7 +17,7 @@ from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.matmul import interleave
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 
 # ---------------------------------------------------------------------------------------------- activations
 
@@ -486,7 +486,6 @@ _DEFAULTS = {"RNN": ("Tanh",), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sig
 _RESULTS = ("Y", "Y_h", "Y_c")
 
 
-@onnx_operator("RNN", "LSTM", "GRU")
 def _import_recurrent(node: OnnxNode) -> list[Value]:
     inputs = [node.inputs[i] if i < len(node.inputs) else None for i in range(P + 1)]
     if node.op_type != "LSTM":
@@ -564,3 +563,7 @@ def _parameters(node: OnnxNode, key: str, defaults: Sequence[float | None]) -> l
         rule = f"{node.op_type}: activation_{key} must be numbers, and given for ScaledTanh, which has no default"
         raise Refusal(rule, f"activation_{key}={given}", f"set activation_{key}")
     return values
+
+
+for _op_type in _DEFAULTS:
+    onnx_operator(_op_type, types=FLOATS, kernels=(_op_type.lower(),))(_import_recurrent)

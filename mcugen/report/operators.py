@@ -10,11 +10,10 @@ import onnx
 
 from mcugen.hir.types import DType
 from mcugen.importer.load import OLDEST_OPSET
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Support
+from mcugen.ops.onnx_node import IMPORTERS, NO_CODE, SUPPORT, Support
 
 ELSEWHERE = {
     "Constant": "known at compile time",
-    "ConstantOfShape": "known at compile time",
     "Shape": "known at compile time",
     "Size": "known at compile time",
     "SequenceConstruct": "sequences of known length, within a model",
@@ -40,7 +39,8 @@ def operator_table() -> str:
     newest = onnx.defs.onnx_opset_version()
     lines = [
         f"Models of opset {OLDEST_OPSET} to {newest} are read. An operator with constant inputs is computed at compile "
-        "time, whatever its element type. float16 and bfloat16 are stored as such and computed as float32.",
+        "time, whatever its element type. float16 and bfloat16 are stored as such and computed as float32. Beside an "
+        "operator's kernels, `copy`, `fill`, `move` and `elementwise` may stand for what is broadcast or converted.",
     ]
     domains = sorted({domain for domain, _ in IMPORTERS} | {""})
     missing = []
@@ -81,7 +81,7 @@ def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema]) -> str:
         support = SUPPORT[domain, name]
         return _line(name, versions, _types(newest, support), ", ".join(support.kernels), support.limits)
     if not domain and name in ELSEWHERE:
-        return _line(name, versions, _types(newest, Support()), "", ELSEWHERE[name])
+        return _line(name, versions, _types(newest, Support()), NO_CODE, ELSEWHERE[name])
     if newest.has_function or newest.has_context_dependent_function:
         return _line(name, versions, _types(newest, Support()), "by its ONNX function body", "")
     return ""
