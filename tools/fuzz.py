@@ -15,7 +15,7 @@ import resource
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from random import Random
@@ -48,6 +48,8 @@ LARGEST = 1 << 16
 MOST_RUN = 1 << 21
 """Bytes of arena and weights of a mutant that is run."""
 RELATIVE = 1e-4
+TAME = 1e4
+"""A float below it does not make overflow."""
 
 INTS = (0, 1, -1, 2, 3, -2, 7, 64, 1000, 10**6, 10**9, 2**31 - 1, 2**31, -(2**31), 2**32, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, -1e30, 3.4e38, float("nan"), float("inf"), float("-inf"))
@@ -237,7 +239,7 @@ def _reshaped(array: np.ndarray, random: Random) -> np.ndarray:
     else:
         shape[axis] = random.choice((*SIZES, shape[axis] + 1, max(0, shape[axis] - 1), 2 * shape[axis]))
     count = float(np.prod([float(n) for n in shape]))
-    if count > 1 << 20 or not array.size:
+    if count > 1 << 20 or array.size > 1 << 20 or not array.size:
         return np.broadcast_to(np.zeros((), array.dtype), shape)
     return np.resize(array, shape).astype(array.dtype)
 
@@ -294,7 +296,7 @@ def _change_outputs(s: _Subject) -> None:
 
 def _change_values(s: _Subject) -> None:
     name = s.input()
-    if name and s.inputs[name].size < LARGEST:
+    if name:
         s.inputs[name] = _hostile(s.inputs[name], s.random)
 
 
@@ -317,6 +319,8 @@ _MUTATIONS = (
 
 def _hostile(array: np.ndarray, random: Random) -> np.ndarray:
     """Some or all elements replaced by extreme ones."""
+    if array.size > LARGEST:
+        return array
     flat = np.array(array).reshape(-1)
     places = range(len(flat)) if random.random() < 0.3 else random.sample(range(len(flat)), min(len(flat), 2))
     with np.errstate(all="ignore"):
@@ -430,11 +434,17 @@ def _run(survivors: Sequence[Survivor]) -> list[Finding]:
         reason = ""
         for number, (result, expected) in enumerate(zip(results, survivor.expected, strict=True)):
             for port, wanted in expected.items():
-                if f"{name}/{port}" in result:
+                if f"{name}/{port}" in result and (_tame(survivor.samples[number])):
                     different = _difference(result[f"{name}/{port}"], wanted)
                     reason = reason or (different and f"sample {number}, '{port}': {different}")
         found.append(Finding(survivor.mutant.label, "wrong" if reason else "passed", reason))
     return found
+
+
+def _tame(sample: Mapping[str, np.ndarray]) -> bool:
+    """Whether results are held to be those of numpy: NaN, infinities and overflow may come out in other ways."""
+    floats = [a.astype(np.float64) for a in sample.values() if a.dtype.kind not in "iub"]
+    return all(bool((np.abs(a) < TAME).all()) for a in floats)
 
 
 def _difference(got: np.ndarray, wanted: np.ndarray) -> str:
