@@ -12,6 +12,9 @@ import numpy as np
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Double
 
+MOST_KNOWN = 1 << 16
+"""Elements whose literals are remembered, and that are read at once."""
+
 
 def c_float(value: float) -> str:
     """The shortest decimal that gives back the same float32."""
@@ -26,10 +29,7 @@ def c_float(value: float) -> str:
     text = np.format_float_scientific(single, unique=True, trim="-")
     mantissa, _, exponent = text.partition("e")
     power = int(exponent)
-    if -5 <= power < 7:
-        text = np.format_float_positional(single, unique=True, trim="0")
-    else:
-        text = f"{mantissa}e{power}"
+    text = np.format_float_positional(single, unique=True, trim="0") if -5 <= power < 7 else f"{mantissa}e{power}"
     if "." not in text and "e" not in text:
         text += ".0"
     return text.rstrip(".") + ("f" if "." in text.rstrip(".") or "e" in text else ".0f")
@@ -71,15 +71,28 @@ def c_param_type(value: float) -> str:
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """The elements of a constant, as lines of an initializer."""
-    texts = map(_literal(DType.of(data)), (data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1))
     line = ""
-    for text in texts:
+    for text in _texts((data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1)):
         if len(line) + len(text) + 2 > width:
             yield line
             line = ""
         line += f" {text}," if line else f"{text},"
     if line:
         yield line
+
+
+def _texts(flat: Array) -> Iterator[str]:
+    """The elements' literals; what comes often (zeros, samples) is written once."""
+    literal, known = _literal(DType.of(flat)), dict[int, str]()
+    for start in range(0, len(flat), MOST_KNOWN):
+        part = flat[start : start + MOST_KNOWN]
+        for bits, value in zip(part.view(f"u{part.itemsize}").tolist(), part.tolist(), strict=True):
+            text = known.get(bits)
+            if text is None:
+                text = literal(value)
+                if len(known) < MOST_KNOWN:
+                    known[bits] = text
+            yield text
 
 
 def _literal(dtype: DType) -> Callable[[Any], str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from mcugen.errors import ModelError
+from mcugen.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array
 
@@ -23,6 +23,8 @@ def evaluate_node(node: Node, arrays: list[Array]) -> tuple[Array, ...]:
         )
     except (ValueError, IndexError, ZeroDivisionError, OverflowError) as error:  # of nothing there is no maximum
         raise ModelError(f"{node.place}: must have a result", str(error)[:200], "repair the model") from error
+    except MemoryError as error:
+        raise DoesNotFitError(f"{node.place}: must fit this computer", str(error)[:200]) from error
 
 
 Observer = Callable[[Node, list[Array]], None]

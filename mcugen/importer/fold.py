@@ -10,8 +10,9 @@ import onnx.shape_inference
 from onnx import helper, numpy_helper
 
 from mcugen.hir.types import Array
+from mcugen.importer.hazards import hazard
 
-MAX_ELEMENTS = 1 << 24
+MAX_ELEMENTS = 1 << 22
 """Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
 
 _NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
@@ -26,6 +27,8 @@ def can_fold(node: onnx.NodeProto) -> bool:
 
 def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
     """The node's outputs by name, or None where the reference cannot compute them or they would be too large."""
+    if hazard(node, opset):
+        return None
     model = _single_node_model(node, inputs, opset)
     if _predicted_elements(model) > MAX_ELEMENTS:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import onnx
+import onnx.shape_inference
 from onnx import helper
 
 from mcugen.hir.types import DType, TensorType
@@ -101,7 +102,11 @@ def _context_dependent(
     if not version:
         return b""
     types = [_type_proto(t).SerializeToString() if t else b"" for t in inputs]
-    return bytes(schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types))
+    try:
+        body = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+    except onnx.shape_inference.InferenceError as error:
+        raise ValueError(str(error)) from error
+    return bytes(body)
 
 
 def _best(versions: Sequence[int], opset: int) -> int:

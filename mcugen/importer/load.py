@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 
 import onnx
@@ -14,6 +13,7 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError, Message
 
 from mcugen.errors import ModelError
+from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
 
 OLDEST_OPSET = 6
@@ -44,7 +44,7 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     """Checks a model, inlines its local functions, and converts old opsets."""
     _check_text(model, place)
     opset = _opset(model, place)
-    _check_equations(model.graph, place)
+    check_hazards(model, place)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(inferred)
@@ -68,19 +68,6 @@ def _check_text(message: Message, place: str) -> None:
                 raise ModelError(f"{place}: names must be UTF-8", repr(item[:40]), "export the model again")
             if isinstance(item, Message):
                 _check_text(item, place)
-
-
-def _check_equations(graph: onnx.GraphProto, place: str) -> None:
-    """ONNX's shape inference never returns from an Einsum with two ellipses in one term."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _check_equations(attribute.g, place)
-            terms = re.split(rb",|->", attribute.s) if node.op_type == "Einsum" else []
-            if any(term.count(b"...") > 1 for term in terms):
-                found = attribute.s.decode("utf-8", "replace")[:80]
-                rule = f"{place}: Einsum '{node.name}': a term can have one ellipsis"
-                raise ModelError(rule, found, "repair the model")
 
 
 def _opset(model: onnx.ModelProto, place: str) -> int:

@@ -149,6 +149,8 @@ class Scope:
             return self._fail(node, str(refusal))
         except ModelError as error:
             raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
+        except MemoryError as error:
+            raise DoesNotFitError(f"{label(node)}: must fit this computer", str(error)[:200]) from error
         except (
             ValueError,
             TypeError,

@@ -17,6 +17,9 @@ from mcugen.hir.graph import Value
 from mcugen.ops.movement import Concat, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 
+MOST_PARTS = 1024
+"""Of a tensor: each is a node."""
+
 
 @dataclass
 class SequenceNode:
@@ -90,6 +93,8 @@ def _split(s: SequenceNode) -> list[Value]:
         sizes = [int(v) for v in split]
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise Refusal("SplitToSequence: the parts must sum up to the axis", f"{sizes} of {size}", "repair the model")
+    if len(sizes) > MOST_PARTS:
+        raise Refusal(f"SplitToSequence: at most {MOST_PARTS} parts", str(len(sizes)), "split into fewer")
     drop = not node.has(1) and not node.attr("keepdims", 1)
     parts, start = [], 0
     for number, part in enumerate(sizes):

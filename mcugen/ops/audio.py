@@ -18,7 +18,7 @@ from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, KNOWN, OnnxNode, Refusal, onnx_operator
 
-MAX_LENGTH = 1 << 20
+MAX_LENGTH = 1 << 18
 """Longest transform: its table of factors would fit no microcontroller beyond."""
 
 

@@ -29,7 +29,7 @@ from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_const
 
 MAX_UNROLLED = 128
 """Steps of a loop that are written out where they must be."""
-MAX_WORK = 1 << 20
+MAX_WORK = 1 << 18
 """Operators that a loop may run in all: the self-test's outputs are computed at compile time, step by step."""
 
 MAX_FOLDED = 1 << 20

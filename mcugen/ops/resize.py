@@ -353,7 +353,7 @@ def resampled_axis(
 
 # --------------------------------------------------------------------------------------------------- import
 
-_LONGEST = 2**24
+_LARGEST = 2**22
 """Elements of an axis beyond which a resized tensor is refused."""
 
 
@@ -438,7 +438,8 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
         rows = zip(axes, factors, strict=True)
         found = {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
     sizes = [axis.out for axis in found.values()]
-    _refuse_unless(node, 0 < min(sizes) <= max(sizes) <= _LONGEST, "sizes must be 1 to 2^24", f"{sizes}")
+    fits = min(sizes) > 0 and math.prod(sizes) <= _LARGEST
+    _refuse_unless(node, fits, "sizes must be positive, with a product of at most 2^22", f"{sizes}")
     if node.attr("coordinate_transformation_mode", "") != "tf_crop_and_resize":
         return found
     roi = [float(v) for v in node.const(1, "the region of interest").reshape(-1)]

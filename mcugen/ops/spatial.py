@@ -17,6 +17,8 @@ from mcugen.ops.movement import to_channels_last
 from mcugen.ops.onnx_node import OnnxNode
 
 _FARTHEST = 2**24
+MOST_TAPS = 1 << 24
+"""Along one axis, of all windows."""
 """Strides, dilations and paddings beyond it are refused: positions must fit 32 bits."""
 
 
@@ -81,7 +83,10 @@ class Window:
             raise ModelError(f"{node.op_type}: attributes must have one entry an axis", node.name, "repair the model")
         if auto not in ("SAME_UPPER", "SAME_LOWER"):
             pads = (0,) * 2 * rank if auto == "VALID" else pads
-            return Window(strides, pads[:rank], pads[rank:], dilations)
+            window = Window(strides, pads[:rank], pads[rank:], dilations)
+            if max((n * k for n, k in zip(window.output(space, kernel), kernel, strict=True)), default=0) > MOST_TAPS:
+                raise ModelError(f"{node.op_type}: the kernel must be smaller", f"{kernel} on {space}", "repair it")
+            return window
         total = [
             max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
             for n, k, s, d in zip(space, kernel, strides, dilations, strict=True)
