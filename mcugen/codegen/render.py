@@ -211,6 +211,23 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         "locals": _locals(renderer),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
+    texts = _texts(env, name, context)
+    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
+    layers = tuple(program.head(layer).name for layer in program.layers())
+    return Bundle(
+        name,
+        texts,
+        max(program.arena_size, ALIGNMENT),
+        inputs,
+        outputs,
+        layers,
+        has_state=bool(program.states),
+        symbols=tuple(program.symbols),
+    )
+
+
+def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) -> dict[str, str]:
+    """The files of C and CMake, by name."""
     files = {
         f"{name}.h": "model.h.j2",
         f"{name}.c": "model.c.j2",
@@ -221,19 +238,7 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     }
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
-    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
-    layers = tuple(program.head(layer).name for layer in program.layers())
-    return Bundle(
-        name,
-        texts,
-        max(program.arena_size, ALIGNMENT),
-        ALIGNMENT,
-        inputs,
-        outputs,
-        layers,
-        has_state=bool(program.states),
-        symbols=tuple(program.symbols),
-    )
+    return texts
 
 
 def _indented(text: str, width: int) -> str:
