@@ -193,21 +193,34 @@ class Compiled:
 
 
 def compile_case(case: Case, number: int, board: str = "host") -> Compiled | Outcome:
-    """Compiles a test for a board, binding inputs that must be known until nothing is refused for that reason."""
-    bound: list[str] = []
-    model = _with_known_shapes(case)
+    """Compiles a test for a board."""
+    try:
+        return Compiled(case, *compile_binding(_with_known_shapes(case), case.inputs, f"m{number}", board=board))
+    except McugenError as error:
+        return outcome(case, str(error))
+    except Exception as error:  # a crash of the compiler is a finding, too
+        return outcome(case, f"crash: {type(error).__name__}: {error}")
+
+
+def compile_binding(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, np.ndarray],
+    name: str,
+    first: Sequence[str] = (),
+    board: str = "host",
+) -> tuple[CompiledModel, tuple[str, ...]]:
+    """Compiles a model, fixing the inputs `first`, then those that must be known, until none is asked for."""
+    bound = list(first)
     while True:
-        options = CompileOptions(name=f"m{number}", bound={n: case.inputs[n] for n in bound})
+        options = CompileOptions(name=name, bound={n: inputs[n] for n in bound})
         try:
-            return Compiled(case, compile_model(model, board, options), tuple(bound))
+            return compile_model(model, board, options), tuple(bound)
         except McugenError as error:
-            wanted = [n for n in re.findall(r"--bind '([^']*)=", str(error)) if n in case.inputs]
+            wanted = [n for n in re.findall(r"--bind '([^']*)=", str(error)) if n in inputs]
             wanted = [n for n in dict.fromkeys(wanted) if n not in bound]
             if not wanted or len(bound) > MOST_BOUND:
-                return outcome(case, str(error), bound)
+                raise
             bound += wanted
-        except Exception as error:  # a crash of the compiler is a finding, too
-            return outcome(case, f"crash: {type(error).__name__}: {error}", bound)
 
 
 def outcome(case: Case, reason: str, bound: Sequence[str] = ()) -> Outcome:
