@@ -371,12 +371,13 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
     params = sized.members(instr)
     params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
+    is_sized = bool(instr.formulas)
     return {
         "function": kernel.function,
         "params": params_name,
         "members": params,
-        "is_sized": bool(instr.formulas),
-        "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent)});",
+        "is_sized": is_sized,
+        "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});",
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }

@@ -49,6 +49,12 @@ def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
     return [index for index, name in enumerate(names) if name == wanted]
 
 
+def has_body(op_type: str, opset: int, domain: str) -> bool:
+    """Whether ONNX defines the operator by a function body."""
+    schema = _schema(op_type, opset, domain)
+    return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
     """The body of a composite operator for the given input types, attributes filled in; None for primitives."""
     schema = _schema(node.op_type, opset, node.domain)
