@@ -120,7 +120,7 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     dtype = _dtype(info)
     with np.errstate(all="ignore"):
         converted = array.astype(dtype.value)
-    if not dtype.is_float and (converted != array).any():
+    if not (dtype.is_float or dtype.is_half) and (converted != array).any():
         rule = f"--bind '{info.name}': the value must be of type {dtype.value}"
         raise UsageError(rule, str(array)[:60], "give whole numbers in its range")
     return converted
