@@ -278,20 +278,24 @@ class CompiledModel:
         kept = {v.name: first_state(v.type) for v in self.graph.inputs if v.name in options.states.values()}
         results = []
         for count, sample in enumerate(samples, 1):
-            results.append(interpret(self._graph_for(sample, kept), kept | dict(sample)))
+            results.append(self.interpret({**kept, **sample}))
             kept = {target: results[-1][source] for source, target in options.states.items()}
             if progress:
                 progress(count)
         return results
 
-    def _graph_for(self, sample: Mapping[str, Array], kept: Mapping[str, Array]) -> Graph:
+    def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs for one sample, states among it, by the operators' numpy references."""
+        return interpret(self._graph_for(sample), sample)
+
+    def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
         """The graph for the sizes of a sample."""
         symbols = self.program.symbols
         if not symbols:
             return self.graph
         variants = _Variants(self.model, self.graph.name, self.options, self.board)
         sizes = {s.name: s.high for s in symbols} | sizes_of(self.bundle, sample)
-        return variants.settled(symbols, sizes, lambda graph: interpret(graph, {**kept, **sample}))
+        return variants.settled(symbols, sizes, lambda graph: interpret(graph, sample))
 
     def simulate(
         self,

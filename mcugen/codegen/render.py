@@ -30,7 +30,12 @@ _MATH = re.compile(
     r"\b(a?(sin|cos|tan)h?|atan2|exp2?|expm1|log(1p|2|10)?|sqrt|cbrt|hypot|pow|erfc?|fabs|floor|ceil|rint|l?lrint"
     r"|round|trunc|fmod|fma|fmax|fmin|ldexp|copysign|isnan|isinf|isfinite|signbit)f?\(|\bNAN\b|\bINFINITY\b"
 )
-"""C text that needs math.h."""
+"""What math.h declares."""
+
+
+def _needs_math(text: str) -> bool:
+    """Whether C text, its comments aside, needs math.h."""
+    return bool(_MATH.search(re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)))
 
 
 @dataclass(frozen=True)
@@ -202,12 +207,12 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         + "".join(f", int32_t {size['name']}" for size in given),
         "states": [_state(e, renderer) for e in program.states],
         "constants": constants,
-        "weights_use_math": any(_MATH.search(row) for c in constants for row in c["rows"]),
+        "weights_use_math": any(_needs_math(row) for c in constants for row in c["rows"]),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
         "calls": calls,
         "lines": lines,
-        "uses_math": any(_MATH.search(k.text) for k in renderer.kernels.values())
-        or any(_MATH.search(str(c["members"])) for c in calls),
+        "uses_math": any(_needs_math(k.text) for k in renderer.kernels.values())
+        or any(_needs_math(str(c["members"])) for c in calls),
         "locals": _locals(renderer),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
@@ -463,6 +468,6 @@ def _sample_context(
     }
     return {
         **sides,
-        "uses_math": any(_MATH.search(str(tensor["rows"])) for side in sides.values() for tensor in side),
+        "uses_math": any(_needs_math(str(tensor["rows"])) for side in sides.values() for tensor in side),
         "steps": sample.steps,
     }

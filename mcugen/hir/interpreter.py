@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array
 
 
 def evaluate_node(node: Node, arrays: list[Array]) -> tuple[Array, ...]:
     """One node on given inputs (absent optional ones left out)."""
-    with np.errstate(all="ignore"):  # overflow to inf and NaN are results like any other
-        results = node.op.evaluate(node.sig, *arrays)
+    try:
+        with np.errstate(all="ignore"):  # overflow to inf and NaN are results like any other
+            results = node.op.evaluate(node.sig, *arrays)
+    except (ValueError, IndexError, ZeroDivisionError, OverflowError) as error:  # of nothing there is no maximum
+        raise ModelError(f"{node.place}: must have a result", str(error)[:200], "repair the model") from error
     return tuple(
         np.ascontiguousarray(r, dtype=v.type.dtype.numpy).reshape(v.type.shape)
         for r, v in zip(results, node.outputs, strict=True)

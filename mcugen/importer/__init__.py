@@ -12,7 +12,7 @@ from mcugen import ops
 from mcugen.errors import ModelError, UnsupportedError, UsageError
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array
+from mcugen.importer.scope import Scope, check_size, declared_types, dtype_or_none, to_array
 
 
 def import_model(
@@ -98,6 +98,7 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
 
 def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
     type_ = TensorType(shape, _dtype(info))
+    check_size(f"input '{info.name}'", info.name, type_.count)
     if not type_.count:  # nothing to read: known already
         scope.env[info.name] = scope.constant(info.name, np.empty(shape, type_.dtype.value))
         return
@@ -115,10 +116,11 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     ):
         found = f"{array.shape}, the input is {tuple(s or '?' for s in sizes)}"
         raise UsageError(f"--bind '{info.name}': the shape must be the input's", found, "reshape the value")
+    check_size(f"--bind '{info.name}'", info.name, array.size)
     dtype = _dtype(info)
     with np.errstate(all="ignore"):
         converted = array.astype(dtype.value)
-    if not dtype.is_float and (converted != array).any():
+    if not (dtype.is_float or dtype.is_half) and (converted != array).any():
         rule = f"--bind '{info.name}': the value must be of type {dtype.value}"
         raise UsageError(rule, str(array)[:60], "give whole numbers in its range")
     return converted

@@ -471,7 +471,12 @@ def _check_types(node: onnx.NodeProto, support: Support, inputs: Sequence[Value 
 
 def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
     for value in results:
-        if value is None or value.is_constant or value.type.count <= fold.MAX_ELEMENTS:
-            continue
-        rule = f"{label(node)}: a tensor must have at most {fold.MAX_ELEMENTS:,} elements, to fit any board"
-        raise DoesNotFitError(rule, f"{value.type.count:,} in '{value.name}'", "use smaller shapes")
+        if value is not None and not value.is_constant:
+            check_size(label(node), value.name, value.type.count)
+
+
+def check_size(place: str, name: str, count: int) -> None:
+    """DoesNotFitError for a tensor of too many elements."""
+    if count > fold.MAX_ELEMENTS:
+        rule = f"{place}: a tensor must have at most {fold.MAX_ELEMENTS:,} elements, to fit any board"
+        raise DoesNotFitError(rule, f"{count:,} in '{name}'", "use smaller shapes")

@@ -11,7 +11,7 @@ from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Progra
 
 def verify_plan(program: Program) -> None:
     """Raises VerificationError if an instruction would read bytes that another buffer has overwritten."""
-    owner = np.full(max(program.arena_size, 1), _NOBODY, np.int64)
+    owner = np.full(-(-program.arena_size // ALIGNMENT) or 1, _NOBODY, np.int64)
     number = {b: i for i, b in enumerate(program.buffers)}
     for buffer in filter(lambda b: b.planned, program.buffers):
         _check_address(program, buffer)
@@ -32,6 +32,9 @@ def _replay(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer
     while at < len(instrs) and instrs[at].control not in (Control.ELSE, Control.END):
         instr = instrs[at]
         _check_instr(instr, owner, number)
+        if instr.control is Control.NONE:
+            at += 1
+            continue
         before = owner.copy()
         if instr.control is Control.IF:
             at = _replay(instrs, at + 1, owner, number)
@@ -51,7 +54,7 @@ def _replay(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer
 
 
 _NOBODY = -1
-"""The owner of bytes that hold nothing of interest."""
+"""The owner of what holds nothing of interest."""
 
 
 def _check_instr(instr: Instr, owner: np.ndarray, number: dict[Buffer, int]) -> None:
@@ -72,8 +75,9 @@ def _check_instr(instr: Instr, owner: np.ndarray, number: dict[Buffer, int]) -> 
 
 
 def _span(buffer: Buffer) -> slice:
+    """Its part of the map, in which ALIGNMENT bytes have one entry: no two buffers begin among them."""
     assert buffer.offset is not None
-    return slice(buffer.offset, buffer.offset + buffer.nbytes)
+    return slice(buffer.offset // ALIGNMENT, -(-(buffer.offset + buffer.nbytes) // ALIGNMENT))
 
 
 def _collide(a: Buffer, b: Buffer) -> bool:

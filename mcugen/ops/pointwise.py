@@ -644,7 +644,7 @@ def _import_clamp(node: OnnxNode) -> list[Value]:
         return [_clamp_by(node, x, bounds[0], bounds[1])]
     low, high = node.param("min", 1), node.param("max", 2)
     numbers = [default if b is None else _number(b) for b, default in ((low, -math.inf), (high, math.inf))]
-    return [node.emit(Clamp(*numbers), x)]
+    return [node.emit(Clamp(low=min(numbers), high=numbers[1]), x)]  # where they cross, ONNX gives the upper one
 
 
 def _number(array: Array) -> float:
