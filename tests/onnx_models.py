@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from mcugen.compiler import compile_model, optimize
+from mcugen.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
@@ -18,6 +18,7 @@ from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
 from mcugen.passes.clean import remove_dead_code
+from mcugen.pipeline import optimize
 
 Feeds = Mapping[str, Array]
 MICROSOFT = "com.microsoft"
