@@ -21,12 +21,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mcugen.board import load_board
 from mcugen.codegen.write import replace_file, write_text
-from mcugen.compiler import CompiledModel, Trace, compile_model, stacked
+from mcugen.compiled import CompiledModel, stacked
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.lir.printer import print_program
 from mcugen.options import GOALS, CompileOptions
+from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
 from mcugen.report.accuracy import compare
 from mcugen.report.figures import Report, measured, require_fit

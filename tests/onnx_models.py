@@ -11,7 +11,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from mcugen.compiler import compile_model, optimize
+from mcugen.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
@@ -19,6 +19,7 @@ from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
 from mcugen.passes.clean import remove_dead_code
+from mcugen.pipeline import optimize
 
 Feeds = Mapping[str, Array]
 MICROSOFT = "com.microsoft"

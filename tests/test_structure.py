@@ -28,8 +28,11 @@ LAYERS = {
     "simulate": 5,
     "report": 5,
     "plugins": 5,
-    "compiler": 6,
-    "cli": 7,
+    "pipeline": 6,
+    "variants": 7,
+    "compiled": 8,
+    "compiler": 9,
+    "cli": 10,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 

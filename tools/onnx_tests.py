@@ -29,7 +29,8 @@ from rich.console import Console
 from rich.progress import track
 
 from mcugen.board import load_board
-from mcugen.compiler import CompiledModel, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate

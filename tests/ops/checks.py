@@ -13,7 +13,8 @@ import onnx
 from onnx import TensorProto, helper
 from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, operators, random_feeds, reference_outputs
 
-from mcugen.compiler import CompiledModel, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only")
