@@ -24,7 +24,8 @@ docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
 
 onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
-	$(BIN)/python -W ignore tools/onnx_tests.py --write-docs docs/onnx_coverage.md
+	$(BIN)/python -W ignore tools/onnx_tests.py --also rp2040 --also nrf52840 --also corstone300 \
+		--write-docs docs/onnx_coverage.md
 
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 -m slow

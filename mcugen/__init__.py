@@ -2,7 +2,8 @@
 """mcugen: an ahead-of-time compiler from ONNX neural networks to C for microcontrollers."""
 
 from mcugen.board import Board, load_board
-from mcugen.compiler import CompiledModel, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
 from mcugen.options import CompileOptions
 from mcugen.plugins import load_plugin

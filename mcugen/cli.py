@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import typer
@@ -19,12 +21,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mcugen.board import load_board
 from mcugen.codegen.write import replace_file, write_text
-from mcugen.compiler import CompiledModel, Trace, compile_model, stacked
+from mcugen.compiled import CompiledModel, stacked
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array
 from mcugen.lir.printer import print_program
 from mcugen.options import GOALS, CompileOptions
+from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
 from mcugen.report.accuracy import compare
 from mcugen.report.figures import Report, measured, require_fit
@@ -43,9 +47,11 @@ app = typer.Typer(
 boards_app = typer.Typer(help="Boards that mcugen knows.", invoke_without_command=True)
 app.add_typer(boards_app, name="boards")
 
+T = TypeVar("T")
+
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
 BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
-Name = Annotated[str, typer.Option(help="prefix of all C symbols [default: from the file name]", show_default=False)]
+Name = Annotated[str, typer.Option(help="prefix of all C symbols; else the file's name", show_default=False)]
 Dim = Annotated[
     list[str] | None,
     typer.Option(
@@ -81,19 +87,47 @@ class Ir(StrEnum):
     LIR = "lir"
 
 
-@app.command("compile")
-def compile_command(
-    model: Model,
-    board: BoardName,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="folder [default: NAME]", show_default=False)
-    ] = None,
+def _options(
     name: Name = "",
     dim: Dim = None,
     bind: Bind = None,
     state: State = None,
     optimize: Optimize = GOALS[0],
     plugin: Plugin = None,
+) -> CompileOptions:
+    """The options that all commands share which compile."""
+    return CompileOptions(
+        name, _dims(dim or []), _bound(bind or []), _states(state or []), tuple(plugin or ()), optimize
+    )
+
+
+def _takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the parameters of `_options` in place of its parameter `options`."""
+    shared = signature(_options, eval_str=True).parameters
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        command(options=_options(**{key: given.pop(key) for key in shared}), **given)
+
+    parameters: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        parameters += shared.values() if parameter.name == "options" else [parameter]
+    keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters]
+    call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+@app.command("compile")
+@_takes_options
+def compile_command(
+    model: Model,
+    *,
+    board: BoardName,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="folder; else one called like the model", show_default=False)
+    ] = None,
+    options: CompileOptions,
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
     quiet: Quiet = False,
@@ -101,7 +135,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize), trace)
+    compiled = compile_model(model, board, options, trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -116,22 +150,19 @@ def compile_command(
 
 
 @app.command()
+@_takes_options
 def report(
     model: Model,
+    *,
     board: BoardName,
     data: Annotated[Path | None, typer.Option(help="evaluation samples, .npz", show_default=False)] = None,
-    name: Name = "",
-    dim: Dim = None,
-    bind: Bind = None,
-    state: State = None,
-    optimize: Optimize = GOALS[0],
-    plugin: Plugin = None,
+    options: CompileOptions,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize))
+    compiled = compile_model(model, board, options)
     samples = _samples(compiled, data, pixel_scale)
     count = len(samples.inputs)
     with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
@@ -147,24 +178,21 @@ def report(
 
 
 @app.command()
+@_takes_options
 def run(
     model: Model,
+    *,
     board: BoardName,
     inputs: Annotated[Path, typer.Option(help="samples, .npz", show_default=False)],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="where to write the outputs, .npz", show_default=False)
     ],
-    name: Name = "",
-    dim: Dim = None,
-    bind: Bind = None,
-    state: State = None,
-    optimize: Optimize = GOALS[0],
-    plugin: Plugin = None,
+    options: CompileOptions,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = compile_model(model, board, _options(name, dim, bind, state, plugin, optimize))
+    compiled = compile_model(model, board, options)
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
@@ -173,21 +201,19 @@ def run(
 
 
 @app.command()
+@_takes_options
 def inspect(
     model: Model,
+    *,
     board: BoardName = "host",
-    dim: Dim = None,
-    bind: Bind = None,
-    state: State = None,
-    optimize: Optimize = GOALS[0],
-    plugin: Plugin = None,
+    options: CompileOptions,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
     json_: Json = "",
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = compile_model(model, board, _options("", dim, bind, state, plugin, optimize))
+    compiled = compile_model(model, board, options)
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
@@ -237,35 +263,22 @@ def main() -> None:
         sys.exit(0)
 
 
-def _options(
-    name: str,
-    dims: list[str] | None,
-    bind: list[str] | None,
-    state: list[str] | None,
-    plugins: list[Path] | None,
-    optimize: str,
-) -> CompileOptions:
-    return CompileOptions(
-        name, _dims(dims or []), _bound(bind or []), _states(state or []), tuple(plugins or ()), optimize
-    )
-
-
 def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
     """Sizes of symbolic dimensions, or ranges of sizes."""
-    dims: dict[str, int | tuple[int, int]] = {}
+    dims: list[tuple[str, int | tuple[int, int]]] = []
     for text in texts:
         key, _, size = text.rpartition("=")
         ends = size.split("..")
         if not key or len(ends) > 2 or not all(end.isascii() and end.isdecimal() and int(end) for end in ends):
             examples = "e.g. --dim batch=1, or --dim T=1..64"
             raise UsageError("--dim must read NAME=SIZE or NAME=LOW..HIGH with positive sizes", f"'{text}'", examples)
-        dims[key] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
-    return dims
+        dims.append((key, int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))))
+    return _named_once("--dim", dims)
 
 
 def _bound(texts: list[str]) -> dict[str, Array]:
     """Values of inputs: numbers as JSON, or .npy files."""
-    values = {}
+    values = []
     for text in texts:
         name, _, value = text.partition("=")
         try:
@@ -275,18 +288,29 @@ def _bound(texts: list[str]) -> dict[str, Array]:
             raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
         if not name or array.dtype.kind not in "fiub":
             raise UsageError("--bind must read NAME=VALUE with numbers", f"'{text}'", 'e.g. --bind "axes=[1, 2]"')
-        values[name] = array
-    return values
+        values.append((name, array))
+    return _named_once("--bind", values)
 
 
 def _states(texts: list[str]) -> dict[str, str]:
-    pairs = {}
+    """Inputs by the outputs that they keep."""
+    pairs = []
     for text in texts:
         output, _, kept = text.rpartition(":")
         if not output or not kept:
             raise UsageError("--state must read OUTPUT:INPUT", f"'{text}'", "e.g. --state h_out:h_in")
-        pairs[output] = kept
-    return pairs
+        pairs.append((output, kept))
+    return _named_once("--state", pairs)
+
+
+def _named_once(option: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
+    """UsageError where an option is given twice for one name."""
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{option} must be given once for each name", f"'{twice}' twice", "leave one out")
+    return named
 
 
 def _samples(compiled: CompiledModel, data: Path | None, pixel_scale: float) -> Samples:

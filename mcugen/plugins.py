@@ -23,6 +23,8 @@ def load_plugin(file: str | Path) -> None:
     path = Path(file).resolve()
     if path in _loaded:
         return
+    if not path.is_file():
+        raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
     before, supported = dict(IMPORTERS), dict(SUPPORT)
     try:
         _run(path)
@@ -37,9 +39,9 @@ def load_plugin(file: str | Path) -> None:
         if IMPORTERS[domain, op_type] is not importer
     ]
     if taken or len(IMPORTERS) == len(before):
-        found = taken[0] if taken else "none"
         _restore(before, supported)
-        raise UsageError(f"--plugin {file}: the file must register new operators", found, "use a domain of your own")
+        found, remedy = (taken[0], "use a domain of your own") if taken else ("none", "mark them by @onnx_operator")
+        raise UsageError(f"--plugin {file}: the file must register new operators", found, remedy)
     add_template_dir(path.parent)
     _loaded.add(path)
 

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
-from mcugen.compiler import compile_model, optimize
+from mcugen.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
@@ -18,6 +19,7 @@ from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
 from mcugen.passes.clean import remove_dead_code
+from mcugen.pipeline import optimize
 
 Feeds = Mapping[str, Array]
 MICROSOFT = "com.microsoft"
@@ -102,6 +104,12 @@ def optimized(model: onnx.ModelProto) -> Graph:
 
 def operators(graph: Graph) -> list[str]:
     return [node.op.name for node in graph.nodes]
+
+
+def reference_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
+    """By ONNX's own reference implementation."""
+    found = ReferenceEvaluator(model).run(None, dict(feeds))
+    return {output.name: np.asarray(array) for output, array in zip(model.graph.output, found, strict=True)}
 
 
 def random_feeds(model: onnx.ModelProto, seed: int = 0, spread: float = 1.0) -> dict[str, Array]:

@@ -12,12 +12,12 @@ import onnxruntime
 
 import mcugen
 from mcugen.board import Board
-from mcugen.compiler import PIPELINE
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.importer import import_model
 from mcugen.importer.load import load_model
 from mcugen.passes.convert_qdq import convert_qdq
+from mcugen.pipeline import PIPELINE
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS = SHARED / "models"

@@ -13,7 +13,8 @@ from onnx_models import Net, assert_close, onnxruntime_outputs
 from ops.checks import COMPILERS, WARNINGS
 
 from mcugen.codegen.sizes import SizedParams
-from mcugen.compiler import CompiledModel, compile_model, stacked
+from mcugen.compiled import CompiledModel, stacked
+from mcugen.compiler import compile_model
 from mcugen.errors import ModelError, UnsupportedError, UsageError
 from mcugen.hir.types import Array
 from mcugen.lir.formula import Atom, Fitter, Polynomial, Quotient, Symbol, Table

@@ -234,6 +234,18 @@ def test_usage_2_of_dim(mcugen: Callable[..., Done], model: Path, dim: str):
     assert_failed(mcugen("inspect", model, "--dim", dim), 2, r"--dim")
 
 
+@pytest.mark.parametrize(
+    ("option", "values"), [("--dim", ("N=1", "N=2")), ("--bind", ("x=1", "x=2")), ("--state", ("y:x", "y:z"))]
+)
+def test_usage_2_of_options_given_twice(mcugen: Callable[..., Done], model: Path, option: str, values: tuple[str, str]):
+    done = mcugen("inspect", model, option, values[0], option, values[1])
+    assert_failed(done, 2, f"{option} must be given once for each name")
+
+
+def test_a_misspelt_dim_is_told_before_those_that_are_missing(mcugen: Callable[..., Done], sequence_model: Path):
+    assert_failed(mcugen("inspect", sequence_model, "--dim", "S=4"), 2, "found: 'S'. try: one of: T")
+
+
 def test_usage_2_of_optimize(mcugen: Callable[..., Done], model: Path):
     assert_failed(mcugen("inspect", model, "--optimize", "size"), 2, "one of: balanced, speed, ram, flash")
 

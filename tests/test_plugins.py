@@ -5,19 +5,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from mcugen import CompileOptions, compile_model, load_plugin
+from mcugen import CompileOptions, compile_model, load_plugin, plugins
 from mcugen.errors import UnsupportedError, UsageError
-from mcugen.ops.onnx_node import IMPORTERS
+from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
 PLUGIN = EXAMPLE / "softclip.py"
 MODEL = EXAMPLE / "limiter.onnx"
+
+
+@pytest.fixture(autouse=True)
+def _without_plugins_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other tests know the operators of mcugen alone."""
+    monkeypatch.setattr(plugins, "_loaded", set())
+    registries = [(registry, dict(registry)) for registry in (IMPORTERS, SUPPORT)]
+    yield
+    for registry, before in registries:
+        registry.clear()
+        registry.update(before)
 
 
 def expected(xs: np.ndarray) -> np.ndarray:
@@ -85,7 +97,7 @@ def test_unusable_files_are_refused_and_leave_nothing(tmp_path: Path, text: str,
 
 
 def test_a_file_that_is_not_there(tmp_path: Path):
-    with pytest.raises(UsageError, match=r"nothing\.py: the file must run"):
+    with pytest.raises(UsageError, match=r"nothing\.py: there must be such a file"):
         load_plugin(tmp_path / "nothing.py")
 
 

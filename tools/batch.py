@@ -33,7 +33,6 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
         name=name,
         files=files,
         arena_size=size,
-        arena_align=ALIGN,
         inputs=inputs,
         outputs=outputs,
         layers=tuple(b.name for b in bundles),

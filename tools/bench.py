@@ -253,7 +253,7 @@ def wrap_emx(name: str, code: str, data: str, *, inputs: tuple[Port, ...], outpu
         f"{name}_emx_data.h": f"#pragma GCC system_header\n{data}",
         f"{name}_weights.c": f'#include "{name}_emx_data.h"\n',
     }
-    return Bundle(name, files, size, 16, inputs, outputs, layers=())
+    return Bundle(name, files, size, inputs, outputs, layers=())
 
 
 def emx_parameters(code: str, entry: str) -> list[str]:

@@ -29,7 +29,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_tests import Case, cases, compile_binding
 
 from mcugen.board import load_board
-from mcugen.compiler import CompiledModel
+from mcugen.compiled import CompiledModel
 from mcugen.errors import McugenError
 from mcugen.simulate import simulate
 

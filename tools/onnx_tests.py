@@ -29,7 +29,8 @@ from rich.console import Console
 from rich.progress import track
 
 from mcugen.board import load_board
-from mcugen.compiler import CompiledModel, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
@@ -192,10 +193,10 @@ class Compiled:
         }
 
 
-def compile_case(case: Case, number: int) -> Compiled | Outcome:
-    """Compiles a test."""
+def compile_case(case: Case, number: int, board: str = "host") -> Compiled | Outcome:
+    """Compiles a test for a board."""
     try:
-        return Compiled(case, *compile_binding(_with_known_shapes(case), case.inputs, f"m{number}"))
+        return Compiled(case, *compile_binding(_with_known_shapes(case), case.inputs, f"m{number}", board=board))
     except McugenError as error:
         return outcome(case, str(error))
     except Exception as error:  # a crash of the compiler is a finding, too
@@ -203,14 +204,18 @@ def compile_case(case: Case, number: int) -> Compiled | Outcome:
 
 
 def compile_binding(
-    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], name: str, first: Sequence[str] = ()
+    model: onnx.ModelProto,
+    inputs: Mapping[str, np.ndarray],
+    name: str,
+    first: Sequence[str] = (),
+    board: str = "host",
 ) -> tuple[CompiledModel, tuple[str, ...]]:
     """Compiles a model, fixing the inputs `first`, then those that must be known, until none is asked for."""
     bound = list(first)
     while True:
         options = CompileOptions(name=name, bound={n: inputs[n] for n in bound})
         try:
-            return compile_model(model, "host", options), tuple(bound)
+            return compile_model(model, board, options), tuple(bound)
         except McugenError as error:
             wanted = [n for n in re.findall(r"--bind '([^']*)=", str(error)) if n in inputs]
             wanted = [n for n in dict.fromkeys(wanted) if n not in bound]
@@ -313,7 +318,7 @@ def run_suite(
 
 def _run_chunk(chunk: tuple[list[Case], int, str]) -> list[Outcome]:
     tests, first, board = chunk
-    compiled = [compile_case(case, first + number) for number, case in enumerate(tests)]
+    compiled = [compile_case(case, first + number, board) for number, case in enumerate(tests)]
     refused = [c for c in compiled if isinstance(c, Outcome)]
     return refused + run_together([c for c in compiled if isinstance(c, Compiled)], board)
 
@@ -321,8 +326,8 @@ def _run_chunk(chunk: tuple[list[Case], int, str]) -> list[Outcome]:
 # -------------------------------------------------------------------------------------------------- report
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
-    """The Markdown of docs/onnx_coverage.md."""
+def summary(outcomes: Sequence[Outcome], simulated: Mapping[str, Sequence[Outcome]]) -> str:
+    """The Markdown of docs/onnx_coverage.md: outcomes on the host, and of those that passed there on boards."""
     lines = [
         f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}; `make onnx-tests`.",
         "",
@@ -338,6 +343,12 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         "",
         f"Of those that passed, {len(passed) - len(bound)} ran as they are; in {len(bound)} an input on which shapes "
         "or code depend was fixed at compile time (`--bind`), to the test's value.",
+        "",
+        "The same tests, compiled for boards and run under QEMU:",
+        "",
+        "| board | CPU | passed | do not fit its memory | failed |",
+        "|---|---|---|---|---|",
+        *(_board_row(name, results) for name, results in simulated.items()),
         "",
         "## Out of scope",
         "",
@@ -356,6 +367,11 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     for operator, states in sorted(by_operator.items()):
         lines.append(f"| {operator} | {states['passed']} | {states['failed']} | {states['out of scope']} |")
     return "\n".join(lines)
+
+
+def _board_row(board: str, outcomes: Sequence[Outcome]) -> str:
+    states = Counter("large" if "must fit" in o.reason else o.state for o in outcomes)
+    return f"| {board} | {load_board(board).cpu} | {states['passed']} | {states['large']} | {states['failed']} |"
 
 
 def _cause(result: Outcome) -> str:
@@ -378,17 +394,29 @@ def main(
     pattern: Annotated[str, typer.Option("--filter", help="regular expression that names must match")] = "",
     board: Annotated[str, typer.Option(help="`host`, or a board to run under QEMU")] = "host",
     jobs: Annotated[int, typer.Option(help="processes")] = 2,
+    also: Annotated[list[str] | None, typer.Option(help="boards to run what passed on")] = None,
     write_docs: Annotated[Path | None, typer.Option(help="document whose table to rewrite")] = None,
 ) -> None:
     """Runs the tests and prints failures, or the whole table."""
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    outcomes = run_suite(list(cases(KINDS, pattern)), board, jobs)
+    found = list(cases(KINDS, pattern))
+    outcomes = run_suite(found, board, jobs)
+    _print(board, outcomes)
+    passed = {o.name for o in outcomes if o.state == "passed"}
+    simulated = {name: run_suite([c for c in found if c.name in passed], name, jobs) for name in also or ()}
+    for name, results in simulated.items():
+        _print(name, results)
+    if write_docs:
+        text = replace_between_markers(write_docs.read_text(), "coverage", summary(outcomes, simulated))
+        write_docs.write_text(text)
+
+
+def _print(board: str, outcomes: Sequence[Outcome]) -> None:
     for result in outcomes:
         if result.state == "failed":
             print(f"{result.name}: {result.reason}")
-    print(", ".join(f"{count} {state}" for state, count in sorted(Counter(o.state for o in outcomes).items())))
-    if write_docs:
-        write_docs.write_text(replace_between_markers(write_docs.read_text(), "coverage", summary(outcomes)))
+    counts = sorted(Counter(o.state for o in outcomes).items())
+    print(f"{board}: " + ", ".join(f"{count} {state}" for state, count in counts))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class SoftClip(Operator):
         )
 
 
-@onnx_operator("SoftClip", domain="example")
+@onnx_operator("SoftClip", domain="example", types=(DType.FLOAT32,), kernels=("soft_clip",), limits="constant limit")
 def import_soft_clip(node: OnnxNode) -> list[Value]:
     """ONNX node → HIR; what cannot be compiled is refused with rule, found, remedy."""
     x, limit = node.input(0), node.const(1, "the limit")

@@ -41,7 +41,6 @@ class Bundle:
     name: str
     files: Mapping[str, str]
     arena_size: int
-    arena_align: int
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     layers: tuple[str, ...]

@@ -29,7 +29,8 @@ def c_float(value: float) -> str:
     text = np.format_float_scientific(single, unique=True, trim="-")
     mantissa, _, exponent = text.partition("e")
     power = int(exponent)
-    text = np.format_float_positional(single, unique=True, trim="0") if -5 <= power < 7 else f"{mantissa}e{power}"
+    positional = -5 <= power < 7
+    text = np.format_float_positional(single, unique=True, trim="0") if positional else f"{mantissa}e{power}"
     if "." not in text and "e" not in text:
         text += ".0"
     return text.rstrip(".") + ("f" if "." in text.rstrip(".") or "e" in text else ".0f")

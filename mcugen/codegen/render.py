@@ -30,7 +30,12 @@ _MATH = re.compile(
     r"\b(a?(sin|cos|tan)h?|atan2|exp2?|expm1|log(1p|2|10)?|sqrt|cbrt|hypot|pow|erfc?|fabs|floor|ceil|rint|l?lrint"
     r"|round|trunc|fmod|fma|fmax|fmin|ldexp|copysign|isnan|isinf|isfinite|signbit)f?\(|\bNAN\b|\bINFINITY\b"
 )
-"""C text that needs math.h."""
+"""What math.h declares."""
+
+
+def _needs_math(text: str) -> bool:
+    """Whether C text, its comments aside, needs math.h."""
+    return bool(_MATH.search(re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)))
 
 
 @dataclass(frozen=True)
@@ -202,15 +207,32 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         + "".join(f", int32_t {size['name']}" for size in given),
         "states": [_state(e, renderer) for e in program.states],
         "constants": constants,
-        "weights_use_math": any(_MATH.search(row) for c in constants for row in c["rows"]),
+        "weights_use_math": any(_needs_math(row) for c in constants for row in c["rows"]),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
         "calls": calls,
         "lines": lines,
-        "uses_math": any(_MATH.search(k.text) for k in renderer.kernels.values())
-        or any(_MATH.search(str(c["members"])) for c in calls),
+        "uses_math": any(_needs_math(k.text) for k in renderer.kernels.values())
+        or any(_needs_math(str(c["members"])) for c in calls),
         "locals": _locals(renderer),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
+    texts = _texts(env, name, context)
+    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
+    layers = tuple(program.head(layer).name for layer in program.layers())
+    return Bundle(
+        name,
+        texts,
+        max(program.arena_size, ALIGNMENT),
+        inputs,
+        outputs,
+        layers,
+        has_state=bool(program.states),
+        symbols=tuple(program.symbols),
+    )
+
+
+def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) -> dict[str, str]:
+    """The files of C and CMake, by name."""
     files = {
         f"{name}.h": "model.h.j2",
         f"{name}.c": "model.c.j2",
@@ -221,19 +243,7 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     }
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
-    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
-    layers = tuple(program.head(layer).name for layer in program.layers())
-    return Bundle(
-        name,
-        texts,
-        max(program.arena_size, ALIGNMENT),
-        ALIGNMENT,
-        inputs,
-        outputs,
-        layers,
-        has_state=bool(program.states),
-        symbols=tuple(program.symbols),
-    )
+    return texts
 
 
 def _indented(text: str, width: int) -> str:
@@ -366,12 +376,13 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
     params = sized.members(instr)
     params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
+    is_sized = bool(instr.formulas)
     return {
         "function": kernel.function,
         "params": params_name,
         "members": params,
-        "is_sized": bool(instr.formulas),
-        "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent)});",
+        "is_sized": is_sized,
+        "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});",
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }
@@ -457,6 +468,6 @@ def _sample_context(
     }
     return {
         **sides,
-        "uses_math": any(_MATH.search(str(tensor["rows"])) for side in sides.values() for tensor in side),
+        "uses_math": any(_needs_math(str(tensor["rows"])) for side in sides.values() for tensor in side),
         "steps": sample.steps,
     }

@@ -83,10 +83,6 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
             shape.append(size or 0)
         if not unbound:
             _import_input(scope, info, tuple(shape))
-    if unbound:
-        names = ", ".join(f"'{u}'" for u in unbound)
-        remedy = "give each a size: " + " ".join(f"--dim {u}=1" for u in unbound)
-        raise ModelError("every input dimension must be known", f"{names} unbound", remedy)
     unknown = sorted(set(dims) - known)
     if unknown:
         choices = ", ".join(sorted(known)) or "none"
@@ -94,6 +90,10 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
     if bound:
         choices = ", ".join(sorted(v.name for v in graph.input)) or "none"
         raise UsageError("--bind must name an input of the model", f"'{next(iter(bound))}'", f"one of: {choices}")
+    if unbound:
+        names = ", ".join(f"'{u}'" for u in unbound)
+        remedy = "give each a size: " + " ".join(f"--dim {u}=1" for u in unbound)
+        raise ModelError("every input dimension must be known", f"{names} unbound", remedy)
 
 
 def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
@@ -108,7 +108,7 @@ def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...
 
 
 def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
-    """A value given for an input, in the input's element type; UsageError if its shape cannot be the input's."""
+    """A value given for an input, in its element type; UsageError if its shape or value cannot be the input's."""
     sizes = [d.dim_value if d.HasField("dim_value") else None for d in info.type.tensor_type.shape.dim]
     has_shape = info.type.tensor_type.HasField("shape")
     if has_shape and (
@@ -117,7 +117,13 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
         found = f"{array.shape}, the input is {tuple(s or '?' for s in sizes)}"
         raise UsageError(f"--bind '{info.name}': the shape must be the input's", found, "reshape the value")
     check_size(f"--bind '{info.name}'", info.name, array.size)
-    return array.astype(_dtype(info).value)
+    dtype = _dtype(info)
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype.value)
+    if not (dtype.is_float or dtype.is_half) and (converted != array).any():
+        rule = f"--bind '{info.name}': the value must be of type {dtype.value}"
+        raise UsageError(rule, str(array)[:60], "give whole numbers in its range")
+    return converted
 
 
 def _dtype(info: onnx.ValueInfoProto) -> DType:

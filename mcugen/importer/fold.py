@@ -15,6 +15,8 @@ from mcugen.importer.hazards import hazard
 MAX_ELEMENTS = 1 << 22
 """Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
 
+ALWAYS_FOLDED = {"Constant", "Shape", "Size"}
+"""Operators that are never computed at run time."""
 _NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
 """The reference knows neither lengths nor activations of recurrent layers; weights stay quantized."""
 _RANDOM = {"RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}

@@ -51,6 +51,12 @@ def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
     return [index for index, name in enumerate(names) if name == wanted]
 
 
+def has_body(op_type: str, opset: int, domain: str) -> bool:
+    """Whether ONNX defines the operator by a function body."""
+    schema = _schema(op_type, opset, domain)
+    return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
+
+
 @cache
 def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
     """By input: ONNX's names of the types that the model's opset or the newest one allows; () if it is unknown."""

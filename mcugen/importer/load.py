@@ -47,7 +47,7 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     check_hazards(model, place)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
-        onnx.checker.check_model(inferred)
+        onnx.checker.check_model(_with_output_shapes(inferred))
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         if opset < CONVERTED_OPSET:
@@ -55,6 +55,14 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
+    return model
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """For the checker alone, which asks for them: exporters leave out what depends on the values of inputs."""
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
+            output.type.tensor_type.shape.SetInParent()
     return model
 
 

@@ -14,7 +14,7 @@ from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import data_inputs, find_body, input_types, outputs_like, type_name
+from mcugen.importer.functions import data_inputs, find_body, has_body, input_types, outputs_like, type_name
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
@@ -41,7 +41,7 @@ class Scope:
     """Sequences of known length, by ONNX name."""
     halves: dict[str, DType] = field(default_factory=dict)
     declared: Mapping[str, TensorType] = field(default_factory=dict)
-    """Types by ONNX's shape inference, where they are complete."""
+    """Types that the model states (exporters write what ONNX's shape inference found), where they are complete."""
     refusals: list[str] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)
     """Constants of element types that C does not have."""
@@ -133,8 +133,9 @@ class Scope:
         if strange:
             reason = f"constants must have an element type of C. found: {strange[0]}. try: export float32 weights."
             return self._fail(node, reason)
-        if missing:
-            return self._fail(node)  # a consequence of an earlier refusal: not worth a line of its own
+        if missing:  # a consequence of an earlier refusal: not worth a line of its own, unless there is more
+            self.refusals += self._unknown_operators(node)
+            return self._fail(node)
         try:
             if node.op_type in SEQUENCE_OPERATORS:
                 return self._sequence_node(node, inputs)
@@ -190,12 +191,33 @@ class Scope:
 
     def _fail(self, node: onnx.NodeProto, reason: str = "") -> None:
         if reason:
-            where = f" (in {self.within or self.place.rstrip('/')})" if self.place else ""
-            self.refusals.append(f"{label(node)}{where}: {reason}")
+            self.refusals.append(self._line(node, reason))
         self.env.update(dict.fromkeys(filter(None, node.output)))
 
+    def _line(self, node: onnx.NodeProto, reason: str) -> str:
+        where = f" (in {self.within or self.place.rstrip('/')})" if self.place else ""
+        return f"{label(node)}{where}: {reason}"
+
+    def _unknown_operators(self, node: onnx.NodeProto) -> list[str]:
+        """A line for a node, and for each in its graphs, whose operator cannot be compiled whatever its inputs."""
+        nodes = [node]
+        for step in nodes:
+            nodes += [inner for a in step.attribute for inner in a.g.node]
+        return [self._line(n, str(self._not_supported(n))) for n in nodes if not self._is_known(n)]
+
+    def _is_known(self, node: onnx.NodeProto) -> bool:
+        domain = _domain(node)
+        known = (domain, node.op_type) in IMPORTERS or has_body(node.op_type, self.opsets.get(domain, 1), domain)
+        return known or node.op_type in SEQUENCE_OPERATORS or node.op_type in fold.ALWAYS_FOLDED
+
+    def _not_supported(self, node: onnx.NodeProto) -> Refusal:
+        domain = _domain(node)
+        found = f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+        remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
+        return Refusal("operator not supported", found, remedy)
+
     def _results(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Sequence[Value | None]:
-        domain = "" if node.domain in STANDARD_DOMAINS else node.domain
+        domain = _domain(node)
         folded = self._fold(node, inputs)
         if folded is not None:
             return folded
@@ -210,9 +232,7 @@ class Scope:
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         body = find_body(node, self.opsets.get(domain, 1), types)
         if body is None:
-            found = f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
-            remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
-            raise Refusal("operator not supported", found, remedy)
+            raise self._not_supported(node)
         return self._expand(node, body, inputs)
 
     def _check_schema(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
@@ -415,7 +435,7 @@ class Subgraph(Body):
 
 
 def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
-    """What ONNX's shape inference found: complete shapes only."""
+    """The types that the file states of intermediate tensors and outputs: complete shapes only."""
     found = {}
     for info in (*graph.value_info, *graph.output):
         shape = info.type.tensor_type.shape.dim
@@ -440,6 +460,10 @@ def to_array(tensor: onnx.TensorProto) -> Array:
     except (ValueError, TypeError, RuntimeError) as error:
         raise ModelError(f"initializer '{tensor.name}' must be readable", str(error)[:200], "export again") from error
     return array
+
+
+def _domain(node: onnx.NodeProto) -> str:
+    return "" if node.domain in STANDARD_DOMAINS else node.domain
 
 
 def label(node: onnx.NodeProto) -> str:

@@ -404,7 +404,7 @@ def _import_if(node: OnnxNode) -> list[Value]:
     if cond.data is not None:
         return bodies[0 if cond.data.any() else 1].import_into(node.graph, [], place)
     captures = [_Capture(f"{place}.{side}") for side in ("then", "else")]
-    results = [b.import_into(c.graph, [], c.graph.name, c) for b, c in zip(bodies, captures, strict=True)]
+    results = _branches(bodies, captures)
     if len(results[0]) != len(results[1]):
         raise ModelError("If: branches must give equally many results", f"{len(results[0])} and {len(results[1])}")
     for index, pair in enumerate(zip(*results, strict=True)):
@@ -426,6 +426,20 @@ def _import_if(node: OnnxNode) -> list[Value]:
         made = node.graph.add(op, inputs, (node.name or names[0],), names=[names[i] for i in kept])
         outputs |= dict(zip(kept, made.outputs, strict=True))
     return [outputs[i] for i in range(len(names))]
+
+
+def _branches(bodies: Sequence[Body], captures: Sequence[_Capture]) -> list[list[Value]]:
+    """The results of both branches; BodyRefusal tells of both."""
+    results: list[list[Value]] = []
+    reasons: list[str] = []
+    for body, capture in zip(bodies, captures, strict=True):
+        try:
+            results.append(body.import_into(capture.graph, [], capture.graph.name, capture))
+        except BodyRefusal as refusal:
+            reasons += refusal.reasons
+    if reasons:
+        raise BodyRefusal(reasons)
+    return results
 
 
 Split = tuple[Value | None, list[Value], list[Value]]

@@ -131,24 +131,7 @@ class Conv(Spatial):
         channels, depth = len(weights), math.prod(weights.shape[1:])
         rows = weights.reshape(channels, depth)
         if kernel.name.startswith("depthwise"):
-            unrolled = k_h * k_w <= 25
-            code: dict[str, object] = {"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0}
-            extent = int(params["stride_w"]) * (int(params["out_w"]) - 1) + int(params["dilation_w"]) * (k_w - 1) + 1
-            params["row_w"] = max(extent, int(params["pad_w"]) + int(params["in_w"]))
-            ring = ((k_h - 1) * int(params["dilation_h"]) + 1) * int(params["row_w"]) * int(params["in_c"])
-            emit_weighted(
-                node,
-                builder,
-                kernel,
-                weights,
-                rows,
-                self.clamp,
-                params,
-                scratch=("rows", ring),
-                code=code,
-                inplace=_may_overwrite_input(params),
-                variant=f"{k_h}x{k_w}" if unrolled else "",
-            )
+            self._lower_depthwise(node, builder, kernel, weights, params, (k_h, k_w))
             return
         if kernel.name.startswith("dense"):
             emit_rows(node, builder, kernel, rows, 1, self.clamp)
@@ -160,7 +143,6 @@ class Conv(Spatial):
         params["group_in"] = weights.shape[-1]
         joined = params["dilation_w"] == 1 and self.groups == 1
         params |= {"direct": int(direct), "runs": 1 if joined else k_w, "taps": k_w if joined else 1}
-        variant = "grouped" if self.groups > 1 else ""
         emit_weighted(
             node,
             builder,
@@ -172,7 +154,36 @@ class Conv(Spatial):
             scratch=("patches", 0 if direct else 2 * depth),
             code={"rest": channels // self.groups % BLOCK != 0},
             baked=("groups",) if self.groups == 1 else (),
-            variant=variant,
+            variant="grouped" if self.groups > 1 else "",
+        )
+
+    def _lower_depthwise(
+        self,
+        node: Node,
+        builder: Builder,
+        kernel: Kernel,
+        weights: Array,
+        params: dict[str, Param],
+        window: tuple[int, int],
+    ) -> None:
+        """With a ring of padded rows; the taps of a small window are written out."""
+        k_h, k_w = window
+        unrolled = k_h * k_w <= 25
+        extent = int(params["stride_w"]) * (int(params["out_w"]) - 1) + int(params["dilation_w"]) * (k_w - 1) + 1
+        params["row_w"] = max(extent, int(params["pad_w"]) + int(params["in_w"]))
+        ring = ((k_h - 1) * int(params["dilation_h"]) + 1) * int(params["row_w"]) * int(params["in_c"])
+        emit_weighted(
+            node,
+            builder,
+            kernel,
+            weights,
+            weights.reshape(len(weights), -1),
+            self.clamp,
+            params,
+            scratch=("rows", ring),
+            code={"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0},
+            inplace=_may_overwrite_input(params),
+            variant=f"{k_h}x{k_w}" if unrolled else "",
         )
 
     def _params(self, sig: Signature) -> tuple[dict[str, Param], int, int]:

@@ -153,31 +153,47 @@ def emit_weighted(
         ("w", Access.IN, builder.const(f"{name}.weights", packed)),
     ]
     bias = node.inputs[2].data if len(node.inputs) > 2 and node.inputs[2] is not None else None
-    if x.quant is not None:
-        assert bias is not None
-        operands.append(("bias", Access.IN, builder.const(f"{name}.bias", folded_bias(sig, weights, bias))))
-        params = params | {"x_zero": x.q.zero_point}
-        if out.quant is not None and out.dtype is not DType.INT32:
-            requantize = requantizer(sig).for_high_word()
-            multiplier = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
-            operands.append(("multiplier", Access.IN, builder.const(f"{name}.multiplier", multiplier)))
-            low, high = clamp_range(clamp, out.q, out.dtype)
-            params = params | {"low": low, "high": high, "offset": requantize.offset}
-            flags |= {"store": "requantize", "shift": requantize.shift}
-        else:
-            flags |= {"store": "plain"}
-    else:
-        real = np.zeros(len(weights), np.float32) if bias is None else bias.astype(np.float32).reshape(-1)
-        operands.append(("bias", Access.IN, builder.const(f"{name}.bias", real)))
-        # a layer without activation has low −∞, and shares the code of those with ReLU
-        least, most = clamp or (-math.inf, math.inf)
-        params = params | {"low": least} | ({} if math.isinf(most) else {"high": most})
-        flags |= {"store": "clamp", "high": not math.isinf(most)}
+    store = _integer_store(sig, weights, bias, clamp) if x.quant is not None else _float_store(weights, bias, clamp)
+    operands += [(role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in store.constants.items()]
+    params = params | store.params
+    flags |= store.code
     operands.append(("y", Access.OUT, builder.buffer(node.output)))
     if scratch:
         operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", x.dtype, scratch[1])))
     pairs = [("y", "x")] if inplace else []
     builder.emit(node, kernel, operands, params, baked=baked, code=flags, inplace=pairs, variant=variant)
+
+
+@dataclass(frozen=True)
+class _Store:
+    """What becomes of the sums: constants by role, parameters, and variables of the template."""
+
+    constants: dict[str, Array]
+    params: dict[str, Param]
+    code: dict[str, object]
+
+
+def _integer_store(sig: Signature, weights: Array, bias: Array | None, clamp: Range | None) -> _Store:
+    """int32 sums with their bias, requantized where the output is int8."""
+    assert bias is not None
+    x, out = sig.input(0), sig.output
+    constants: dict[str, Array] = {"bias": folded_bias(sig, weights, bias)}
+    params: dict[str, Param] = {"x_zero": x.q.zero_point}
+    if out.quant is None or out.dtype is DType.INT32:
+        return _Store(constants, params, {"store": "plain"})
+    requantize = requantizer(sig).for_high_word()
+    constants["multiplier"] = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
+    low, high = clamp_range(clamp, out.q, out.dtype)
+    code: dict[str, object] = {"store": "requantize", "shift": requantize.shift}
+    return _Store(constants, params | {"low": low, "high": high, "offset": requantize.offset}, code)
+
+
+def _float_store(weights: Array, bias: Array | None, clamp: Range | None) -> _Store:
+    """Sums with their bias, clamped. A layer without activation has low −∞, and shares the code of those with ReLU."""
+    real = np.zeros(len(weights), np.float32) if bias is None else bias.astype(np.float32).reshape(-1)
+    least, most = clamp or (-math.inf, math.inf)
+    params: dict[str, Param] = {"low": least} | ({} if math.isinf(most) else {"high": most})
+    return _Store({"bias": real}, params, {"store": "clamp", "high": not math.isinf(most)})
 
 
 def emit_rows(node: Node, builder: Builder, kernel: Kernel, weights: Array, rows: int, clamp: Range | None) -> None:

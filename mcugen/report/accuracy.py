@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
@@ -56,7 +58,7 @@ def run_onnxruntime(
         results = []
         kept = dict(fixed or {}) | _first_state(session, set((states or {}).values()))
         for count, sample in enumerate(samples, 1):
-            outputs = dict(zip(names, map(np.asarray, session.run(None, kept | dict(sample))), strict=True))
+            outputs = dict(zip(names, map(_plain, session.run(None, kept | dict(sample))), strict=True))
             kept |= {target: outputs[source] for source, target in (states or {}).items()}
             results.append(outputs)
             if progress:
@@ -65,6 +67,13 @@ def run_onnxruntime(
         reason = str(error).split("\n")[0][:200]
         raise VerificationError("ONNX Runtime must run the model for comparison", reason) from error
     return results
+
+
+def _plain(value: Any) -> Array:
+    """An output as an array; of dictionaries by class (ZipMap) the numbers, a row each."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return np.asarray([list(row.values()) for row in value])
+    return np.asarray(value)
 
 
 def _first_state(session: onnxruntime.InferenceSession, kept: set[str]) -> dict[str, Array]:
@@ -83,18 +92,20 @@ def compare(
     labels: Array | None,
     against: str = "ONNX Runtime",
 ) -> Accuracy:
-    """Compares outputs sample by sample; classes are the largest entries of the first output.
+    """Compares outputs sample by sample; the class is the first output if that is one integer, else its largest entry.
 
-    VerificationError if sizes that the model computes differ.
+    Where the reference names classes by strings, the next output tells. VerificationError if sizes that the model
+    computes differ, or if there are no numbers.
     """
-    endpoints = [e for e in endpoints if e.name in target[0]]
+    endpoints = [e for e in endpoints if e.name in target[0] and reference[0][e.name].dtype.kind not in "OSU"]
+    if not endpoints:
+        raise VerificationError("some output must be numbers, to be compared", "strings alone")
     for endpoint in endpoints:
         for found, wanted in zip(target, reference, strict=True):
             if found[endpoint.name].shape != wanted[endpoint.name].shape and endpoint.sizes:
                 shapes = f"{found[endpoint.name].shape} and {wanted[endpoint.name].shape}"
                 raise VerificationError(f"output '{endpoint.name}' must have the shape that ONNX Runtime gives", shapes)
-    first = endpoints[0]
-    classes = [_classes(outputs, first.name) for outputs in (target, reference)]
+    classes = [_classes(outputs, endpoints[0]) for outputs in (target, reference)]
     real = [np.concatenate([_reals(o, endpoints) for o in outputs]) for outputs in (target, reference)]
     noise, signal = float(np.square(real[0] - real[1]).sum()), float(np.square(real[1]).sum())
     right = [None, None] if labels is None else [float((c == labels).mean()) for c in classes]
@@ -110,8 +121,11 @@ def compare(
     )
 
 
-def _classes(outputs: Sequence[Outputs], name: str) -> Array:
-    return np.array([int(o[name].reshape(-1).argmax()) if o[name].size else -1 for o in outputs])
+def _classes(outputs: Sequence[Outputs], endpoint: Endpoint) -> Array:
+    arrays = [o[endpoint.name].reshape(-1) for o in outputs]
+    if prod(endpoint.shape) == 1 and endpoint.dtype.numpy.kind in "iu" and endpoint.quant is None:
+        return np.array([int(a[0]) for a in arrays])
+    return np.array([int(a.argmax()) if a.size else -1 for a in arrays])
 
 
 def _reals(outputs: Outputs, endpoints: Sequence[Endpoint]) -> Array:

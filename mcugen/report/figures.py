@@ -164,7 +164,9 @@ def require_fit(report: Report, board: Board) -> None:
 def _precision(program: Program) -> str:
     plain = (instr for instr in program.instrs if instr.control is Control.NONE)
     kinds = {instr.operands[0].buffer.dtype.value for instr in plain if instr.macs}
-    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none"
+    if not kinds:  # no layer multiplies and accumulates
+        kinds = {endpoint.dtype.value for endpoint in (*program.inputs, *program.outputs)[:1]}
+    return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
 def _layers(program: Program) -> list[Layer]:

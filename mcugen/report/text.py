@@ -45,15 +45,15 @@ def _totals(report: Report) -> Table:
 
 
 def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
+    samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
     if accuracy.target is not None:
-        count = f"top-1 on {accuracy.samples} samples, run under simulation"
-        table.add_row("accuracy", f"{100 * accuracy.target:.2f} %", count)
+        table.add_row("accuracy", f"{100 * accuracy.target:.2f} %", f"top-1 on {samples}, run under simulation")
     if accuracy.float32 is not None:
         table.add_row(f"  {accuracy.reference}", f"{100 * accuracy.float32:.2f} %", "the same model and samples")
     table.add_row(
         "agreement",
         f"{100 * accuracy.agreement:.2f} %",
-        f"same class as {accuracy.reference}, {accuracy.samples} samples",
+        f"same class as {accuracy.reference}, {samples}",
     )
     noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
     table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}")

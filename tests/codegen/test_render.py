@@ -204,15 +204,10 @@ def test_header_describes_the_tensors(compiled: CompiledModel):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64, bool, np.float64])
 def test_selftest_of_every_element_type(tmp_path: Path, dtype: type):
-    """What can be compiled can be tested."""
     net = Net()
     net.input("x", 2, 3, dtype=dtype)
     net.output(net.op("Transpose", "x", out="sum"), net.op("Concat", "x", "x", axis=0, out="function"), dtype=dtype)
-    try:
-        bundle = compile_model(net.model(), options=CompileOptions(name="net")).bundle
-    except Exception as error:
-        assert getattr(error, "exit_code", 1) in (3, 4)
-        return
+    bundle = compile_model(net.model(), options=CompileOptions(name="net")).bundle
     check_compiles(bundle, tmp_path)
     assert statuses(tmp_path)[:2] == [OK, OK]
 

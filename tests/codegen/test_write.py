@@ -24,7 +24,7 @@ FILES = {
 def bundle(**changes: str) -> Bundle:
     """The files above, some with other text: `net_c="new"`."""
     files = FILES | {f"{name[:-2]}.{name[-1]}": text for name, text in changes.items()}
-    return Bundle("net", files, 16, 16, (), (), ())
+    return Bundle("net", files, 16, (), (), ())
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -78,7 +78,7 @@ def test_a_file_of_the_users_beside_our_own_is_not_deleted(tmp_path: Path, name:
 def test_another_models_folder_is_replaced(tmp_path: Path):
     folder = write_folder(bundle(), tmp_path / "out")
     renamed = {name.replace("net", "two"): text for name, text in FILES.items()}
-    write_folder(Bundle("two", renamed, 16, 16, (), (), ()), folder)
+    write_folder(Bundle("two", renamed, 16, (), (), ()), folder)
     assert contents(folder) == renamed
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mcugen.compiler import optimize
 from mcugen.errors import ModelError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
@@ -15,6 +14,7 @@ from mcugen.hir.types import DType, TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.ops.control import Branch, Repeat, Walk
 from mcugen.ops.pointwise import Binary, Unary
+from mcugen.pipeline import optimize
 
 VECTOR = TensorType((3,))
 

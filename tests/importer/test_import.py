@@ -121,6 +121,26 @@ def symbolic_net() -> Net:
     return net
 
 
+def test_unsupported_nodes_behind_others_and_in_both_branches_are_listed():
+    def branch(op_type: str) -> onnx.GraphProto:
+        nodes = [helper.make_node(op_type, ["x"], ["y"], f"in_{op_type}"), helper.make_node("Relu", ["y"], ["z"])]
+        result = helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [1, 4])
+        return helper.make_graph(nodes, op_type, [], [result])
+
+    branches = {"then_branch": branch("RandomNormalLike"), "else_branch": branch("RandomUniformLike")}
+    for unknown in (False, True):
+        net = Net()
+        net.input("x", 1, 4)
+        cond = net.op("Exp", net.op("NoSuchOperator", "x", domain=MICROSOFT)) if unknown else net.input("c", 1)
+        taken = net.op("If", net.op("Cast", cond, to=onnx.TensorProto.BOOL), **branches)
+        net.output(net.op("Multinomial", taken, sample_size=3), dtype=np.int32, shape=(1, 3))
+        with pytest.raises(UnsupportedError) as error:
+            imported(net.plain_model())
+        listed = [line.split()[1] for line in str(error.value).splitlines()[1:]]
+        also = "NoSuchOperator" if unknown else "If"  # an If with such branches is refused, too
+        assert sorted(listed) == sorted([also, "Multinomial", "RandomNormalLike", "RandomUniformLike"])
+
+
 def test_unbound_dimensions_are_all_named_with_the_option():
     with pytest.raises(ModelError, match=r"'N', 'width' unbound\. try: .*--dim N=1 --dim width=1") as error:
         imported(symbolic_net().model())
@@ -221,6 +241,22 @@ def test_types_and_order_of_endpoints():
     graph = imported(net.model())
     assert [(v.name, v.type.dtype) for v in graph.inputs] == [("b", DType.INT8), ("a", DType.FLOAT32)]
     assert graph.output_names == ["z", "y"]
+
+
+def test_outputs_without_a_shape():
+    """The checker asks for one; exporters leave it out where it depends on the values of inputs."""
+    net = Net()
+    net.output(net.op("ReduceSum", net.input("x", 2, 3), net.input("axes", "k", dtype=np.int64)))
+    axes = {"axes": np.asarray([1])}
+    assert compile_model(net.plain_model(), options=CompileOptions(bound=axes)).graph.outputs[0].type.shape == (2, 1)
+
+
+@pytest.mark.parametrize("value", [[1.5], [np.nan], [1e30], [2**63]])
+def test_bound_values_must_be_of_the_inputs_type(value: list[float]):
+    net = Net()
+    net.output(net.op("ReduceSum", net.input("x", 2, 3), net.input("axes", 1, dtype=np.int64)), shape=(2, 1))
+    with pytest.raises(UsageError, match="'axes': the value must be of type int64"):
+        compile_model(net.plain_model(), options=CompileOptions(bound={"axes": np.asarray(value)}))
 
 
 def test_sparse_initializers_are_refused():

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, operators, random_feeds
+from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, operators, random_feeds, reference_outputs
 
-from mcugen.compiler import CompiledModel, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only")
@@ -126,3 +127,10 @@ def check_model(model: onnx.ModelProto, feeds: Feeds, expected: Feeds | None = N
     found = interpret(compiled.graph, feeds)
     assert_close(found, onnxruntime_outputs(model, feeds) if expected is None else expected, relative)
     check_c(compiled, feeds, found, relative)
+
+
+def check_by_reference(net: Net, feeds: Feeds | None = None, relative: float = 1e-5) -> None:
+    """ONNX's reference ≈ numpy ≈ C; inputs that `feeds` leaves open are random."""
+    model = net.model()
+    feeds = random_feeds(model) | dict(feeds or {})
+    check_model(model, feeds, reference_outputs(model, feeds), relative)

@@ -13,7 +13,8 @@ from checks import check_c
 from onnx import helper
 from onnx_models import Feeds, Net, assert_close, imported, onnxruntime_outputs, operators, random_feeds
 
-from mcugen.compiler import CompiledModel, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
 from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.printer import print_graph

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import check_model
+from checks import check_by_reference, check_model
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 from onnx_models import (
     Net,
     check_everywhere,
@@ -190,20 +189,13 @@ def test_any_number_of_axes_and_computed_weights():
     check_model(model, random_feeds(model))
 
 
-def _reference(model: Any, feeds: Any) -> dict[str, np.ndarray]:
-    found = ReferenceEvaluator(model).run(None, dict(feeds))
-    return {o.name: np.asarray(y) for o, y in zip(model.graph.output, found, strict=True)}
-
-
 def test_float64():
     net = Net(22)
     x, w, bias = (
         net.input(n, *s, dtype=np.float64) for n, s in (("x", (1, 4, 6, 5)), ("w", (4, 2, 3, 3)), ("b", (4,)))
     )
     net.output(net.op("Conv", x, w, bias, group=2, pads=[1, 1, 0, 1], out="y"), dtype=np.float64)
-    model = net.model()
-    feeds = random_feeds(model)
-    check_model(model, feeds, _reference(model, feeds), 1e-12)
+    check_by_reference(net, relative=1e-12)
 
 
 def test_integers_with_zero_points():

@@ -13,7 +13,8 @@ import pytest
 from onnx_models import Feeds, Net, assert_close, numpy_outputs, onnxruntime_outputs
 from ops.checks import COMPILERS, WARNINGS
 
-from mcugen.compiler import CompiledModel, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.options import CompileOptions
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import check_model
-from onnx.reference import ReferenceEvaluator
-from onnx_models import Net, c_outputs, imported, onnxruntime_outputs, random_feeds
+from onnx_models import Net, c_outputs, imported, onnxruntime_outputs, random_feeds, reference_outputs
 
 from mcugen.errors import McugenError
 
@@ -47,9 +46,7 @@ def test_what_onnxruntime_has_not():
         net.output(net.op("GridSample", x, grid, out=f"y{number}", mode=mode, padding_mode=padding), dtype=dtype)
     model = net.model()
     feeds = random_feeds(model, spread=0.8)
-    names = [o.name for o in model.graph.output]
-    found = ReferenceEvaluator(model).run(names, dict(feeds))
-    check_model(model, feeds, dict(zip(names, found, strict=True)), 1e-4)
+    check_model(model, feeds, reference_outputs(model, feeds), 1e-4)
 
 
 def test_positions_beyond_all_bounds():
@@ -101,9 +98,8 @@ def test_deformable_convolution(dtype: type):
     _deform(net, dtype)
     model = net.model()
     feeds = random_feeds(model)
-    names = [o.name for o in model.graph.output]
-    found = [np.asarray(y, dtype) for y in ReferenceEvaluator(model).run(names, dict(feeds))]
-    check_model(model, feeds, dict(zip(names, found, strict=True)), 1e-4)
+    expected = {name: array.astype(dtype) for name, array in reference_outputs(model, feeds).items()}
+    check_model(model, feeds, expected, 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import check_model
-from onnx.reference import ReferenceEvaluator
+from checks import check_by_reference, check_model
 from onnx_models import Net, operators, optimized, random_feeds
 
 from mcugen.errors import McugenError
-
-
-def check_by_reference(net: Net) -> None:
-    """onnx's reference, numpy and C agree on random inputs."""
-    model = net.model()
-    feeds = random_feeds(model)
-    expected = ReferenceEvaluator(model).run(None, feeds)
-    check_model(model, feeds, dict(zip([o.name for o in model.graph.output], expected, strict=True)))
 
 
 def test_largest_and_smallest_of_every_type():

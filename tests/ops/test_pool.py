@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from checks import SPREAD, Cases, check_model
+from checks import SPREAD, Cases, check_by_reference, check_model
 from onnx.reference import ReferenceEvaluator
 from onnx_models import (
     Net,
@@ -176,10 +176,7 @@ def test_averages_in_float64():
     ):
         x = net.input(f"x{number}", 1, 2, 6, 5, dtype=np.float64)
         net.output(net.op(op_type, x, out=f"y{number}", **window), dtype=np.float64)
-    model = net.model()
-    feeds = random_feeds(model)
-    found = ReferenceEvaluator(model).run(None, dict(feeds))
-    check_model(model, feeds, {f"y{i}": np.asarray(y) for i, y in enumerate(found)}, 1e-12)
+    check_by_reference(net, relative=1e-12)
 
 
 def test_indices_and_unpooling():

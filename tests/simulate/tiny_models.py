@@ -52,7 +52,7 @@ def tiny(
     }
     if weights is not None:
         files["tiny_weights.c"] = weights
-    return Bundle("tiny", files, arena_size, 16, tuple(inputs), tuple(outputs), tuple(layers))
+    return Bundle("tiny", files, arena_size, tuple(inputs), tuple(outputs), tuple(layers))
 
 
 def add_one(**options: object) -> Bundle:

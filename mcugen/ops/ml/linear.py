@@ -7,7 +7,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.matmul import Dense
-from mcugen.ops.ml_scores import (
+from mcugen.ops.ml.scores import (
     Classes,
     float32_constant,
     floats,

@@ -18,7 +18,7 @@ from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, Scalars
 from mcugen.ops.gather import emit_taken, require_integers
-from mcugen.ops.ml_scores import Threshold, as_float, describe_names, floats, ints, ml_operator
+from mcugen.ops.ml.scores import Threshold, as_float, describe_names, floats, ints, ml_operator
 from mcugen.ops.movement import Concat, Pad, Reshape, Slice, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal
 from mcugen.ops.pointwise import Binary, Unary
@@ -181,7 +181,7 @@ def _import_feature_vectorizer(node: OnnxNode) -> list[Value]:
 
 @ml_operator("ArrayFeatureExtractor", kernels=("gather", "copy"), takes_strings=True)
 def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
-    """Features of the last axis; a vector is one row. Of constant strings the positions: see ml_scores."""
+    """Features of the last axis; a vector is one row. Of constant strings the positions: see scores.py."""
     x, indices = node.input(0), require_integers(node, 1)
     named = replace(node, name=", ".join((*describe_names(node.texts.get(0, ())), node.name or node.outputs[0])))
     x = reshaped(node, x, (1, *x.type.shape)[-max(x.type.rank, 2) :])

@@ -17,8 +17,8 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, Scalars
-from mcugen.ops.ml_forest import MODES, TESTS, TESTS_OR_NAN, Forest, Leaf, Line, Split, nested_ifs
-from mcugen.ops.ml_scores import (
+from mcugen.ops.ml.forest import MODES, TESTS, TESTS_OR_NAN, Forest, Leaf, Line, Split, nested_ifs
+from mcugen.ops.ml.scores import (
     POST_TRANSFORMS,
     Classes,
     as_float,

@@ -14,7 +14,7 @@ from onnx import helper
 from mcugen import CompileOptions, compile_model
 from mcugen.errors import McugenError, UnsupportedError, UsageError
 from mcugen.hir.types import DType
-from mcugen.ops.ml_forest import DEEPEST, Forest, Leaf, Line, Split, nested_ifs
+from mcugen.ops.ml.forest import DEEPEST, Forest, Leaf, Line, Split, nested_ifs
 from mcugen.ops.onnx_node import Refusal
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")

@@ -19,8 +19,8 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import Dense
-from mcugen.ops.ml_linear import emit_dense
-from mcugen.ops.ml_scores import (
+from mcugen.ops.ml.linear import emit_dense
+from mcugen.ops.ml.scores import (
     Classes,
     Threshold,
     float32_constant,

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of a compilation, and ways to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from mcugen.board import Board
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.golden import first_state
+from mcugen.codegen.write import write_folder
+from mcugen.errors import UsageError
+from mcugen.hir.graph import Graph
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.types import Array
+from mcugen.lir.program import Program
+from mcugen.options import CompileOptions
+from mcugen.report.accuracy import run_onnxruntime
+from mcugen.report.figures import Report
+from mcugen.simulate import Execution, simulate
+from mcugen.simulate.execute import sizes_of
+from mcugen.variants import Variants
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """The result: both IRs, the C files, and ways to run them."""
+
+    model: onnx.ModelProto
+    """The checked model: opset converted, functions inlined, symbolic dimensions still free."""
+    board: Board
+    graph: Graph
+    program: Program
+    bundle: Bundle
+    report: Report
+    options: CompileOptions
+
+    def write(self, folder: str | Path) -> Path:
+        """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
+        return write_folder(self.bundle, Path(folder))
+
+    def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
+        """Outputs of the generated code for arrays with a leading axis of samples.
+
+        Builds it with the host compiler (board `host`) or cross-compiles it and runs it under QEMU. A size that
+        was given a range follows from the arrays' shapes. UsageError if the samples' outputs differ in shape.
+        """
+        count = len(next(iter(inputs.values()))) if inputs else 0
+        samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
+        outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
+        return stacked(outputs)
+
+    @property
+    def reference_name(self) -> str:
+        """Whose results `reference` gives: onnxruntime knows only ONNX's own operators."""
+        known = all(onnx.defs.has(n.op_type, n.domain) for n in self.model.graph.node)
+        return "ONNX Runtime" if known else "numpy"
+
+    def reference(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> list[dict[str, Array]]:
+        """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
+        options = self.options
+        if self.reference_name == "ONNX Runtime":
+            return run_onnxruntime(self.model, samples, progress, options.bound, options.states)
+        kept = {v.name: first_state(v.type) for v in self.graph.inputs if v.name in options.states.values()}
+        results = []
+        for count, sample in enumerate(samples, 1):
+            results.append(self.interpret({**kept, **sample}))
+            kept = {target: results[-1][source] for source, target in options.states.items()}
+            if progress:
+                progress(count)
+        return results
+
+    def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs for one sample, states among it, by the operators' numpy references."""
+        return interpret(self._graph_for(sample), sample)
+
+    def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
+        """The graph for the sizes of a sample."""
+        symbols = self.program.symbols
+        if not symbols:
+            return self.graph
+        variants = Variants(self.model, self.graph.name, self.options, self.board)
+        sizes = {s.name: s.high for s in symbols} | sizes_of(self.bundle, sample)
+        return variants.settled(symbols, sizes, lambda graph: interpret(graph, sample))
+
+    def simulate(
+        self,
+        samples: Sequence[Mapping[str, Array]],
+        *,
+        measure: bool = True,
+        per_layer: bool = False,
+        sanitize: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Execution:
+        """Runs samples and measures; see mcugen.simulate."""
+        return simulate(
+            self.bundle,
+            self.board,
+            samples,
+            measure=measure,
+            per_layer=per_layer,
+            sanitize=sanitize,
+            progress=progress,
+        )
+
+
+def stacked(outputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """One array an output, with a leading axis of samples. UsageError where their shapes differ."""
+    for name in outputs[0]:
+        shapes = sorted({o[name].shape for o in outputs})
+        if len(shapes) > 1:
+            found = f"'{name}' has {shapes[0]} and {shapes[1]}"
+            raise UsageError("outputs of several samples must have one shape", found, "run the samples one by one")
+    return {name: np.stack([o[name] for o in outputs]) for name in outputs[0]}

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an imported graph to a planned program: the passes in order, on one screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from mcugen.board import Board
+from mcugen.errors import UsageError, VerificationError
+from mcugen.hir.graph import Graph
+from mcugen.hir.printer import print_graph
+from mcugen.hir.verify import verify_graph
+from mcugen.lir.lower import lower
+from mcugen.lir.plan import plan_memory
+from mcugen.lir.program import Program
+from mcugen.lir.verify_plan import verify_plan
+from mcugen.options import CompileOptions
+from mcugen.passes import clean, fuse, layout, stack
+from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
+
+Pass = Callable[[Graph], bool]
+
+PIPELINE: tuple[tuple[Pass, str], ...] = (
+    (clean.simplify, "exporters write identities; patterns must see through them"),
+    (clean.fold_constants, "shapes and weight reshapes are known now"),
+    (fuse.fold_pad, "a padded window costs nothing"),
+    (fuse.fuse_dense, "constant weights can be packed for the kernel"),
+    (fuse.fold_affine, "batch normalization and bias belong to the weights"),
+    (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
+    (clean.simplify, "folding leaves dead constants"),
+    (stack.stack_unary, "several functions of one int8 tensor make one table"),
+    (sink_dequantize, "data may as well move as they are stored"),
+    (clean.simplify, "conversions that now meet cancel"),
+    (convert_qdq, "a model that comes quantized is computed in integers"),
+    (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
+    (fuse.fuse_dense, "its matrices are float constants now"),
+    (fuse.fold_affine, "and so are its biases"),
+    (fuse.fold_clamp, "and its activations"),
+    (layout.channels_last, "the kernels read pixels; NHWC from here on"),
+    (clean.simplify, "neighbouring transpositions cancel"),
+    (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
+    (layout.sink_transposes, "the others move on until they meet and cancel"),
+    (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
+    (clean.fold_constants, "permuted weights are constants"),
+    (clean.simplify, "nothing dead may cost memory"),
+    (clean.merge_equal_nodes, "equal computations are done once"),
+    (stack.stack_elementwise, "one loop instead of many"),
+    (clean.simplify, "the graph is final"),
+)
+
+
+REPEATED = (clean.simplify, layout.sink_transposes, fuse.fold_pad)
+MAX_ROUNDS = 1000
+
+
+@dataclass
+class Trace:
+    """What a developer may watch: dumps after named passes, and seconds per pass."""
+
+    dump_after: str = ""
+    dumps: list[tuple[str, str]] = field(default_factory=list)
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE)
+        if self.dump_after not in ("", "all", *names):
+            raise UsageError("the pass to dump after must exist", f"'{self.dump_after}'", f"all, {', '.join(names)}")
+
+
+def optimize(graph: Graph, trace: Trace | None = None) -> None:
+    """Runs the pipeline in place, on the bodies of operators first; the verifier runs after each pass."""
+    verify_graph(graph)
+    for node in graph.nodes:
+        for body in node.op.bodies:
+            optimize(body)
+    for pass_, _because in PIPELINE:
+        start = time.perf_counter()
+        _run_pass(pass_, graph)
+        verify_graph(graph)
+        if trace is not None:
+            trace.seconds.append((pass_.__name__, time.perf_counter() - start))
+            if trace.dump_after in (pass_.__name__, "all"):
+                trace.dumps.append((pass_.__name__, print_graph(graph)))
+
+
+def _run_pass(pass_: Pass, graph: Graph) -> None:
+    """Once, or until nothing changes where one round makes work for the next."""
+    if pass_ not in REPEATED:
+        pass_(graph)
+        return
+    rounds = sum(1 for _ in takewhile(lambda _: pass_(graph), range(MAX_ROUNDS)))
+    if rounds == MAX_ROUNDS:
+        raise VerificationError(f"pass {pass_.__name__} must end", f"{rounds} rounds", "report this as a bug of mcugen")
+
+
+def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Program:
+    """Lowers an optimized graph for a board and plans its memory."""
+    return planned(lowered(graph, board, options or CompileOptions()))
+
+
+def lowered(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    """The program without a memory plan."""
+    return lower(graph, board.features, options.states, options.optimize)
+
+
+def planned(program: Program) -> Program:
+    """The program with a checked memory plan."""
+    plan_memory(program)
+    verify_plan(program)
+    return program
