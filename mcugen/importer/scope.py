@@ -221,14 +221,16 @@ class Scope:
         folded = self._fold(node, inputs)
         if folded is not None:
             return folded
-        self._check_schema(node, inputs)
         importer = IMPORTERS.get((domain, node.op_type))
         support = SUPPORT.get((domain, node.op_type), Support())
         if not support.keeps_halves or self._computes_halves(node, inputs):
             inputs = self._widened(node, inputs)
         if importer is not None:
             _check_types(node, support, inputs, self.opsets.get(domain, 1))
+            if not support.keeps_halves:  # what only moves data takes small types everywhere, too
+                self._check_schema(node, inputs)
             return importer(self._view(node, domain, inputs))
+        self._check_schema(node, inputs)
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         body = find_body(node, self.opsets.get(domain, 1), types)
         if body is None:
@@ -237,7 +239,8 @@ class Scope:
 
     def _check_schema(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
         """Refuses element types that ONNX does not allow: importers and bodies rely on that."""
-        allowed = input_types(node.op_type, self.opsets.get(node.domain, 1), node.domain)
+        domain = _domain(node)
+        allowed = input_types(node.op_type, self.opsets.get(domain, 1), domain)
         for index, (name, value, types) in enumerate(zip(node.input, inputs, allowed, strict=False)):
             dtype = self._onnx_dtype(name, value)
             if dtype is not None and type_name(dtype) not in types:
