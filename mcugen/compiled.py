@@ -66,9 +66,9 @@ class CompiledModel:
     ) -> list[dict[str, Array]]:
         """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
         options = self.options
-        if self.reference_name == "ONNX Runtime":
-            return run_onnxruntime(self.model, samples, progress, options.bound, options.states)
         kept = {v.name: first_state(v.type) for v in self.graph.inputs if v.name in options.states.values()}
+        if self.reference_name == "ONNX Runtime":
+            return run_onnxruntime(self.model, samples, progress, {**options.bound, **kept}, options.states)
         results = []
         for count, sample in enumerate(samples, 1):
             results.append(self.interpret({**kept, **sample}))

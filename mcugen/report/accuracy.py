@@ -47,7 +47,7 @@ def run_onnxruntime(
 ) -> list[dict[str, Array]]:
     """The model's outputs for each sample, by name, computed literally: graph optimization is off.
 
-    `fixed` are inputs that no sample has; `states` (output → input) go from each sample to the next, from zeros.
+    `fixed` are inputs that no sample has; `states` (output → input) go from each sample to the next, from `fixed`.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -56,7 +56,7 @@ def run_onnxruntime(
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         names = [o.name for o in session.get_outputs()]
         results = []
-        kept = dict(fixed or {}) | _first_state(session, set((states or {}).values()))
+        kept = dict(fixed or {})
         for count, sample in enumerate(samples, 1):
             outputs = dict(zip(names, map(_plain, session.run(None, kept | dict(sample))), strict=True))
             kept |= {target: outputs[source] for source, target in (states or {}).items()}
@@ -74,15 +74,6 @@ def _plain(value: Any) -> Array:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return np.asarray([list(row.values()) for row in value])
     return np.asarray(value)
-
-
-def _first_state(session: onnxruntime.InferenceSession, kept: set[str]) -> dict[str, Array]:
-    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int8)": np.int8}
-    return {
-        v.name: np.zeros([s if isinstance(s, int) else 1 for s in v.shape], types.get(v.type, np.float32))
-        for v in session.get_inputs()
-        if v.name in kept
-    }
 
 
 def compare(
