@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 
 import onnx
 import onnx.shape_inference
@@ -23,11 +24,15 @@ def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
         return None
 
 
-def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[str]:
-    """Names of the formal parameters' types; the last one of a variadic operator many times."""
-    names = [f.type_str for f in formals]
+def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.defs.OpSchema.FormalParameter]:
+    """The formal parameters by position; the last one of a variadic operator many times."""
     variadic = bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return names + names[-1:] * (MOST_INPUTS if variadic else 0)
+    return [*formals, *(list(formals[-1:]) * (MOST_INPUTS if variadic else 0))]
+
+
+def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[str]:
+    """Names of the formal parameters' types, by position."""
+    return [f.type_str for f in _spread(formals)]
 
 
 def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> list[str]:
@@ -61,17 +66,8 @@ def has_body(op_type: str, opset: int, domain: str) -> bool:
 def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
     """By input: ONNX's names of the types that the model's opset or the newest one allows; () if it is unknown."""
     schemas = [_schema(op_type, version, domain) for version in (opset, onnx.defs.onnx_opset_version())]
-    known = [schema.inputs for schema in schemas if schema is not None]
-    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    found: list[frozenset[str]] = []
-    for formals in known:
-        rows = [frozenset(f.types) for f in formals]
-        rows += rows[-1:] * (MOST_INPUTS if rows and formals[-1].option == variadic else 0)
-        longest = max(len(rows), len(found))
-        found = [
-            frozenset().union(*(side[index] for side in (found, rows) if index < len(side))) for index in range(longest)
-        ]
-    return tuple(found)
+    rows = [[f.types for f in _spread(schema.inputs)] for schema in schemas if schema is not None]
+    return tuple(frozenset[str]().union(*types) for types in zip_longest(*rows, fillvalue=()))
 
 
 def type_name(dtype: DType) -> str:
