@@ -315,7 +315,6 @@ class Scope:
                 shape[span.get("start", 0) : span.get("end", len(shape))] if node.op_type == "Shape" else shape.prod()
             )
             return [self.constant(node.output[0], np.asarray(array))]
-        node, inputs = self._without_template(node, inputs)
         known = all(v is None or (v.data is not None and v.type.quant is None) for v in inputs)
         if not known or node.domain not in STANDARD_DOMAINS or not fold.can_fold(node):
             return None
@@ -326,17 +325,6 @@ class Scope:
         if arrays is None:
             return None
         return [self.constant(name, arrays[name]) if name else None for name in node.output]
-
-    def _without_template(
-        self, node: onnx.NodeProto, inputs: Sequence[Value | None]
-    ) -> tuple[onnx.NodeProto, Sequence[Value | None]]:
-        """CastLike of a constant as Cast: the tensor whose type it takes need not be known."""
-        like = self._onnx_dtype(node.input[1], inputs[1]) if node.op_type == "CastLike" else None
-        if like is None or inputs[0] is None or inputs[0].data is None:
-            return node, inputs
-        number = helper.np_dtype_to_tensor_dtype(np.dtype(like.value))
-        kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        return helper.make_node("Cast", node.input[:1], node.output, node.name, to=number, **kept), inputs[:1]
 
     def _reference_array(self, name: str, value: Value) -> Array:
         """A constant as ONNX's reference expects it."""

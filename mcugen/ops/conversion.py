@@ -223,7 +223,12 @@ def _requantized(graph: Graph, node: Node, stored: Value) -> Value | None:
 
 @onnx_operator("Cast", "CastLike", kernels=("elementwise",), keeps_halves=True)
 def _import_cast(node: OnnxNode) -> list[Value]:
-    return [node.emit(Cast(_target(node)), node.input(0))]
+    x, op = node.input(0), Cast(_target(node))
+    if x.data is None or x.type.quant is not None:
+        return [node.emit(op, x)]
+    # of CastLike, where the tensor whose type it takes is computed: the importer cannot fold it
+    (data,) = op.evaluate(Signature((x.type,), op.infer(x.type)), x.data)
+    return [node.graph.constant(node.outputs[0], data, dtype=op.to)]
 
 
 def _target(node: OnnxNode) -> DType:
