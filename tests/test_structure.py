@@ -30,9 +30,10 @@ LAYERS = {
     "plugins": 5,
     "pipeline": 6,
     "variants": 7,
-    "compiled": 8,
-    "compiler": 9,
-    "cli": 10,
+    "quant": 8,
+    "compiled": 9,
+    "compiler": 10,
+    "cli": 12,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 

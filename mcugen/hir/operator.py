@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -48,6 +48,12 @@ class Operator:
     """Name in dumps and reports; families of many functions override `name` instead."""
     moves_data: ClassVar[bool] = False
     """Copies elements without looking at them: works on every element type, keeps quantization parameters."""
+    weight_axes: ClassVar[Mapping[int, int]] = {}
+    """Constant inputs that are quantized symmetrically, one scale for each index of the axis given."""
+    bias_input: ClassVar[int | None] = None
+    """The constant input that is added to the accumulators, in their unit."""
+    real_inputs: ClassVar[frozenset[int]] = frozenset()
+    """Constant inputs that the integer form takes as real numbers."""
 
     @property
     def name(self) -> str:
@@ -89,6 +95,17 @@ class Operator:
 
         `sig` and `inputs` are what the integer operator would read and write: quantized wherever the model
         (de)quantizes; the output always is. The form may name other inputs, e.g. constants added to `graph`.
+        """
+        return None
+
+    def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
+        """Tensors within the computation that an integer form quantizes too, by role (of a cell: its state)."""
+        return {}
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """ONNX operator, attributes and further constant inputs that compute the same on reals, `clamp` aside.
+
+        None: there is no single ONNX node of these inputs; the model's own nodes say it.
         """
         return None
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -73,6 +73,8 @@ class Conv(Spatial):
         Kernel("conv2d_f32", when=(float_tensors,)),
         Kernel("conv2d_s8"),
     )
+    weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
+    bias_input: ClassVar[int | None] = 2
     groups: int = 1
     clamp: Range | None = None
 
@@ -116,6 +118,20 @@ class Conv(Spatial):
     def with_clamp(self, low: float, high: float) -> Self | None:
         """In the epilogue."""
         return None if self.clamp else replace(self, clamp=(low, high))
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """Conv."""
+        w = self.window
+        return (
+            "Conv",
+            {
+                "group": self.groups,
+                "strides": list(w.strides),
+                "dilations": list(w.dilations),
+                "pads": [*w.before, *w.after],
+            },
+            (),
+        )
 
     def reads_pixels(self, sig: Signature) -> bool:
         """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""

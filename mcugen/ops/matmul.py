@@ -235,6 +235,8 @@ class Dense(Operator):
         Kernel("dense_f32", when=(float_tensors,)),
         Kernel("dense_s8", when=(int8_tensors,)),
     )
+    weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
+    bias_input: ClassVar[int | None] = 2
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -267,6 +269,10 @@ class Dense(Operator):
     def with_clamp(self, low: float, high: float) -> Self | None:
         """In the epilogue."""
         return None if self.clamp else type(self)((low, high))
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """Gemm of a matrix."""
+        return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Weights interleaved by four channels."""

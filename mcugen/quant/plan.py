@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of all decisions: how each tensor, layer and weight is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mcugen.hir.types import Array, DType, QuantParams
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An activation in integers, and where its range [low, high] comes from."""
+
+    dtype: DType
+    quant: QuantParams
+    method: str = ""
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Symmetric int8 weights of a layer in the shape of the float ones, and the real bias that goes with them."""
+
+    weights: Array
+    scales: Array
+    axis: int
+    bias: Array | None
+
+
+@dataclass
+class Plan:
+    """`activations` by tensor name, `layers` by output name; nodes in neither compute in float32.
+
+    `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32.
+    """
+
+    activations: dict[str, Stored] = field(default_factory=dict)
+    layers: dict[str, Codes] = field(default_factory=dict)
+    precision: dict[str, DType] = field(default_factory=dict)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How real tensors become integers: element type, range, scale and zero point."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType, QuantParams
+
+METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
+"""Ways to choose the range of an activation from its profile."""
+
+LEAST_SCALE = 2.0**-40
+"""Of a tensor that is always 0."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What a user may ask of quantization.
+
+    `activations` is int8 or int16 (with int8 weights: "int16x8"). `method` forces one of METHODS; empty: the one
+    of least measured error, tensor by tensor. `symmetric` activations have zero point 0, as all of int16 have.
+    Scales may be powers of two. `per_channel` weights have one scale an output channel.
+    """
+
+    activations: DType = DType.INT8
+    method: str = ""
+    symmetric: bool = False
+    power_of_two: bool = False
+    per_channel: bool = True
+    equalize: bool = True
+    correct_bias: bool = True
+    optimize_rounding: bool = True
+
+
+def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> QuantParams:
+    """Scale (a float32) and zero point of an activation with values in [low, high]; 0 is exact.
+
+    int16 is symmetric, so that its zero point vanishes from all sums.
+    """
+    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    least, most = dtype.limits
+    if scheme.symmetric or dtype is DType.INT16:
+        return QuantParams((_scale(max(-low, high) / most, scheme),), 0)
+    scale = _scale((high - low) / (most - least), scheme)
+    zero_point = int(np.clip(round(least - low / scale), least, most))
+    return QuantParams((scale,), zero_point)
+
+
+def weight_scales(weights: Array, axis: int, scheme: Scheme) -> Array:
+    """Scales of symmetric int8 weights (float32 values): one for each index of `axis`, or one in all.
+
+    The code -128 is not used.
+    """
+    other = tuple(a for a in range(weights.ndim) if a != axis)
+    most = np.abs(weights.astype(np.float64)).max(other if scheme.per_channel else None, initial=0.0)
+    return np.asarray([_scale(float(m) / 127, scheme) for m in np.atleast_1d(most)])
+
+
+def _scale(step: float, scheme: Scheme) -> float:
+    """A usable scale of at least `step`: a float32, or a power of two."""
+    step = max(step, LEAST_SCALE)
+    return 2.0 ** math.ceil(math.log2(step)) if scheme.power_of_two else float(np.float32(step))
