@@ -23,7 +23,7 @@ from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
 
 Pass = Callable[[Graph], bool]
 
-PIPELINE: tuple[tuple[Pass, str], ...] = (
+FUSION: tuple[tuple[Pass, str], ...] = (
     (clean.simplify, "exporters write identities; patterns must see through them"),
     (clean.fold_constants, "shapes and weight reshapes are known now"),
     (fuse.fold_pad, "a padded window costs nothing"),
@@ -32,6 +32,11 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (clean.simplify, "folding leaves dead constants"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),
+)
+"""In float. Then quantization takes its ranges (mcugen.quant)."""
+
+PIPELINE: tuple[tuple[Pass, str], ...] = (
+    *FUSION,
     (sink_dequantize, "data may as well move as they are stored"),
     (clean.simplify, "conversions that now meet cancel"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
@@ -72,11 +77,20 @@ class Trace:
 
 def optimize(graph: Graph, trace: Trace | None = None) -> None:
     """Runs the pipeline in place, on the bodies of operators first; the verifier runs after each pass."""
+    _run(PIPELINE, graph, trace)
+
+
+def fuse_float(graph: Graph) -> None:
+    """Runs the part of the pipeline in place that comes before quantization."""
+    _run(FUSION, graph)
+
+
+def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None = None) -> None:
     verify_graph(graph)
     for node in graph.nodes:
         for body in node.op.bodies:
-            optimize(body)
-    for pass_, _because in PIPELINE:
+            _run(passes, body)
+    for pass_, _because in passes:
         start = time.perf_counter()
         _run_pass(pass_, graph)
         verify_graph(graph)

@@ -334,6 +334,10 @@ class MatMul(Operator):
         fits = all(t is not None and t.dtype is DType.INT8 and t.quant and t.quant.axis is None for t in sig.inputs)
         return (self, inputs) if fits and sig.input(0).shape[-1] < 2**15 else None
 
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """MatMul."""
+        return "MatMul", {}, ()
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Three loops and a batch."""
         a, b, out = node.input(0).type, node.input(1).type, node.output.type

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -85,6 +85,10 @@ class Reshape(Movement):
             return graph.add(self, [source.producer.input(0)], node.origin, before=node).output
         return None
 
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """Reshape to these sizes."""
+        return "Reshape", {}, [np.asarray(self.shape, np.int64)]
+
     def lower(self, node: Node, builder: Builder) -> None:
         """No instruction: the same buffer."""
         builder.alias(node.output, node.input(0))
@@ -136,6 +140,10 @@ class Transpose(Movement):
             merged = Transpose(compose(source.producer.op.perm, self.perm))
             return graph.add(merged, [source.producer.input(0)], node.origin, before=node).output
         return None
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """Transpose."""
+        return "Transpose", {"perm": list(self.perm)}, ()
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -477,6 +477,11 @@ class Binary(Elementwise):
         if self.clamp is not None or self.function not in ("Add", "Sub", "Mul", "Div"):
             return None
         return type(self)(self.function, (low, high))
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """Arithmetic on reals; other functions are ONNX's in parts only."""
+        arithmetic = self.function in ("Add", "Sub", "Mul", "Div") and sig.output.dtype is DType.FLOAT32
+        return (self.function, {}, ()) if arithmetic else None
 
 
 def _int64(scalar: Scalars, value: int) -> str:

@@ -3,16 +3,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
-from mcugen.hir.graph import Graph
+from mcugen.errors import UnsupportedError, VerificationError
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array, DType
+from mcugen.importer import import_model
+from mcugen.ops.conversion import Dequantize, Quantize
+from mcugen.pipeline import fuse_float
+from mcugen.quant.equalize import equalize
+from mcugen.quant.onnx_writer import OnnxWriter
+from mcugen.report.accuracy import run_onnxruntime
+
+TOLERANCE = 1e-3
+"""Of the fused model's outputs, relative to their range; what BN folding and equalization change is rounding."""
 
 
 @dataclass
 class FloatModel:
-    """Every value of `graph` that is no constant has a tensor of the same name and numbers in `proto`."""
+    """The values of `graph` that `proto` has as well bear the same names and numbers there."""
 
     proto: onnx.ModelProto
     graph: Graph
+
+    @property
+    def tensors(self) -> list[Value]:
+        """The float32 activations that both have, inputs among them, in order."""
+        named = {name for node in self.proto.graph.node for name in node.output} | {v.name for v in self.graph.inputs}
+        known = (v for v in self.graph.values() if not v.is_constant and v.name in named)
+        return [v for v in known if v.type.dtype is DType.FLOAT32 and v.type.count]
+
+
+def build_float_model(
+    model: onnx.ModelProto,
+    name: str,
+    dims: Mapping[str, int] | None = None,
+    bound: Mapping[str, Array] | None = None,
+    equalized: bool = True,
+) -> FloatModel:
+    """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
+    graph = import_model(model, name, dims, bound)
+    if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):
+        remedy = "compile it as it is, or quantize the float model that it stems from"
+        raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)
+    fuse_float(graph)
+    if equalized:
+        equalize(graph)
+    source = _with_constants(model, bound or {})
+    fused = FloatModel(OnnxWriter(source, graph).write(), graph)
+    _check_same(source, fused)
+    return fused
+
+
+def _with_constants(model: onnx.ModelProto, bound: Mapping[str, Array]) -> onnx.ModelProto:
+    """The model with bound inputs as initializers."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [v for v in copy.graph.input if v.name not in bound]
+    types = {v.name: v.type.tensor_type.elem_type for v in copy.graph.input}
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
+    for name, array in bound.items():
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(types[name])
+        copy.graph.initializer.append(numpy_helper.from_array(np.asarray(array).astype(dtype), name))
+    return copy
+
+
+def _check_same(source: onnx.ModelProto, fused: FloatModel) -> None:
+    """A second, dumber program: ONNX Runtime runs both on a random sample."""
+    random = np.random.default_rng(0)
+    sample = {v.name: random.standard_normal(v.type.shape).astype(v.type.dtype.value) for v in fused.graph.inputs}
+    (wanted,), (found,) = (run_onnxruntime(model, [sample]) for model in (source, fused.proto))
+    for name in fused.graph.output_names:
+        a, b = wanted[name].astype(np.float64), found[name].astype(np.float64).reshape(wanted[name].shape)
+        worst, span = np.abs(a - b).max(initial=0.0), np.abs(a).max(initial=0.0)
+        if not worst <= TOLERANCE * max(span, 1e-6):
+            reason = f"output '{name}' differs by {worst:.3g} of {span:.3g}"
+            raise VerificationError("the fused model must compute what the model computes", reason, "report this bug")

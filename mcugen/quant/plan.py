@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.quant.scheme import Scheme
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Plan:
     `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32.
     """
 
+    scheme: Scheme = field(default_factory=Scheme)
     activations: dict[str, Stored] = field(default_factory=dict)
     layers: dict[str, Codes] = field(default_factory=dict)
     precision: dict[str, DType] = field(default_factory=dict)

@@ -16,6 +16,9 @@ METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 LEAST_SCALE = 2.0**-40
 """Of a tensor that is always 0."""
 
+LEAST_CHANNEL = 2.0**-12
+"""Of a channel's weights relative to the largest: below, they drown in the layer's output, and its bias overflows."""
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -57,7 +60,8 @@ def weight_scales(weights: Array, axis: int, scheme: Scheme) -> Array:
     """
     other = tuple(a for a in range(weights.ndim) if a != axis)
     most = np.abs(weights.astype(np.float64)).max(other if scheme.per_channel else None, initial=0.0)
-    return np.asarray([_scale(float(m) / 127, scheme) for m in np.atleast_1d(most)])
+    least = most.max(initial=0.0) * LEAST_CHANNEL
+    return np.asarray([_scale(max(float(m), least) / 127, scheme) for m in np.atleast_1d(most)])
 
 
 def _scale(step: float, scheme: Scheme) -> float:

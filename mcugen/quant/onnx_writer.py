@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HIR back to ONNX: what passes have fused is written as new nodes, all else is taken over from the source model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import Array, DType
+
+
+class OnnxWriter:
+    """Writes `graph` as nodes whose tensors bear the names of its values.
+
+    A node with an `onnx_form` becomes that; another is a slice of `source`: the nodes that lead from the tensors
+    written so far to its outputs, which bear the same names there.
+    """
+
+    def __init__(self, source: onnx.ModelProto, graph: Graph) -> None:
+        self.source, self.graph = source, graph
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.written: dict[str, Value] = {v.name: v for v in graph.inputs}
+        self._stored = {t.name: t for t in source.graph.initializer}
+        self._producers = {name: node for node in source.graph.node for name in node.output if name}
+        self._names = {*self._stored, *self._producers, *self.written, *graph.output_names}
+        self._copied: set[int] = set()
+
+    def write(self) -> onnx.ModelProto:
+        """The model: inputs of fixed shape, nodes in topological order, no dead ones."""
+        for value in self.graph.inputs:
+            self.made(value)
+        for node in self.graph.nodes:
+            self._write_node(node)
+        renamed: dict[str, str] = {}
+        for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
+            tensor = self._read_output(value)
+            if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
+                self.add("Identity", [tensor], name)
+            elif tensor != name:
+                renamed |= {tensor: name, name: self.fresh(f"{name}_real")}
+        for node in self.nodes:
+            rename(node, renamed)
+        return self._model()
+
+    # ------------------------------------------------------------------------------------ what writers refine
+
+    def read(self, value: Value, reader: Node | None) -> str:
+        """The tensor that `reader` (None: the caller of the model) takes for an activation."""
+        return value.name
+
+    def constant(self, value: Value, reader: Node, index: int) -> str:
+        """The tensor that `reader` takes for a constant."""
+        assert value.data is not None
+        return self.store(value.name, value.data)
+
+    def made(self, value: Value) -> None:
+        """Called when the nodes for a value (or an input of the graph) are written."""
+
+    def replacement(self, node: Node) -> bool:
+        """Whether the writer has written this node in a way of its own."""
+        return False
+
+    # ---------------------------------------------------------------------------------------------- primitives
+
+    def fresh(self, wanted: str) -> str:
+        """`wanted`, numbered if a tensor is called so already."""
+        name, count = wanted, 1
+        while name in self._names:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._names.add(name)
+        return name
+
+    def store(self, wanted: str, array: Array) -> str:
+        """An initializer with these numbers; its name is `wanted` where that is free."""
+        known = self.initializers.get(wanted) or self._stored.get(wanted)
+        if known is not None:
+            present = numpy_helper.to_array(known)
+            same = (
+                present.dtype == array.dtype and present.shape == array.shape and present.tobytes() == array.tobytes()
+            )
+            name = wanted if same else self.fresh(wanted)
+        else:
+            name = self.fresh(wanted)
+        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        return name
+
+    def add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: object) -> str:
+        """Appends a node with one output and returns the output's name."""
+        self._names.add(output)
+        self.nodes.append(helper.make_node(op_type, inputs, [output], f"{output}/{op_type}", **attributes))
+        return output
+
+    # ------------------------------------------------------------------------------------------------- details
+
+    def _write_node(self, node: Node) -> None:
+        if not self.replacement(node) and not self._write_form(node) and not self._write_slices(node):
+            return  # it has no name in the source: readers are slices that begin before it
+        for value in node.outputs:
+            self.written[value.name] = value
+            self.made(value)
+
+    def _write_form(self, node: Node) -> bool:
+        form = node.op.onnx_form(node.sig)
+        if form is None or any(v is not None and not v.is_constant and v.name not in self.written for v in node.inputs):
+            return False
+        op_type, attributes, extra = form
+        name = node.output.name
+        inputs = [self._operand(node, i) for i in range(len(node.inputs))]
+        inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
+        clamp = getattr(node.op, "clamp", None)
+        if clamp is None:
+            self.add(op_type, inputs, name, **attributes)
+            return True
+        real = self.add(op_type, inputs, self.fresh(f"{name}_preactivation"), **attributes)
+        if clamp == (0.0, math.inf):
+            self.add("Relu", [real], name)
+        else:
+            limits = [
+                "" if math.isinf(c) else self.store(f"{name}.{side}", np.asarray(c, np.float32))
+                for side, c in zip(("low", "high"), clamp, strict=True)
+            ]
+            self.add("Clip", [real, *limits], name)
+        return True
+
+    def _operand(self, node: Node, index: int) -> str:
+        value = node.inputs[index]
+        if value is None:
+            return ""
+        return self.constant(value, node, index) if value.is_constant else self.read(value, node)
+
+    def _write_slices(self, node: Node) -> bool:
+        if any(value.name not in self._producers for value in node.outputs):
+            return False
+        for value in node.outputs:
+            if value.name not in self.written:
+                self._copy(value.name, node)
+        return True
+
+    def _copy(self, name: str, reader: Node) -> None:
+        """Takes over what computes a tensor of the source from tensors written so far (depth first)."""
+        stack = [name]
+        while stack:
+            tensor = stack[-1]
+            step = self._producers.get(tensor)
+            if step is None or id(step) in self._copied or (tensor in self.written and tensor != name):
+                if step is None and tensor in self._stored:
+                    self.initializers[tensor] = self._stored[tensor]
+                stack.pop()
+                continue
+            waiting = [n for n in reads(step) if self._is_missing(n)]
+            if waiting:
+                stack += waiting
+                continue
+            self._copied.add(id(step))
+            copy = onnx.NodeProto()
+            copy.CopyFrom(step)
+            self._connect(copy, reader)
+            self.nodes.append(copy)
+            stack.pop()
+
+    def _is_missing(self, name: str) -> bool:
+        if name in self.written or name in self.initializers:
+            return False
+        step = self._producers.get(name)
+        return name in self._stored if step is None else id(step) not in self._copied
+
+    def _connect(self, copy: onnx.NodeProto, reader: Node) -> None:
+        """Inputs from what is written; outputs that are written already get names of no importance."""
+        spare = [name for name in copy.output if name in self.written]
+        renamed = {name: self.fresh(f"{name}_unused") for name in spare}
+        for index, name in enumerate(copy.output):
+            copy.output[index] = renamed.get(name, name)
+        rename_inputs(
+            copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
+        )
+
+    def _read_output(self, value: Value) -> str:
+        if value.data is not None:
+            return self.store(value.name, value.data)
+        if value.name not in self.written:
+            raise KeyError(value.name)
+        return self.read(value, None)
+
+    def _model(self) -> onnx.ModelProto:
+        inputs = [tensor_info(v.name, v.type.dtype, v.type.shape) for v in self.graph.inputs]
+        outputs = [
+            tensor_info(name, v.type.dtype, v.type.shape)
+            for name, v in zip(self.graph.output_names, self.graph.outputs, strict=True)
+        ]
+        live = _live(self.nodes, self.graph.output_names)
+        used = {name for node in live for name in reads(node)}
+        stored = [tensor for name, tensor in self.initializers.items() if name in used]
+        graph = helper.make_graph(live, self.source.graph.name or "model", inputs, outputs, stored)
+        model = helper.make_model(graph, opset_imports=self.source.opset_import, producer_name="mcugen")
+        model.ir_version = max(self.source.ir_version, 8)
+        return model
+
+
+def tensor_info(name: str, dtype: DType, shape: Sequence[int]) -> onnx.ValueInfoProto:
+    """The declaration of an input or output."""
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype.value)), shape)
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """The tensors that a node reads, its graphs' from outside among them."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            body = attribute.g
+            own = {n for inner in body.node for n in inner.output} | {v.name for v in body.input}
+            own |= {t.name for t in body.initializer}
+            inside = (name for inner in body.node for name in reads(inner))
+            yield from (name for name in (*inside, *(o.name for o in body.output)) if name not in own)
+
+
+def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Makes a node, its graphs included, read other tensors (ONNX lets no name be hidden by an inner one)."""
+    for index, name in enumerate(node.input):
+        node.input[index] = names.get(name, name)
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            rename_inputs(inner, names)
+
+
+def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Calls tensors otherwise, where they are read and where they are written."""
+    rename_inputs(node, names)
+    for index, name in enumerate(node.output):
+        node.output[index] = names.get(name, name)
+
+
+def _live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    wanted, live = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            wanted.update(reads(node))
+            live.append(node)
+    return live[::-1]

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantized model as standard ONNX: QuantizeLinear and DequantizeLinear around float operators (QDQ)."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.ops.fixedpoint import quantize
+from mcugen.quant.float_model import FloatModel
+from mcugen.quant.onnx_writer import OnnxWriter
+from mcugen.quant.place import is_quantized_constant
+from mcugen.quant.plan import Plan
+from mcugen.quant.scheme import activation_params
+
+
+def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
+    """The model with every decision of `plan` in it; its opset must be 21 or more where int16 is used."""
+    return _QdqWriter(model, plan).write()
+
+
+class _QdqWriter(OnnxWriter):
+    """Each tensor that an integer layer makes is quantized at once; readers see it dequantized."""
+
+    def __init__(self, model: FloatModel, plan: Plan) -> None:
+        super().__init__(model.proto, model.graph)
+        self.plan = plan
+        self._stored_as: dict[tuple[str, DType], str] = {}
+        """What reads as real the tensor that is stored in that type."""
+
+    def made(self, value: Value) -> None:
+        """Stores the result of an integer layer."""
+        producer = value.producer
+        if (
+            producer is not None
+            and self._precision(producer) is not DType.FLOAT32
+            and value.name in self.plan.activations
+        ):
+            self._convert(value, self.plan.activations[value.name].dtype, value.name)
+
+    def read(self, value: Value, reader: Node | None) -> str:
+        """The real tensor, or what became of it in the reader's type."""
+        stored = self.plan.activations.get(value.name)
+        wanted = self._precision(reader)
+        main = self._stored_as.get((value.name, stored.dtype)) if stored else None
+        if stored is None or (main is None and wanted is DType.FLOAT32):
+            return value.name
+        if wanted is DType.FLOAT32 or (main is not None and wanted is stored.dtype):
+            return main or value.name
+        known = self._stored_as.get((value.name, wanted))
+        return known or self._convert(value, wanted, main or value.name)
+
+    def constant(self, value: Value, reader: Node, index: int) -> str:
+        """Weights as codes, biases in the unit of the products, other tensors like activations."""
+        precision = self._precision(reader)
+        if precision is DType.FLOAT32 or value.type.dtype is not DType.FLOAT32:
+            return super().constant(value, reader, index)
+        codes = self.plan.layers.get(reader.output.name)
+        if codes is not None and index in reader.op.weight_axes:
+            quant = QuantParams(tuple(map(float, codes.scales)), 0, codes.axis if len(codes.scales) > 1 else None)
+            return self._dequantized(f"{reader.output.name}.weight", codes.weights, quant)
+        if codes is not None and index == reader.op.bias_input and codes.bias is not None:
+            return self._bias(reader, codes.bias, np.asarray(codes.scales))
+        if not is_quantized_constant(reader, index):
+            return super().constant(value, reader, index)
+        assert value.data is not None
+        quant = activation_params(value.data.min(), value.data.max(), precision, self.plan.scheme)
+        return self._dequantized(value.name, quantize(value.data, quant, precision), quant)
+
+    def _bias(self, reader: Node, bias: Array, scales: Array) -> str:
+        """int32 in units of input scale · weight scale; of a multiple of it where they do not fit (16-bit input)."""
+        unit = self._params(reader.input(0), reader).scales * scales
+        unit = np.broadcast_to(unit, bias.shape).astype(np.float32).astype(np.float64)
+        while np.abs(bias / unit).max(initial=0.0) >= 2**31 - 1:
+            unit = unit * 2
+        codes = np.rint(bias / unit).astype(np.int32)
+        return self._dequantized(f"{reader.output.name}.bias", codes, QuantParams(tuple(map(float, unit)), 0, 0))
+
+    def _params(self, value: Value, reader: Node) -> QuantParams:
+        """Of the activation as the reader gets it."""
+        stored = self.plan.activations[value.name]
+        wanted = self._precision(reader)
+        return (
+            stored.quant
+            if wanted is stored.dtype
+            else activation_params(stored.low, stored.high, wanted, self.plan.scheme)
+        )
+
+    def _precision(self, node: Node | None) -> DType:
+        return self.plan.precision.get(node.outputs[0].name, DType.FLOAT32) if node is not None else DType.FLOAT32
+
+    def _convert(self, value: Value, dtype: DType, source: str) -> str:
+        """Quantizes `source`, which holds the reals of `value`, and dequantizes it for readers."""
+        stored = self.plan.activations[value.name]
+        main = dtype is stored.dtype
+        quant = stored.quant if main else activation_params(stored.low, stored.high, dtype, self.plan.scheme)
+        name = value.name if main else f"{value.name}_{dtype.value}"
+        params = self._stored_params(name, quant, dtype)
+        codes = self.add("QuantizeLinear", [source, *params], self.fresh(f"{name}_quantized"))
+        real = self.add("DequantizeLinear", [codes, *params], self.fresh(f"{name}_dequantized"))
+        self._stored_as[value.name, dtype] = real
+        return real
+
+    def _dequantized(self, name: str, codes: Array, quant: QuantParams) -> str:
+        tensor = self.store(f"{name}_quantized", codes)
+        params = self._stored_params(name, quant, DType.of(codes))
+        axis = {} if quant.axis is None else {"axis": quant.axis}
+        return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), **axis)
+
+    def _stored_params(self, name: str, quant: QuantParams, dtype: DType) -> list[str]:
+        scale = np.asarray(quant.scale if quant.axis is not None else quant.scale[0], np.float32)
+        zero = np.full(scale.shape, quant.zero_point, dtype.numpy)
+        return [self.store(f"{name}_scale", scale), self.store(f"{name}_zero_point", zero)]
