@@ -31,7 +31,7 @@ def choose_ranges(
     progress: Callable[[int, int], None],
 ) -> dict[str, Choice]:
     """By tensor, equal within each group."""
-    found = {}
+    found: dict[str, Choice] = {}
     for group in groups:
         tensors = [profile.tensors[name] for name in group]
         choice = Choice("minmax", min(t.low for t in tensors), max(t.high for t in tensors))
