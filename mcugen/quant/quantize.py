@@ -78,7 +78,8 @@ class Quantizer:
         if unknown:
             remedy = "the names are those of the layers' outputs: see `mcugen report`"
             raise UsageError("a layer's precision must name a layer of the model", f"'{unknown[0]}'", remedy)
-        placement = place(graph, self.scheme, wanted)
+        spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
+        placement = place(graph, self.scheme, wanted, spans)
         plan = Plan(self.scheme, precision=placement.precision)
         for name, choice in self._ranges(placement).items():
             dtype = placement.dtypes[name]
