@@ -1,24 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain rounding of weights."""
+"""The weights of a layer as integers."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from mcugen.hir.graph import Node
+from mcugen.hir.types import Array
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import Scheme, weight_scales
 
 
 def plain_codes(node: Node, scheme: Scheme) -> Codes:
     """Weights rounded to nearest."""
+    weights, axis = layer_weights(node)
+    scales = weight_scales(weights, axis, scheme)
+    codes = np.clip(np.rint(weights / along(scales, axis, weights.ndim)), -127, 127).astype(np.int8)
+    return Codes(codes, scales, axis, layer_bias(node))
+
+
+def layer_weights(node: Node) -> tuple[Array, int]:
+    """The real weights, and the axis of output channels."""
     ((index, axis),) = node.op.weight_axes.items()
     data = node.input(index).data
     assert data is not None
-    scales = weight_scales(data, axis, scheme)
-    shape = [1] * data.ndim
-    shape[axis] = -1
-    codes = np.clip(np.rint(data / scales.reshape(shape)), -127, 127).astype(np.int8)
+    return data, axis
+
+
+def layer_bias(node: Node) -> Array | None:
+    """The real bias, where there is one."""
     at = node.op.bias_input
     bias = node.inputs[at] if at is not None and len(node.inputs) > at else None
-    return Codes(codes, scales, axis, None if bias is None else bias.data)
+    return None if bias is None else bias.data
+
+
+def along(scales: Array, axis: int, rank: int) -> Array:
+    """One number for each index of `axis` (or a single one), to broadcast against a tensor of that rank."""
+    return scales.reshape([-1 if a == axis else 1 for a in range(rank)])
