@@ -120,48 +120,48 @@ def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:
     low, high = dtype.limits
     wanted = np.nan_to_num(wanted, nan=low)
     span = _BEYOND * (high - low) / 2
-    reached = np.clip(wanted, -span, span)
     exact = np.clip(wanted, low, high)
-    best, least = None, _WORST[dtype]
-    for bits in range(16 - _FEWEST, 15 - _MOST, -1):
-        for nodes in _nodes(reached, 1 << bits):
-            error = np.abs(np.clip(np.interp(CODES, CODES[:: 1 << bits], nodes), exact.min(), exact.max()) - exact).max()
-            if error <= least:
-                best, least = (bits, nodes), error
-            if error <= _GOAL[dtype]:
-                return _table(bits, nodes, exact, dtype)
+    best: tuple[int, Array] | None = None
+    least = _WORST[dtype]
+    for bits, nodes in _candidates(np.clip(wanted, -span, span)):
+        reached = np.clip(np.interp(CODES, CODES[:: 1 << bits], nodes), exact.min(), exact.max())
+        error = float(np.abs(reached - exact).max())
+        if error <= least:
+            best, least = (bits, nodes), error
+        if error <= _GOAL[dtype]:
+            break
     return None if best is None else _table(*best, exact, dtype)
 
 
-def _nodes(y: Array, step: int) -> Iterator[Array]:
-    """Values at the segments' ends, in several ways: moved by half of how much the function bends, and not."""
-    plain = _extended(y, step)
-    bend = y[step // 2 :: step] - (y[:-1:step] + y[step::step]) / 2
-    yield plain + (np.append(bend[0], bend) + np.append(bend, bend[-1])) / 4
-    yield plain
-    yield y[::step]
+def _candidates(y: Array) -> Iterator[tuple[int, Array]]:
+    """Segments of 2^bits codes, and values at their ends: moved by half of how much the function bends, or not."""
+    for bits in range(16 - _FEWEST, 15 - _MOST, -1):
+        step = 1 << bits
+        ends = y[::step]
+        straight = ends.copy()
+        _extend(y, straight, step)
+        _extend(y[::-1], straight[::-1], step)
+        bend = y[step // 2 :: step] - (ends[:-1] + ends[1:]) / 2
+        yield bits, straight + (np.append(bend[0], bend) + np.append(bend, bend[-1])) / 4
+        yield bits, straight
+        yield bits, ends
 
 
-def _extended(y: Array, step: int) -> Array:
-    """Values at the segments' ends; where y reaches its extreme within a segment, what lies before goes straight on.
-
-    The clamp cuts it off just where y does.
-    """
-    nodes = y[::step].copy()
-    for values, out in ((y, nodes), (y[::-1], nodes[::-1])):
-        inside = (values > values.min()) & (values < values.max())
-        for end in np.flatnonzero(inside[:-1:step] & ~inside[step::step]) + 1:
-            last = (end - 1) * step + int(np.argmin(inside[(end - 1) * step : end * step + 1])) - 1
-            before = max(last - step, 0)
-            if last > before:
-                out[end] = values[last] + (values[last] - values[before]) / (last - before) * (end * step - last)
-    return nodes
+def _extend(y: Array, ends: Array, step: int) -> None:
+    """Where y reaches its extreme within a segment, what lies before goes straight on: the clamp cuts it off there."""
+    inside = (y > y.min()) & (y < y.max())
+    for end in np.flatnonzero(inside[:-1:step] & ~inside[step::step]) + 1:
+        start = int(end - 1) * step
+        last = start + int(np.argmin(inside[start:])) - 1
+        before = max(last - step, 0)
+        if last > before:
+            ends[end] = y[last] + (y[last] - y[before]) / (last - before) * (end * step - last)
 
 
 def _table(bits: int, nodes: Array, exact: Array, dtype: DType) -> tuple[Segments, Array]:
     """Entries with as many fractional bits as fit their type and, times 2^bits, an int32."""
     magnitude = math.log2(max(float(np.abs(nodes).max()), 1.0))
-    stored = np.dtype(np.int16 if dtype is DType.INT8 else np.int32)
-    fraction = math.floor(min(30 - bits, math.log2(np.iinfo(stored).max)) - magnitude)
+    stored, room = (np.int16, math.log2(2**15 - 1)) if dtype is DType.INT8 else (np.int32, 30 - bits)
+    fraction = math.floor(room - magnitude)
     entries = np.rint(nodes * 2.0**fraction).astype(stored)
     return Segments(bits, bits + fraction, round(float(exact.min())), round(float(exact.max()))), entries

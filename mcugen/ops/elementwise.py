@@ -127,8 +127,8 @@ class Linear(Elementwise):
     """y = clamp(slope · x + constant) for integers x: what is straight of one int16 tensor. `of` names the function."""
 
     mnemonic: ClassVar[str] = "linear"
-    of: str = ""
-    line: Line = Line(0, 0, 32, 0, 0)
+    of: str
+    line: Line
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The line."""
@@ -145,8 +145,8 @@ class Interpolate(Elementwise):
 
     mnemonic: ClassVar[str] = "interpolate"
     tables: ClassVar[frozenset[int]] = frozenset({1})
-    of: str = ""
-    segments: Segments = Segments(0, 1, 0, 0)
+    of: str
+    segments: Segments
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The segments."""

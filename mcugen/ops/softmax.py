@@ -76,6 +76,7 @@ class FixedSoftmax:
     numerator: int
     shift: int
     zero_point: int
+    dtype: DType
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedSoftmax | None:
@@ -92,7 +93,7 @@ class FixedSoftmax:
         shift = exp.bits + fraction
         if not 32 <= shift <= 54:
             return None
-        return FixedSoftmax(exp, numerator, shift, y.q.zero_point)
+        return FixedSoftmax(exp, numerator, shift, y.q.zero_point, y.dtype)
 
     @property
     def offset(self) -> int:
@@ -100,10 +101,10 @@ class FixedSoftmax:
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int) -> Array:
-        """The specification, as int64 without limits."""
+        """The specification."""
         e = self.exp(x, axis)
         ratio = (self.numerator << self.exp.bits) // e.sum(axis, keepdims=True)
-        q: Array = (e * ratio + self.offset) >> self.shift
+        q: Array = np.clip((e * ratio + self.offset) >> self.shift, *self.dtype.limits).astype(self.dtype.numpy)
         return q
 
 
@@ -131,7 +132,7 @@ class Softmax(Operator):
         if sig.output.quant is not None:
             fixed = FixedSoftmax.of(sig, self.axis)
             assert fixed is not None
-            return (np.clip(fixed(x, self.axis), *sig.output.dtype.limits).astype(sig.output.dtype.numpy),)
+            return (fixed(x, self.axis),)
         centered = x - x.max(self.axis, keepdims=True)
         e = np.exp(centered)
         total = e.sum(self.axis, keepdims=True)
