@@ -11,9 +11,9 @@ import onnx
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import interpret
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.importer import import_model
-from mcugen.ops.fixedpoint import broadcast_scale, dequantize
+from mcugen.ops.fixedpoint import dequantize
 from mcugen.pipeline import convert_integers
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.plan import Codes, Plan, Stored
@@ -22,6 +22,7 @@ from mcugen.quant.quantize import Quantization
 from mcugen.report.accuracy import run_onnxruntime
 from mcugen.report.layers import DIVERGED_DB, LayerComparison, LayerError, compared
 from mcugen.report.metrics import cosine, max_abs_error, sqnr_db
+from mcugen.report.samples import as_stored, graph_endpoints
 
 Sample = Mapping[str, Array]
 
@@ -49,9 +50,7 @@ def compare_layers(
         if progress:
             progress(done)
     sources = _sources(quantized.model.graph, {name for name, pair in pairs.items() if pair.found})
-    rows = [
-        _row(quantized, value, node, pairs[value.name], sources[value]) for value, node in _layers(quantized.model)
-    ]
+    rows = [_row(quantized, value, node, pairs[value.name], sources[value]) for value, node in _layers(quantized.model)]
     return compared(rows, len(samples), threshold_db)
 
 
@@ -70,7 +69,7 @@ def integer_tensors(graph: Graph, sample: Sample) -> dict[str, Array]:
         present = [v for v in node.inputs if v is not None]
         found.update((v.name, _real(v, a)) for v, a in zip(present, arrays, strict=True) if not v.is_constant)
 
-    outputs = interpret(graph, sample, keep)
+    outputs = interpret(graph, as_stored(sample, graph_endpoints(graph)), keep)
     results = {v.name: _real(v, outputs[n]) for n, v in zip(graph.output_names, graph.outputs, strict=True)}
     return found | results
 
@@ -88,10 +87,8 @@ def all_tensors(model: FloatModel) -> onnx.ModelProto:
 
 def weights_sqnr_db(weights: Array, codes: Codes) -> float:
     """Of a layer's weights in integers."""
-    shape = [1] * weights.ndim
-    shape[codes.axis] = -1
-    real = codes.weights * np.asarray(codes.scales, np.float64).reshape(shape)
-    return sqnr_db(real.reshape(-1), weights.reshape(-1).astype(np.float64))
+    quant = QuantParams(tuple(map(float, codes.scales)), 0, codes.axis if len(codes.scales) > 1 else None)
+    return sqnr_db(dequantize(codes.weights, quant).reshape(-1), weights.reshape(-1).astype(np.float64))
 
 
 @dataclass
@@ -104,6 +101,11 @@ class _Pair:
     def add(self, found: Array, wanted: Array) -> None:
         self.found.append(found.reshape(-1).astype(np.float64))
         self.wanted.append(wanted.reshape(-1).astype(np.float64))
+
+    def joined(self) -> tuple[Array, Array]:
+        """All elements of both."""
+        none = [np.zeros(0)]
+        return np.concatenate(self.found or none), np.concatenate(self.wanted or none)
 
 
 def _real(value: Value, array: Array) -> Array:
@@ -123,16 +125,16 @@ def _sources(graph: Graph, known: set[str]) -> dict[Value, list[str]]:
     for node in graph.nodes:
         inputs = [v for v in node.inputs if v is not None and v in sources]
         found = [[v.name] if v.name in known else sources[v] for v in inputs]
-        sources |= dict.fromkeys(node.outputs, list(dict.fromkeys(name for names in found for name in names)))
+        made_from = list(dict.fromkeys(name for names in found for name in names))
+        sources |= dict.fromkeys(node.outputs, made_from)
     return sources
 
 
 def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, sources: list[str]) -> LayerError:
     plan, key = quantized.plan, node.outputs[0].name if node else value.name
     stored = plan.activations.get(value.name)
-    found, wanted = (np.concatenate(arrays) if arrays else None for arrays in (pair.found, pair.wanted))
-    limits = (None, None) if stored is None else reach(stored)
-    both = found is not None and wanted is not None
+    low, high = reach(stored) if stored else (None, None)
+    found, wanted = pair.joined()
     return LayerError(
         name=value.name,
         origin=list(node.origin) if node else [],
@@ -140,13 +142,13 @@ def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, 
         precision=_precision(plan, node, stored).value,
         reason=quantized.placement.reasons.get(key, ""),
         method=stored.method if stored else "",
-        low=limits[0],
-        high=limits[1],
-        clipped=clipped_share(wanted, stored) if wanted is not None and stored else None,
+        low=low,
+        high=high,
+        clipped=clipped_share(wanted, stored) if stored and pair.found else None,
         weights_sqnr_db=_weights(plan, node),
-        sqnr_db=_finite(sqnr_db(found, wanted)) if both else None,
-        cosine=cosine(found, wanted) if both else None,
-        max_abs_error=max_abs_error(found, wanted) if both else None,
+        sqnr_db=_finite(sqnr_db(found, wanted)) if pair.found else None,
+        cosine=cosine(found, wanted) if pair.found else None,
+        max_abs_error=max_abs_error(found, wanted) if pair.found else None,
         sources=sources,
     )
 
@@ -182,7 +184,3 @@ def _weights(plan: Plan, node: Node | None) -> float | None:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-__all__ = ["DEFAULT_SAMPLES", "compare_layers", "integer_graph", "integer_tensors"]
-_ = broadcast_scale

@@ -44,12 +44,16 @@ class LayerError:
 
 @dataclass(frozen=True)
 class LayerComparison:
-    """All layers in the network's order, over so many samples; `first_diverging` by `rule`."""
+    """All layers in the network's order, over so many samples.
+
+    `first_diverging` is the first layer whose SQNR is below `threshold_db`, if there is one; `steepest_fall` the one
+    whose SQNR is furthest below that of the worst tensor that it is made from.
+    """
 
     samples: int
     threshold_db: float
     first_diverging: str | None
-    rule: str
+    steepest_fall: str | None
     layers: list[LayerError]
 
     @property
@@ -64,16 +68,13 @@ class LayerComparison:
 
 
 def compared(layers: Sequence[LayerError], samples: int, threshold_db: float = DIVERGED_DB) -> LayerComparison:
-    """Names the first layer whose SQNR is below the threshold, or else the one that loses most of its sources'."""
-    below = next((layer for layer in layers if layer.quality < threshold_db), None)
-    if below is not None:
-        rule = f"the first layer with an SQNR below {threshold_db:g} dB"
-        return LayerComparison(samples, threshold_db, below.name, rule, list(layers))
+    """Finds out where the error comes from."""
+    diverged = next((layer.name for layer in layers if layer.quality < threshold_db), None)
     quality = {layer.name: layer.quality for layer in layers}
-    losses = {layer.name: _loss(layer, quality) for layer in layers if layer.sqnr_db is not None}
+    losses = {layer.name: _loss(layer, quality) for layer in layers}
     steepest = max(losses, key=lambda name: losses[name], default=None)
-    rule = f"no SQNR is below {threshold_db:g} dB: the layer that falls furthest below its inputs"
-    return LayerComparison(samples, threshold_db, steepest, rule, list(layers))
+    falls = steepest if steepest is not None and losses[steepest] > 0 else None
+    return LayerComparison(samples, threshold_db, diverged, falls, list(layers))
 
 
 def _loss(layer: LayerError, quality: Mapping[str, float]) -> float:

@@ -69,6 +69,11 @@ def find_metric(name: str) -> Metric:
     return METRICS[name]
 
 
+def described(name: str) -> Metric:
+    """How to show a metric's numbers: of one of METRICS, or of a user's."""
+    return METRICS.get(name) or own_metric(name, lambda _outputs, _labels: math.nan)
+
+
 def own_metric(name: str, function: Callable[[dict[str, Array], Array | None], float]) -> Metric:
     """A user's: it takes all outputs by name (leading axis: samples) and the labels; higher is better.
 
