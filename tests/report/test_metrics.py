@@ -18,11 +18,15 @@ from mcugen.report.metrics import METRICS, Judged, find_metric
 RANDOM = np.random.default_rng(3)
 
 
-def judged(outputs: Array, reference: Array | None = None, labels: Array | None = None, inputs: Array | None = None):
-    rows = [[{name: row[None]} for row in array] for name, array in (("y", outputs), ("y", outputs), ("x", outputs))]
-    rows[1] = [{"y": row[None]} for row in (outputs if reference is None else reference)]
-    rows[2] = [{"x": row[None]} for row in ([] if inputs is None else inputs)]
-    return Judged(rows[0], rows[1], rows[2], labels)
+def rows(name: str, array: Array | None) -> list[dict[str, Array]]:
+    return [] if array is None else [{name: row[None]} for row in array]
+
+
+def judged(
+    outputs: Array, reference: Array | None = None, labels: Array | None = None, inputs: Array | None = None
+) -> Judged:
+    """A row a sample; the reference is the outputs themselves unless given."""
+    return Judged(rows("y", outputs), rows("y", outputs if reference is None else reference), rows("x", inputs), labels)
 
 
 def probabilities(count: int, classes: int) -> Array:
@@ -89,7 +93,7 @@ def test_auc_of_one_kind_is_refused():
 
 def test_errors_against_the_reference():
     reference = np.array([[3.0, 0.0], [0.0, 4.0]])
-    found = judged(reference + [[0.5, 0.0], [0.0, -0.5]], reference)
+    found = judged(np.array([[3.5, 0.0], [0.0, 3.5]]), reference)
     wanted = {
         "mse": 0.125,
         "mae": 0.25,
