@@ -20,6 +20,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
+from mcugen.quant.quantize import Quantization
 from mcugen.report.accuracy import run_onnxruntime
 from mcugen.report.figures import Report
 from mcugen.simulate import Execution, simulate
@@ -39,6 +40,8 @@ class CompiledModel:
     bundle: Bundle
     report: Report
     options: CompileOptions
+    quantization: Quantization | None = None
+    """How the model was quantized, where mcugen did it."""
 
     def write(self, folder: str | Path) -> Path:
         """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""

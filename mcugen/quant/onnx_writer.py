@@ -91,10 +91,10 @@ class OnnxWriter:
         self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         return name
 
-    def add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: object) -> str:
+    def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
         """Appends a node with one output and returns the output's name."""
         self._names.add(output)
-        self.nodes.append(helper.make_node(op_type, inputs, [output], f"{output}/{op_type}", **attributes))
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
         return output
 
     # ------------------------------------------------------------------------------------------------- details
@@ -115,18 +115,20 @@ class OnnxWriter:
         inputs = [self._operand(node, i) for i in range(len(node.inputs))]
         inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
         clamp = getattr(node.op, "clamp", None)
+        first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
         if clamp is None:
-            self.add(op_type, inputs, name, **attributes)
+            self.add(op_type, inputs, name, first, **attributes)
             return True
-        real = self.add(op_type, inputs, self.fresh(f"{name}_preactivation"), **attributes)
+        real = self.add(op_type, inputs, self.fresh(f"{name}_preactivation"), first, **attributes)
+        last = last if last != first else ""
         if clamp == (0.0, math.inf):
-            self.add("Relu", [real], name)
+            self.add("Relu", [real], name, last)
         else:
             limits = [
                 "" if math.isinf(c) else self.store(f"{name}.{side}", np.asarray(c, np.float32))
                 for side, c in zip(("low", "high"), clamp, strict=True)
             ]
-            self.add("Clip", [real, *limits], name)
+            self.add("Clip", [real, *limits], name, last)
         return True
 
     def _operand(self, node: Node, index: int) -> str:

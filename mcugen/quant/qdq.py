@@ -106,8 +106,8 @@ class _QdqWriter(OnnxWriter):
     def _dequantized(self, name: str, codes: Array, quant: QuantParams) -> str:
         tensor = self.store(f"{name}_quantized", codes)
         params = self._stored_params(name, quant, DType.of(codes))
-        axis = {} if quant.axis is None else {"axis": quant.axis}
-        return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), **axis)
+        axis: dict[str, object] = {} if quant.axis is None else {"axis": quant.axis}
+        return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), "", **axis)
 
     def _stored_params(self, name: str, quant: QuantParams, dtype: DType) -> list[str]:
         scale = np.asarray(quant.scale if quant.axis is not None else quant.scale[0], np.float32)
