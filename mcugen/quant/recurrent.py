@@ -29,8 +29,9 @@ Ranges = Mapping[str, tuple[float, float]]
 WIDE = frozenset({"projection", "recurrence", "gates", "cell", "difference"})
 """Roles that are int16 in every scheme."""
 
-SIGMOID, TANH = "sigmoid", "tanh"
-FIXED_RANGES: Ranges = {SIGMOID: (0.0, 1.0), TANH: (-1.0, 1.0)}
+
+BOUNDED: Ranges = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
+"""Whatever the input."""
 
 STANDARD = {Rnn: ("Tanh",), Lstm: ("Sigmoid", "Tanh", "Tanh"), Gru: ("Sigmoid", "Tanh")}
 """The activations that have a quantized form."""
@@ -215,7 +216,7 @@ def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     """How the tensors of a step are stored, by role; "fed" is a hidden state as R reads it."""
     wide = WIDE | ({"hidden"} if isinstance(op, Gru) else set())
     found: dict[str, Stored] = {}
-    for role, (low, high) in {**ranges, "fed": ranges["hidden"], **FIXED_RANGES}.items():
+    for role, (low, high) in {**ranges, "fed": ranges["hidden"], **BOUNDED}.items():
         dtype = DType.INT16 if role in wide else scheme.activations
         found[role] = Stored(dtype, activation_params(low, high, dtype, scheme), low=low, high=high)
     return found
