@@ -106,6 +106,9 @@ def quantizing(
     symmetric: Annotated[bool, typer.Option("--symmetric", help="activations with zero point 0")] = False,
     power_of_two: Annotated[bool, typer.Option("--power-of-two", help="scales that are powers of two")] = False,
     per_tensor: Annotated[bool, typer.Option("--per-tensor", help="one scale for all weights of a layer")] = False,
+    integer_io: Annotated[
+        bool, typer.Option("--integer-io", help="inputs and outputs are the integers, not reals")
+    ] = False,
     without: Annotated[
         list[str] | None,
         typer.Option(help=f"leaves out a technique: {', '.join(TECHNIQUES)}", show_default=False),
@@ -126,7 +129,9 @@ def quantizing(
         remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json"
         raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
     used = {field: name not in (without or ()) for name, field in TECHNIQUES.items()}
-    scheme = Scheme(PRECISIONS[precision], method, symmetric, power_of_two, not per_tensor, **used)
+    scheme = Scheme(
+        PRECISIONS[precision], method, symmetric, power_of_two, not per_tensor, integer_io=integer_io, **used
+    )
     return Quantizing(precision, calibration, profile, preprocess, scheme, _layers(layer or []))
 
 

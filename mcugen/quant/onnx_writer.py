@@ -38,15 +38,17 @@ class OnnxWriter:
         for node in self.graph.nodes:
             self._write_node(node)
         renamed: dict[str, str] = {}
+        declared = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
-            tensor = self._read_output(value)
+            tensor, dtype = self._output(value)
+            declared.append(tensor_info(name, dtype, value.type.shape))
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
                 self.add("Identity", [tensor], name)
             elif tensor != name:
                 renamed |= {tensor: name, name: self.fresh(f"{name}_real")}
         for node in self.nodes:
             rename(node, renamed)
-        return self._model()
+        return self._model(declared)
 
     # ------------------------------------------------------------------------------------ what writers refine
 
@@ -65,6 +67,14 @@ class OnnxWriter:
     def replacement(self, node: Node) -> bool:
         """Whether the writer has written this node in a way of its own."""
         return False
+
+    def input_dtype(self, value: Value) -> DType:
+        """The element type of an input of the model."""
+        return value.type.dtype
+
+    def output(self, value: Value) -> tuple[str, DType]:
+        """The tensor that the caller of the model gets, and its element type."""
+        return self.read(value, None), value.type.dtype
 
     # ---------------------------------------------------------------------------------------------- primitives
 
@@ -183,19 +193,14 @@ class OnnxWriter:
             copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
         )
 
-    def _read_output(self, value: Value) -> str:
+    def _output(self, value: Value) -> tuple[str, DType]:
         if value.data is not None:
-            return self.store(value.name, value.data)
-        if value.name not in self.written:
-            raise KeyError(value.name)
-        return self.read(value, None)
+            return self.store(value.name, value.data), value.type.dtype
+        assert value.name in self.written, value.name  # the source has all outputs
+        return self.output(value)
 
-    def _model(self) -> onnx.ModelProto:
-        inputs = [tensor_info(v.name, v.type.dtype, v.type.shape) for v in self.graph.inputs]
-        outputs = [
-            tensor_info(name, v.type.dtype, v.type.shape)
-            for name, v in zip(self.graph.output_names, self.graph.outputs, strict=True)
-        ]
+    def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
+        inputs = [tensor_info(v.name, self.input_dtype(v), v.type.shape) for v in self.graph.inputs]
         live = _live(self.nodes, self.graph.output_names)
         used = {name for node in live for name in reads(node)}
         stored = [tensor for name, tensor in self.initializers.items() if name in used]

@@ -29,10 +29,31 @@ class _QdqWriter(OnnxWriter):
         self.plan = plan
         self._stored_as: dict[tuple[str, DType], str] = {}
         """What reads as real the tensor that is stored in that type."""
+        self._codes: dict[str, str] = {}
+        """The codes behind a tensor that was dequantized."""
+
+    def input_dtype(self, value: Value) -> DType:
+        """That of the codes, if the caller passes codes."""
+        return self.plan.activations[value.name].dtype if self._is_coded_input(value) else value.type.dtype
+
+    def output(self, value: Value) -> tuple[str, DType]:
+        """The codes, if the caller wants codes and the tensor has some."""
+        tensor, dtype = super().output(value)
+        if not self.plan.scheme.integer_io or tensor not in self._codes:
+            return tensor, dtype
+        return self._codes[tensor], self.plan.activations[value.name].dtype
+
+    def _is_coded_input(self, value: Value) -> bool:
+        return self.plan.scheme.integer_io and value.producer is None and value.name in self.plan.activations
 
     def made(self, value: Value) -> None:
         """Stores the result of an integer layer."""
         producer = value.producer
+        if self._is_coded_input(value):
+            stored = self.plan.activations[value.name]
+            params = self._stored_params(value.name, stored.quant, stored.dtype)
+            real = self.add("DequantizeLinear", [value.name, *params], self.fresh(f"{value.name}_dequantized"))
+            self._stored_as[value.name, stored.dtype] = real
         if (
             producer is not None
             and self._precision(producer) is not DType.FLOAT32
@@ -101,6 +122,7 @@ class _QdqWriter(OnnxWriter):
         codes = self.add("QuantizeLinear", [source, *params], self.fresh(f"{name}_quantized"))
         real = self.add("DequantizeLinear", [codes, *params], self.fresh(f"{name}_dequantized"))
         self._stored_as[value.name, dtype] = real
+        self._codes[real] = codes
         return real
 
     def _dequantized(self, name: str, codes: Array, quant: QuantParams) -> str:

@@ -29,7 +29,8 @@ class Scheme:
 
     `activations` is int8 or int16 (with int8 weights: "int16x8"). `method` forces one of METHODS; empty: the one
     of least measured error, tensor by tensor. `symmetric` activations have zero point 0, as all of int16 have.
-    Scales may be powers of two. `per_channel` weights have one scale an output channel.
+    Scales may be powers of two. `per_channel` weights have one scale an output channel. With `integer_io` the caller
+    passes and gets codes, not reals.
     """
 
     activations: DType = DType.INT8
@@ -40,6 +41,7 @@ class Scheme:
     equalize: bool = True
     correct_bias: bool = True
     optimize_rounding: bool = True
+    integer_io: bool = False
 
 
 def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> QuantParams:
