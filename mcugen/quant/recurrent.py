@@ -2,9 +2,9 @@
 """Recurrent layers in integers, as standard ONNX: the input's products for all steps at once, then a Scan.
 
 Every tensor of a step is quantized, states included, which the Scan carries as codes: nothing in the loop is real.
-W and R are int8, with a scale for each row. What a step adds up (pre-activations, cell, and the difference from
-which GRU's state is made) is int16 in every scheme: in int8, a state would be rounded anew in each step, and changes of
-less than half a code were lost for good.
+W and R are int8, with a scale for each row. In every scheme, only what they are multiplied with may be int8, all
+else is int16: in int8, a state would be rounded anew in each step and lose changes of less than half a code for good,
+and a gate of 255/256, the nearest to 1, would forget within some hundred steps what it should keep.
 """
 
 from __future__ import annotations
@@ -25,10 +25,6 @@ from mcugen.quant.scheme import Scheme, activation_params, weight_scales
 
 Ranges = Mapping[str, tuple[float, float]]
 """Of the tensors within a layer, by role (`Recurrent.internals`)."""
-
-WIDE = frozenset({"projection", "recurrence", "gates", "cell", "difference"})
-"""Roles that are int16 in every scheme."""
-
 
 BOUNDED: Ranges = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 """Whatever the input."""
@@ -214,12 +210,17 @@ def has_integer_form(node: Node) -> bool:
 
 def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     """How the tensors of a step are stored, by role; "fed" is a hidden state as R reads it."""
-    wide = WIDE | ({"hidden"} if isinstance(op, Gru) else set())
+    narrow = {"fed", *([] if isinstance(op, Gru) else ["hidden"]), *(["reset"] if _resets_first(op) else [])}
     found: dict[str, Stored] = {}
     for role, (low, high) in {**ranges, "fed": ranges["hidden"], **BOUNDED}.items():
-        dtype = DType.INT16 if role in wide else scheme.activations
+        dtype = scheme.activations if role in narrow else DType.INT16
         found[role] = Stored(dtype, activation_params(low, high, dtype, scheme), low=low, high=high)
     return found
+
+
+def _resets_first(op: Recurrent) -> bool:
+    """Whether R is multiplied with a state that a gate has scaled."""
+    return isinstance(op, Gru) and not op.linear
 
 
 @dataclass(frozen=True)
@@ -303,11 +304,11 @@ class _Layer:
         weights, bias, fed = self.node.input(R).data, self._bias(d), self.scope.stored["fed"].quant
         assert weights is not None
         rows, first = weights[d], (len(weights[d]) - self.sizes.hidden)
-        if not isinstance(self.op, Gru):
-            return (Matrix.of(rows, None, fed, self.scheme),)
-        if not self.op.linear:
+        if _resets_first(self.op):
             return tuple(Matrix.of(part, None, fed, self.scheme) for part in (rows[:first], rows[first:]))
-        late = None if bias is None else np.concatenate([np.zeros(first, bias.dtype), bias[len(rows) :]])
+        if bias is None or len(bias) == len(rows):
+            return (Matrix.of(rows, None, fed, self.scheme),)
+        late = np.concatenate([np.zeros(first, bias.dtype), bias[len(rows) :]])
         return (Matrix.of(rows, late, fed, self.scheme),)
 
 

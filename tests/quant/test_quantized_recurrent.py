@@ -172,10 +172,10 @@ def test_int8_costs_little_more_than_its_inputs(kind: str, direction: str):
     assert found > sqnr(wanted, coarse) - 4
 
 
-def test_a_slow_state_moves_by_less_than_an_int8_code_a_step():
+def test_a_state_may_move_slowly():
     """An update gate near 1: each step changes h by a fraction of a code of int8, which must not be lost."""
-    layer, _ = made(LAYERS["gru"], steps=60, batch=1, depth=4, hidden=8)
-    layer.tensors["B"][:, :8] = 4.0
+    layer, _ = made(LAYERS["gru"], steps=800, batch=1, depth=4, hidden=8)
+    layer.tensors["B"][:, :8] = 7.0
     layer.tensors["X"][:] = layer.tensors["X"][:1]
     net = Net(21)
     layer.add_to(net, 0)
