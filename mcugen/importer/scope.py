@@ -166,7 +166,13 @@ class Scope:
             ) from error
         for name, value in zip(node.output, results, strict=False):
             if name:
+                self._adopt_name(node, name, value)
                 self.env[name] = self._without_elements(name, value)
+
+    def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
+        """What an importer called after the node's first output, bears the name of the output that it is."""
+        if value is not None and not value.is_constant and value.name.startswith(f"{self.place}{node.output[0]}."):
+            self.graph.rename(value, self.place + name)
 
     def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
         """The value of an input; of constant strings their positions, if the operator wants no more."""
