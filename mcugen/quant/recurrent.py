@@ -29,6 +29,9 @@ Ranges = Mapping[str, tuple[float, float]]
 BOUNDED: Ranges = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 """Whatever the input."""
 
+HEADROOM = 2.0
+"""Ranges of int16 tensors over what was seen: new inputs go further, and of 16 bits one is easily spared."""
+
 STANDARD = {Rnn: ("Tanh",), Lstm: ("Sigmoid", "Tanh", "Tanh"), Gru: ("Sigmoid", "Tanh")}
 """The activations that have a quantized form."""
 
@@ -214,6 +217,8 @@ def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     for role, (low, high) in {**ranges, "fed": ranges["hidden"], **BOUNDED}.items():
         dtype = scheme.activations if role in narrow else DType.INT16
+        if dtype is DType.INT16 and role not in ("hidden", "fed", *BOUNDED):
+            low, high = HEADROOM * low, HEADROOM * high
         found[role] = Stored(dtype, activation_params(low, high, dtype, scheme), low=low, high=high)
     return found
 
