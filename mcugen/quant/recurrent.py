@@ -10,7 +10,7 @@ and a gate of 255/256, the nearest to 1, would forget within some hundred steps 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -26,8 +26,11 @@ from mcugen.quant.scheme import Scheme, activation_params, weight_scales
 Ranges = Mapping[str, tuple[float, float]]
 """Of the tensors within a layer, by role (`Recurrent.internals`)."""
 
-BOUNDED: Ranges = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
-"""Whatever the input."""
+UNIT = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
+"""Results of sigmoid and tanh; 1 is the greatest code, a little less."""
+
+SUMMED = frozenset({"projection", "recurrence", "gates", "reset"})
+"""Roles that share one scale where they are int16: the sum of numbers is then that of the codes."""
 
 HEADROOM = 2.0
 """Ranges of int16 tensors over what was seen: new inputs go further, and of 16 bits one is easily spared."""
@@ -212,15 +215,27 @@ def has_integer_form(node: Node) -> bool:
 
 
 def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
-    """How the tensors of a step are stored, by role; "fed" is a hidden state as R reads it."""
+    """How the tensors of a step are stored, by role; "fed" is a hidden state as R reads it.
+
+    Scales of what is int16 in every scheme are powers of two: to scale a product is then to shift it.
+    """
     narrow = {"fed", *([] if isinstance(op, Gru) else ["hidden"]), *(["reset"] if _resets_first(op) else [])}
-    found: dict[str, Stored] = {}
-    for role, (low, high) in {**ranges, "fed": ranges["hidden"], **BOUNDED}.items():
-        dtype = scheme.activations if role in narrow else DType.INT16
-        if dtype is DType.INT16 and role not in ("hidden", "fed", *BOUNDED):
-            low, high = HEADROOM * low, HEADROOM * high
-        found[role] = Stored(dtype, activation_params(low, high, dtype, scheme), low=low, high=high)
+    wide = replace(scheme, activations=DType.INT16, power_of_two=True)
+    summed = [bound for role in SUMMED - narrow for bound in ranges.get(role, ())]
+    found = {"sigmoid": UNIT, "tanh": UNIT}
+    for role, (low, high) in {**ranges, "fed": ranges["hidden"]}.items():
+        if role in narrow:
+            found[role] = _stored(low, high, scheme)
+        else:
+            low, high = (min(summed), max(summed)) if role in SUMMED else (low, high)
+            found[role] = _stored(HEADROOM * low, HEADROOM * high, wide)
+    if scheme.activations is DType.INT16:
+        found["fed"] = found["hidden"]
     return found
+
+
+def _stored(low: float, high: float, scheme: Scheme) -> Stored:
+    return Stored(scheme.activations, activation_params(low, high, scheme.activations, scheme), "", low, high)
 
 
 def _resets_first(op: Recurrent) -> bool:
