@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import Array
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import Scheme, weight_scales
@@ -32,6 +32,22 @@ def layer_bias(node: Node) -> Array | None:
     at = node.op.bias_input
     bias = node.inputs[at] if at is not None and len(node.inputs) > at else None
     return None if bias is None else bias.data
+
+
+def real_weights(codes: Codes) -> Array:
+    """What the codes stand for, as float32."""
+    scales = along(codes.scales, codes.axis, codes.weights.ndim).astype(np.float32)
+    return codes.weights.astype(np.float32) * scales
+
+
+def give_biases(graph: Graph) -> bool:
+    """Layers that ONNX can write with a bias get one (0), so that it can be corrected: in integers it is free."""
+    layers = [n for n in graph.nodes if n.op.bias_input is not None and n.op.onnx_form(n.sig) is not None]
+    bare = [n for n in layers if n.op.weight_axes == {1: 0} and len(n.inputs) == n.op.bias_input == 2]
+    for node in (n for n in bare if n.input(1).is_constant):
+        zeros = graph.constant(f"{node.output.name}.bias", np.zeros(node.input(1).type.shape[0], np.float32))
+        graph.rewrite(node, node.op, [*node.inputs, zeros])
+    return bool(bare)
 
 
 def along(scales: Array, axis: int, rank: int) -> Array:
