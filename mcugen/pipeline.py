@@ -37,7 +37,7 @@ FUSION: tuple[tuple[Pass, str], ...] = (
 )
 """In float. Then quantization takes its ranges (mcugen.quant)."""
 
-PIPELINE: tuple[tuple[Pass, str], ...] = (
+INTEGERS: tuple[tuple[Pass, str], ...] = (
     *FUSION,
     (sink_dequantize, "data may as well move as they are stored"),
     (clean.simplify, "conversions that now meet cancel"),
@@ -47,6 +47,11 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
     (fuse.fold_affine, "and so are its biases"),
     (fuse.fold_clamp, "and its activations"),
+)
+"""What is computed, in the model's own layout."""
+
+PIPELINE: tuple[tuple[Pass, str], ...] = (
+    *INTEGERS,
     (layout.channels_last, "the kernels read pixels; NHWC from here on"),
     (clean.simplify, "neighbouring transpositions cancel"),
     (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
@@ -86,6 +91,11 @@ def optimize(graph: Graph, trace: Trace | None = None) -> None:
 def fuse_float(graph: Graph) -> None:
     """Runs the part of the pipeline in place that comes before quantization."""
     _run(FUSION, graph)
+
+
+def convert_integers(graph: Graph) -> None:
+    """Runs the part of the pipeline in place that says what is computed, to the last bit; the rest moves data."""
+    _run(INTEGERS, graph)
 
 
 def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None = None) -> None:

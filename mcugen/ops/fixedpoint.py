@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -59,6 +59,18 @@ class Requantizer:
         if self.shift == 31 and int(self.multiplier.max()) < 2**30:
             return replace(self, multiplier=self.multiplier * 2, shift=32)
         return self
+
+
+def is_quantized(tensor: TensorType | None) -> bool:
+    """Whether integer kernels take the tensor: int8, or int16 with zero point 0; one scale."""
+    if tensor is None or tensor.quant is None or tensor.quant.axis is not None:
+        return False
+    return tensor.dtype is DType.INT8 or (tensor.dtype is DType.INT16 and tensor.quant.zero_point == 0)
+
+
+def same_codes(x: TensorType, y: TensorType) -> bool:
+    """Whether equal integers of both stand for the same reals."""
+    return (x.quant, x.dtype) == (y.quant, y.dtype)
 
 
 def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
