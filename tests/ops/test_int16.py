@@ -18,6 +18,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.ops.curves import CODES, Line, interpolation
 from mcugen.ops.pointwise import UNARY
+from mcugen.ops.softmax import fixed_log2
 
 Coded = tuple[type, float, int]
 """Element type, scale, zero point."""
@@ -282,6 +283,23 @@ def test_softmax(x: type, y: type):
     layers.check(0.3 if y is np.int16 else 0.01)
 
 
+@pytest.mark.parametrize(("x", "y"), [*MIXES, (np.int8, np.int8)], ids=[*MIX_IDS, "int8"])
+def test_log_softmax(x: type, y: type):
+    layers = Layers()
+    for shape, axis, span in (((40, 10), 1, 9.0), ((5, 300), 1, 4.0), ((2, 7, 5), 1, 20.0), ((2, 4000), 1, 60.0)):
+        layers.add(coded(y, 1.9 * span, 101), op("LogSoftmax", axis=axis), (shape, coded(x, span, 5)))
+    layers.add(coded(y, 0.1), op("LogSoftmax"), ((3, 1), coded(x, 1.0)))
+    layers.check(0.05)
+
+
+def test_binary_logarithm():
+    v = np.concatenate([np.arange(1, 5000), 2 ** np.arange(32), 2 ** np.arange(1, 33) - 1])
+    exact = np.log2(v.astype(np.float64)) * 2**20
+    found = fixed_log2(v)
+    assert np.abs(found - exact).max() <= 1.01
+    assert (found[v == 2**13] == 13 << 20).all()
+
+
 @pytest.mark.parametrize(("x", "y"), MIXES, ids=MIX_IDS)
 def test_resize(x: type, y: type):
     layers = Layers()
@@ -337,7 +355,7 @@ def one_of_each() -> Layers:
         a, b, c = coded(x, 3.3, 7), coded(x, 2.1, -9), coded(y, 2.5, 20)
         for function in ("Add", "Mul", "Max", "PRelu"):
             layers.add(c, op(function), ((4, 30), a), ((4, 30), b))
-        for build in (op("Sigmoid"), op("Relu"), op("Softmax", axis=1)):
+        for build in (op("Sigmoid"), op("Relu"), op("Softmax", axis=1), op("LogSoftmax", axis=1)):
             layers.add(c, build, ((4, 30), a))
         image = ((1, 5, 6, 4), a)
         layers.add(c, op("AveragePool", kernel_shape=[2, 2], pads=[0, 1, 0, 1]), image)
