@@ -2,11 +2,13 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench docs onnx-tests sweep clean setup
+.PHONY: demo test lint bench docs quant-study onnx-tests sweep clean setup
 
-demo: setup  ## compile the digits example, run it in the simulator, report
-	$(BIN)/mcugen compile $(DIGITS)/digits_int8.onnx --board rt1060 -o build/demo
-	$(BIN)/mcugen report $(DIGITS)/digits_int8.onnx --board rt1060 --data $(DIGITS)/eval.npz
+DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
+
+demo: setup  ## quantize and compile the digits example, run it in the simulator, report
+	$(BIN)/mcugen compile $(DEMO) -o build/demo
+	$(BIN)/mcugen report $(DEMO) --data $(DIGITS)/eval.npz
 
 test: lint  ## everything but the long sweeps
 	$(BIN)/pytest -n 2 -m "not slow"
@@ -22,6 +24,9 @@ bench: setup  ## compare with other compilers; options in BENCH
 
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
+
+quant-study: setup  ## accuracy of quantized models, technique by technique; rewrites docs/quantization.md
+	$(BIN)/python -W ignore tools/quant_study.py --write-docs
 
 onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
 	$(BIN)/python -W ignore tools/onnx_tests.py --also rp2040 --also nrf52840 --also corstone300 \

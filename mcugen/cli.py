@@ -8,33 +8,47 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import wraps
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from mcugen.board import load_board
+from mcugen.cli_options import (
+    BoardName,
+    Json,
+    MetricName,
+    Model,
+    PixelScale,
+    Plugin,
+    Quantizing,
+    Quiet,
+    takes_options,
+)
 from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
+from mcugen.evaluate import evaluate, metric_of, sample_endpoints
 from mcugen.hir.printer import print_graph
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
+from mcugen.importer.load import load
 from mcugen.lir.printer import print_program
-from mcugen.options import GOALS, CompileOptions
+from mcugen.lir.program import Endpoint
+from mcugen.options import CompileOptions
 from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
-from mcugen.report.accuracy import compare
-from mcugen.report.figures import Report, measured, require_fit
+from mcugen.quant.profile import read_profile
+from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer
+from mcugen.report.figures import Report, require_fit
+from mcugen.report.layers import DIVERGED_DB
 from mcugen.report.listing import print_board, print_boards, print_model
 from mcugen.report.operators import operator_table
-from mcugen.report.samples import Samples, load_samples, random_samples
+from mcugen.report.samples import Samples, graph_endpoints, load_samples, random_samples
 from mcugen.report.text import print_report
 from mcugen.version import __version__
 
@@ -47,38 +61,6 @@ app = typer.Typer(
 boards_app = typer.Typer(help="Boards that mcugen knows.", invoke_without_command=True)
 app.add_typer(boards_app, name="boards")
 
-T = TypeVar("T")
-
-Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
-BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
-Name = Annotated[str, typer.Option(help="prefix of all C symbols; else the file's name", show_default=False)]
-Dim = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        help="fixes a symbolic dimension: N=1; or gives the sizes that it may have when the code runs: T=1..64",
-        show_default=False,
-    ),
-]
-Bind = Annotated[
-    list[str] | None,
-    typer.Option("--bind", help="fixes an input at compile time: NAME=[1, 2] or NAME=file.npy", show_default=False),
-]
-State = Annotated[
-    list[str] | None,
-    typer.Option("--state", help="keeps OUTPUT for the next call's INPUT: h_out:h_in", show_default=False),
-]
-Plugin = Annotated[
-    list[Path] | None, typer.Option("--plugin", help="Python file with operators of your own", show_default=False)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary")]
-Json = Annotated[
-    str,
-    typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
-]
-Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
-PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
-
 
 class Ir(StrEnum):
     """The intermediate representations."""
@@ -87,39 +69,8 @@ class Ir(StrEnum):
     LIR = "lir"
 
 
-def _options(
-    name: Name = "",
-    dim: Dim = None,
-    bind: Bind = None,
-    state: State = None,
-    optimize: Optimize = GOALS[0],
-    plugin: Plugin = None,
-) -> CompileOptions:
-    """The options that all commands share which compile."""
-    return CompileOptions(
-        name, _dims(dim or []), _bound(bind or []), _states(state or []), tuple(plugin or ()), optimize
-    )
-
-
-def _takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the parameters of `_options` in place of its parameter `options`."""
-    shared = signature(_options, eval_str=True).parameters
-
-    @wraps(command)
-    def call(**given: Any) -> None:
-        command(options=_options(**{key: given.pop(key) for key in shared}), **given)
-
-    parameters: list[Parameter] = []
-    for parameter in signature(command, eval_str=True).parameters.values():
-        parameters += shared.values() if parameter.name == "options" else [parameter]
-    keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters]
-    call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in parameters}
-    return call
-
-
 @app.command("compile")
-@_takes_options
+@takes_options
 def compile_command(
     model: Model,
     *,
@@ -128,6 +79,7 @@ def compile_command(
         Path | None, typer.Option("-o", "--output", help="folder; else one called like the model", show_default=False)
     ] = None,
     options: CompileOptions,
+    quantizing: Quantizing,
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
     quiet: Quiet = False,
@@ -135,7 +87,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = compile_model(model, board, options, trace)
+    compiled = _compiled(model, board, options, quantizing, quiet, trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -150,35 +102,39 @@ def compile_command(
 
 
 @app.command()
-@_takes_options
+@takes_options
 def report(
     model: Model,
     *,
     board: BoardName,
     data: Annotated[Path | None, typer.Option(help="evaluation samples, .npz", show_default=False)] = None,
     options: CompileOptions,
+    quantizing: Quantizing,
     pixel_scale: PixelScale = 1.0,
+    metric: MetricName = "",
+    compare_layers: Annotated[
+        bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
+    ] = False,
+    diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = compile_model(model, board, options)
-    samples = _samples(compiled, data, pixel_scale)
-    count = len(samples.inputs)
-    with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
-        run = compiled.simulate(samples.inputs, per_layer=True, progress=advance)
-    with _progress(quiet, f"{compiled.reference_name}: running", count) as advance:
-        reference = compiled.reference(samples.inputs, advance)
-    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, compiled.reference_name)
-    result = measured(compiled.report, run, accuracy)
+    compiled = _compiled(model, board, options, quantizing, quiet)
+    if compare_layers and compiled.quantization is None:
+        remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
+        raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
+    samples = _samples(sample_endpoints(compiled), data, pixel_scale, quantizing.preprocess)
+    with _steps(quiet) as progress:
+        result = evaluate(compiled, samples, metric_of(metric, samples.labels), diverged, progress)
     _write_json(json_, result)
     if json_ != "-":
-        print_report(result, stdout)
+        print_report(result, stdout, compare_layers)
     require_fit(result, compiled.board)
 
 
 @app.command()
-@_takes_options
+@takes_options
 def run(
     model: Model,
     *,
@@ -188,11 +144,12 @@ def run(
         Path, typer.Option("-o", "--output", help="where to write the outputs, .npz", show_default=False)
     ],
     options: CompileOptions,
+    quantizing: Quantizing,
     pixel_scale: PixelScale = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = compile_model(model, board, options)
+    compiled = _compiled(model, board, options, quantizing, quiet)
     samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
@@ -201,24 +158,44 @@ def run(
 
 
 @app.command()
-@_takes_options
+@takes_options
 def inspect(
     model: Model,
     *,
     board: BoardName = "host",
     options: CompileOptions,
+    quantizing: Quantizing,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
+    quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = compile_model(model, board, options)
+    compiled = _compiled(model, board, options, quantizing, quiet)
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif json_ != "-":
         print_model(compiled.graph, compiled.program, compiled.report, stdout)
+
+
+@app.command()
+@takes_options
+def quantize(
+    model: Model,
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the QDQ model, .onnx", show_default=False)],
+    options: CompileOptions,
+    quantizing: Quantizing,
+    quiet: Quiet = False,
+) -> None:
+    """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
+    if quantizing.precision == "float32":
+        raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES.npz")
+    quantized = _quantized(model, options, quantizing, quiet)
+    data = quantized.proto.SerializeToString(deterministic=True)
+    replace_file(output, lambda file: file.write(data))
 
 
 @boards_app.callback()
@@ -263,60 +240,31 @@ def main() -> None:
         sys.exit(0)
 
 
-def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
-    """Sizes of symbolic dimensions, or ranges of sizes."""
-    dims: list[tuple[str, int | tuple[int, int]]] = []
-    for text in texts:
-        key, _, size = text.rpartition("=")
-        ends = size.split("..")
-        if not key or len(ends) > 2 or not all(end.isascii() and end.isdecimal() and int(end) for end in ends):
-            examples = "e.g. --dim batch=1, or --dim T=1..64"
-            raise UsageError("--dim must read NAME=SIZE or NAME=LOW..HIGH with positive sizes", f"'{text}'", examples)
-        dims.append((key, int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))))
-    return _named_once("--dim", dims)
+def _compiled(
+    model: Path, board: str, options: CompileOptions, quantizing: Quantizing, quiet: bool, trace: Trace | None = None
+) -> CompiledModel:
+    """Compiles a model as it is, or quantizes it first."""
+    if quantizing.precision == "float32":
+        return compile_model(model, board, options, trace)
+    return compile_model(_quantized(model, options, quantizing, quiet), board, options, trace)
 
 
-def _bound(texts: list[str]) -> dict[str, Array]:
-    """Values of inputs: numbers as JSON, or .npy files."""
-    values = []
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            array = np.load(value, allow_pickle=False) if value.endswith(".npy") else np.asarray(json.loads(value))
-        except (OSError, ValueError) as error:
-            reason = f"'{text}': {str(error)[:80]}"
-            raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
-        if not name or array.dtype.kind not in "fiub":
-            raise UsageError("--bind must read NAME=VALUE with numbers", f"'{text}'", 'e.g. --bind "axes=[1, 2]"')
-        values.append((name, array))
-    return _named_once("--bind", values)
+def _quantized(model: Path, options: CompileOptions, quantizing: Quantizing, quiet: bool) -> Quantization:
+    """By the samples or the profile of the command line."""
+    source = load(model)
+    fused = float_model(source, options, quantizing.scheme, DType.INT16 in quantizing.layers.values())
+    samples: Sequence[dict[str, Array]] = ()
+    if quantizing.calibration is not None:
+        samples = load_samples(
+            quantizing.calibration, graph_endpoints(fused.graph), preprocess=quantizing.preprocess
+        ).inputs
+    profile = read_profile(quantizing.profile, source.sha256) if quantizing.profile else None
+    with _steps(quiet) as progress:
+        return quantizer(source, fused, quantizing.scheme, samples, profile, progress).quantize(quantizing.layers)
 
 
-def _states(texts: list[str]) -> dict[str, str]:
-    """Inputs by the outputs that they keep."""
-    pairs = []
-    for text in texts:
-        output, _, kept = text.rpartition(":")
-        if not output or not kept:
-            raise UsageError("--state must read OUTPUT:INPUT", f"'{text}'", "e.g. --state h_out:h_in")
-        pairs.append((output, kept))
-    return _named_once("--state", pairs)
-
-
-def _named_once(option: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
-    """UsageError where an option is given twice for one name."""
-    named = dict(pairs)
-    if len(named) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"{option} must be given once for each name", f"'{twice}' twice", "leave one out")
-    return named
-
-
-def _samples(compiled: CompiledModel, data: Path | None, pixel_scale: float) -> Samples:
-    if data is None:
-        return random_samples(compiled.program.inputs)
-    return load_samples(data, compiled.program.inputs, pixel_scale)
+def _samples(endpoints: Sequence[Endpoint], data: Path | None, pixel_scale: float, preprocess: str) -> Samples:
+    return random_samples(endpoints) if data is None else load_samples(data, endpoints, pixel_scale, preprocess)
 
 
 def _write_json(target: str, result: Report) -> None:
@@ -334,11 +282,31 @@ def _print_trace(trace: Trace, time_passes: bool) -> None:
 
 
 @contextmanager
+def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Several things to do, one after the other, a bar each."""
+    if quiet:
+        yield no_progress
+        return
+    with Progress(*_COLUMNS, console=stderr, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            task = tasks.get(what)
+            if task is None:
+                task = tasks[what] = bar.add_task(what, total=total)
+            bar.update(task, completed=done, total=total)
+
+        yield advance
+
+
+_COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+
+
+@contextmanager
 def _progress(quiet: bool, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
     if quiet:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True) as bar:
+    with Progress(*_COLUMNS, console=stderr, transient=True) as bar:
         task = bar.add_task(escape(what), total=total)
         yield lambda done: bar.update(task, completed=done)

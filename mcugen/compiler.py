@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,54 +13,43 @@ from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.render import Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
-from mcugen.importer.load import load_model, prepare_model
+from mcugen.importer.load import load
 from mcugen.lir.place import place
 from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Trace, build_program, optimize
 from mcugen.plugins import load_plugin
+from mcugen.quant.quantize import Quantization
 from mcugen.report.figures import count_parameters, describe
 from mcugen.variants import Variants, check_ranges
 
 
 def compile_model(
-    model: str | Path | onnx.ModelProto,
+    model: str | Path | onnx.ModelProto | Quantization,
     board: str | Board = "host",
     options: CompileOptions | None = None,
     trace: Trace | None = None,
 ) -> CompiledModel:
-    """Compiles an ONNX model for a board. Raises the errors of mcugen.errors; writes nothing."""
+    """Compiles an ONNX model, or a quantized one, for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
     if options.optimize not in GOALS:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
     target = board if isinstance(board, Board) else load_board(board)
     for plugin in options.plugins:
         load_plugin(plugin)
-    proto, sha256, file = _load(model)
-    name = identifier(options.name or Path(file).stem)
+    quantized = model if isinstance(model, Quantization) else None
+    source = model.loaded if isinstance(model, Quantization) else load(model)
+    if quantized:
+        options = replace(options, dims={}, bound={})  # they are part of the quantized model
+    name = identifier(options.name or Path(source.file).stem)
     check_ranges(options.ranges)
-    variants = Variants(proto, name, options, target)
+    variants = Variants(source.proto, name, options, target)
     graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
     symbols = variants.symbols(graph)
     optimize(graph, trace)
     program = variants.program(symbols) if symbols else build_program(graph, target, options)
     place(program, target)
-    figures = describe(program, target, sha256, count_parameters(graph))
-    provenance = Provenance(file, sha256, target.name, options.describe())
+    figures = describe(program, target, source.sha256, count_parameters(graph))
+    described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
+    provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())
-    return CompiledModel(proto, target, graph, program, bundle, figures, options)
-
-
-def _load(model: str | Path | onnx.ModelProto) -> tuple[onnx.ModelProto, str, str]:
-    """The checked model, the SHA-256 of its bytes, and its file name without the folder."""
-    if isinstance(model, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model)
-        digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-        return (
-            prepare_model(proto, model.graph.name or "model"),
-            digest,
-            f"{model.graph.name or 'model'}.onnx",
-        )
-    path = Path(model)
-    proto, digest = load_model(path)
-    return proto, digest, path.name
+    return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

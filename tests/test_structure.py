@@ -33,6 +33,9 @@ LAYERS = {
     "quant": 8,
     "compiled": 9,
     "compiler": 10,
+    "evaluate": 10,
+    "mixed": 11,
+    "cli_options": 11,
     "cli": 12,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""

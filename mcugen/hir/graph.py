@@ -122,6 +122,12 @@ class Graph:
         """Lets a value that is about to be removed hand its name on."""
         self._names.discard(value.name)
 
+    def rename(self, value: Value, name: str) -> None:
+        """Gives a value a name that is free; nothing happens if it is not."""
+        if name not in self._names:
+            self.release_name(value)
+            value.name = self.fresh_name(name)
+
     def add_input(self, name: str, type_: TensorType) -> Value:
         """A new graph input."""
         value = Value(self.fresh_name(name), type_)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -38,6 +39,27 @@ def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
         raise ModelError(f"{path}: the file must be an ONNX model", "no graph in it", "export the model again")
     _load_external_data(model, path)
     return prepare_model(model, str(path)), hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checked model, the SHA-256 of its bytes, and its file's name without the folder."""
+
+    proto: onnx.ModelProto
+    sha256: str
+    file: str
+
+
+def load(model: str | Path | onnx.ModelProto) -> LoadedModel:
+    """From a file or from memory; raises ModelError."""
+    if not isinstance(model, onnx.ModelProto):
+        proto, sha256 = load_model(Path(model))
+        return LoadedModel(proto, sha256, Path(model).name)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    name = model.graph.name or "model"
+    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    return LoadedModel(prepare_model(copy, name), digest, f"{name}.onnx")
 
 
 def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:

@@ -142,8 +142,10 @@ class Scope:
             if node.op_type == "Identity" and not inputs[0]:
                 self.sequences[node.output[0]] = self.sequence(node.input[0]) or []
                 return None
+            before = len(self.graph.nodes)
             results = self._results(node, inputs)
-            _check_sizes(node, results)
+            for made in self.graph.nodes[before:]:  # intermediate results of composite operators, too
+                _check_sizes(node, made.outputs)
         except Refusal as refusal:
             if isinstance(refusal, BodyRefusal):
                 self.refusals.extend(refusal.reasons)
@@ -166,7 +168,13 @@ class Scope:
             ) from error
         for name, value in zip(node.output, results, strict=False):
             if name:
+                self._adopt_name(node, name, value)
                 self.env[name] = self._without_elements(name, value)
+
+    def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
+        """What an importer called after the node's first output, bears the name of the output that it is."""
+        if value is not None and not value.is_constant and value.name.startswith(f"{self.place}{node.output[0]}."):
+            self.graph.rename(value, self.place + name)
 
     def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
         """The value of an input; of constant strings their positions, if the operator wants no more."""

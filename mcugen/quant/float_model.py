@@ -15,6 +15,7 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.ops.conversion import Dequantize, Quantize
+from mcugen.passes.clean import fold_dequantized
 from mcugen.pipeline import fuse_float
 from mcugen.quant.equalize import equalize
 from mcugen.quant.onnx_writer import OnnxWriter
@@ -48,6 +49,7 @@ def build_float_model(
 ) -> FloatModel:
     """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
     graph = import_model(model, name, dims, bound)
+    fold_dequantized(graph)  # of weights alone
     if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):
         remedy = "compile it as it is, or quantize the float model that it stems from"
         raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)

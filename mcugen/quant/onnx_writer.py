@@ -38,15 +38,17 @@ class OnnxWriter:
         for node in self.graph.nodes:
             self._write_node(node)
         renamed: dict[str, str] = {}
+        declared = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
-            tensor = self._read_output(value)
+            tensor, dtype = self._output(value)
+            declared.append(tensor_info(name, dtype, value.type.shape))
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
                 self.add("Identity", [tensor], name)
             elif tensor != name:
                 renamed |= {tensor: name, name: self.fresh(f"{name}_real")}
         for node in self.nodes:
             rename(node, renamed)
-        return self._model()
+        return self._model(declared)
 
     # ------------------------------------------------------------------------------------ what writers refine
 
@@ -65,6 +67,14 @@ class OnnxWriter:
     def replacement(self, node: Node) -> bool:
         """Whether the writer has written this node in a way of its own."""
         return False
+
+    def input_dtype(self, value: Value) -> DType:
+        """The element type of an input of the model."""
+        return value.type.dtype
+
+    def output(self, value: Value) -> tuple[str, DType]:
+        """The tensor that the caller of the model gets, and its element type."""
+        return self.read(value, None), value.type.dtype
 
     # ---------------------------------------------------------------------------------------------- primitives
 
@@ -91,10 +101,10 @@ class OnnxWriter:
         self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         return name
 
-    def add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: object) -> str:
+    def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
         """Appends a node with one output and returns the output's name."""
         self._names.add(output)
-        self.nodes.append(helper.make_node(op_type, inputs, [output], f"{output}/{op_type}", **attributes))
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
         return output
 
     # ------------------------------------------------------------------------------------------------- details
@@ -115,18 +125,20 @@ class OnnxWriter:
         inputs = [self._operand(node, i) for i in range(len(node.inputs))]
         inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
         clamp = getattr(node.op, "clamp", None)
+        first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
         if clamp is None:
-            self.add(op_type, inputs, name, **attributes)
+            self.add(op_type, inputs, name, first, **attributes)
             return True
-        real = self.add(op_type, inputs, self.fresh(f"{name}_preactivation"), **attributes)
+        real = self.add(op_type, inputs, self.fresh(f"{name}_preactivation"), first, **attributes)
+        last = last if last != first else ""
         if clamp == (0.0, math.inf):
-            self.add("Relu", [real], name)
+            self.add("Relu", [real], name, last)
         else:
             limits = [
                 "" if math.isinf(c) else self.store(f"{name}.{side}", np.asarray(c, np.float32))
                 for side, c in zip(("low", "high"), clamp, strict=True)
             ]
-            self.add("Clip", [real, *limits], name)
+            self.add("Clip", [real, *limits], name, last)
         return True
 
     def _operand(self, node: Node, index: int) -> str:
@@ -181,19 +193,14 @@ class OnnxWriter:
             copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
         )
 
-    def _read_output(self, value: Value) -> str:
+    def _output(self, value: Value) -> tuple[str, DType]:
         if value.data is not None:
-            return self.store(value.name, value.data)
-        if value.name not in self.written:
-            raise KeyError(value.name)
-        return self.read(value, None)
+            return self.store(value.name, value.data), value.type.dtype
+        assert value.name in self.written, value.name  # the source has all outputs
+        return self.output(value)
 
-    def _model(self) -> onnx.ModelProto:
-        inputs = [tensor_info(v.name, v.type.dtype, v.type.shape) for v in self.graph.inputs]
-        outputs = [
-            tensor_info(name, v.type.dtype, v.type.shape)
-            for name, v in zip(self.graph.output_names, self.graph.outputs, strict=True)
-        ]
+    def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
+        inputs = [tensor_info(v.name, self.input_dtype(v), v.type.shape) for v in self.graph.inputs]
         live = _live(self.nodes, self.graph.output_names)
         used = {name for node in live for name in reads(node)}
         stored = [tensor for name, tensor in self.initializers.items() if name in used]

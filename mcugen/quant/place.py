@@ -12,8 +12,12 @@ from mcugen.errors import McugenError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
+from mcugen.quant import recurrent
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.weights import plain_codes
+
+MOST_APART = 4.0
+"""Ratio of the ranges of a concatenation and a part that may still share a scale: it costs the part two bits."""
 
 
 @dataclass(frozen=True)
@@ -30,37 +34,144 @@ class Placement:
     reasons: dict[str, str]
 
 
-def place(graph: Graph, scheme: Scheme, wanted: Mapping[str, DType] | None = None) -> Placement:
+def place(
+    graph: Graph, scheme: Scheme, wanted: Mapping[str, DType] | None = None, spans: Mapping[str, float] | None = None
+) -> Placement:
     """Every node that has an integer form gets it, in `wanted[output]` or else the scheme's type.
 
     What only moves data goes along with its neighbours; an island of one cheap node between floats stays float.
+    `spans` are the lengths of the tensors' ranges, as far as known.
     """
-    nodes = [n for n in graph.nodes if any(v.type.dtype is DType.FLOAT32 for v in n.outputs)]
-    precision: dict[Node, DType] = {}
-    reasons: dict[str, str] = {}
-    for node in (n for n in nodes if not n.op.moves_data):
-        dtype = (wanted or {}).get(node.outputs[0].name, scheme.activations)
-        precision[node] = dtype if dtype is not DType.FLOAT32 and has_integer_form(node, dtype) else DType.FLOAT32
-        if precision[node] is DType.FLOAT32:
-            reasons[node.outputs[0].name] = "as wanted" if dtype is DType.FLOAT32 else "no integer form"
-    groups = _groups(graph, nodes)
-    while stray := _stray(graph, precision, groups):
-        for node in stray:
-            precision[node] = DType.FLOAT32
-            reasons[node.outputs[0].name] = "between float layers"
-    stored = {key: _group_dtype(members, precision) for key, members in groups.items()}
-    dtypes: dict[str, DType] = {
-        v.name: dtype for key, dtype in stored.items() if dtype is not DType.FLOAT32 for v in groups[key]
-    }
-    for node in (n for n in nodes if n.op.moves_data):
-        precision[node] = dtypes.get(node.outputs[0].name, DType.FLOAT32)
-    named = {node.outputs[0].name: dtype for node, dtype in precision.items()}
-    integer = [tuple(v.name for v in groups[key]) for key, dtype in stored.items() if dtype is not DType.FLOAT32]
-    return Placement(named, integer, dtypes, reasons)
+    return _Placer(graph, scheme, wanted or {}, spans or {}).place()
+
+
+class _Placer:
+    """The decisions while they are made."""
+
+    def __init__(self, graph: Graph, scheme: Scheme, wanted: Mapping[str, DType], spans: Mapping[str, float]) -> None:
+        self.graph, self.scheme, self.wanted, self.spans = graph, scheme, wanted, spans
+        self.nodes = [n for n in graph.nodes if any(v.type.dtype is DType.FLOAT32 for v in n.outputs)]
+        self.precision: dict[Node, DType] = {}
+        self.reasons: dict[str, str] = {}
+        self.movers = {n for n in self.nodes if n.op.moves_data}
+        """Nodes that work on any type: the neighbours decide."""
+
+    def place(self) -> Placement:
+        """Computing nodes first, then what lies between them."""
+        self._leave_mixed_joins()
+        for node in (n for n in self.nodes if n not in self.movers and n not in self.precision):
+            self._decide(node)
+        groups = self._groups()
+        while stray := self._stray(groups):
+            for node in stray:
+                self._leave(node, "between float layers")
+        stored = {key: self._dtype(members) for key, members in groups.items()}
+        dtypes: dict[str, DType] = {
+            v.name: dtype for key, dtype in stored.items() if dtype is not DType.FLOAT32 for v in groups[key]
+        }
+        for node in self.movers:
+            self.precision[node] = dtypes.get(node.outputs[0].name, DType.FLOAT32)
+        named = {node.outputs[0].name: self.precision[node] for node in self.nodes}
+        integer = [tuple(v.name for v in groups[key]) for key, dtype in stored.items() if dtype is not DType.FLOAT32]
+        return Placement(named, integer, dtypes, self.reasons)
+
+    def _leave(self, node: Node, reason: str) -> None:
+        self.precision[node] = DType.FLOAT32
+        self.reasons[node.outputs[0].name] = reason
+
+    def _decide(self, node: Node) -> None:
+        dtype = self.wanted.get(node.outputs[0].name, self.scheme.activations)
+        if dtype is DType.FLOAT32:
+            self._leave(node, "as wanted")
+        elif not has_integer_form(node, dtype):
+            self._leave(node, "no integer form")
+        else:
+            self.precision[node] = dtype
+
+    def _leave_mixed_joins(self) -> None:
+        """A concatenation of large and small numbers would round the small ones away, for nothing if none computes."""
+        for node in [n for n in self.nodes if n in self.movers and self._small_parts(n)]:
+            if not any(reader.op.weight_axes for reader in self._readers(node.outputs[0])):
+                self.movers.remove(node)
+                self._leave(node, "its parts' ranges differ too much for one scale")
+
+    def _small_parts(self, node: Node) -> list[Value]:
+        """The inputs whose range is too short to share the result's scale."""
+        span, parts = self._span(node.outputs[0]), _activations(node)
+        if span is None or len(parts) < 2:
+            return []
+        return [v for v in parts if (self._span(v) or span) * MOST_APART < span]
+
+    def _span(self, value: Value) -> float | None:
+        """The length of a tensor's range, at most; None if nobody has seen it."""
+        known = self.spans.get(value.name)
+        if known is not None or value.producer is None or not value.producer.op.moves_data:
+            return known
+        sources = [self._span(v) for v in _activations(value.producer)]
+        return max((s for s in sources if s is not None), default=None) if None not in sources else None
+
+    def _readers(self, value: Value) -> list[Node]:
+        """The nodes that compute with a value, wherever it has been moved."""
+        found: dict[Node, None] = {}
+        stack = list(value.users)
+        while stack:
+            node = stack.pop()
+            if node in found:
+                continue
+            found[node] = None
+            if node in self.movers:
+                stack += [user for v in node.outputs for user in v.users]
+        return [n for n in found if n not in self.movers]
+
+    def _groups(self) -> dict[Value, list[Value]]:
+        """float32 activations joined by what only moves data, by a representative (union-find)."""
+        parent: dict[Value, Value] = {}
+
+        def root(value: Value) -> Value:
+            while parent.setdefault(value, value) is not value:
+                value = parent[value]
+            return value
+
+        for node in self.nodes:
+            if node in self.movers:
+                small = self._small_parts(node)
+                for value in (*(v for v in _activations(node) if v not in small), *node.outputs):
+                    parent[root(value)] = root(node.outputs[0])
+        groups: dict[Value, list[Value]] = {}
+        for value in self.graph.values():
+            if not value.is_constant and value.type.dtype is DType.FLOAT32:
+                groups.setdefault(root(value), []).append(value)
+        return groups
+
+    def _ends(self, members: Iterable[Value]) -> list[Node]:
+        """The nodes that compute with a group's tensors: producers and readers, but for those that move data."""
+        ends = [n for v in members for n in (v.producer, *v.users) if n is not None]
+        return [n for n in dict.fromkeys(ends) if n not in self.movers]
+
+    def _dtype(self, members: Iterable[Value]) -> DType:
+        """The widest integer type that a neighbour computes with; float32 where none computes in integers."""
+        found = {self.precision.get(node, DType.FLOAT32) for node in self._ends(members)}
+        return next((d for d in (DType.INT16, DType.INT8) if d in found), DType.FLOAT32)
+
+    def _stray(self, groups: Mapping[Value, list[Value]]) -> list[Node]:
+        """Integer nodes without weights that have no integer neighbour: converting costs more than it saves."""
+        neighbours: dict[Node, set[Node]] = {}
+        for members in groups.values():
+            ends = [n for n in self._ends(members) if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
+            for node in ends:
+                neighbours.setdefault(node, set()).update(n for n in ends if n is not node)
+        lonely = [n for n, others in neighbours.items() if not others and not n.op.weight_axes]
+        return [n for n in lonely if not recurrent.has_integer_form(n)]
+
+
+def _activations(node: Node) -> list[Value]:
+    return [v for v in node.inputs if v is not None and not v.is_constant and v.type.dtype is DType.FLOAT32]
 
 
 def has_integer_form(node: Node, dtype: DType) -> bool:
-    """Whether the operator's own rule computes this node on tensors of that type."""
+    """Whether the operator's own rule computes this node on tensors of that type, or several nodes do."""
+    if recurrent.has_integer_form(node):
+        return True
     scratch = Graph("trial")
     trial = Scheme(dtype)
     try:
@@ -106,49 +217,3 @@ def is_quantized_constant(node: Node, index: int) -> bool:
     value = node.input(index)
     special = index in node.op.weight_axes or index == node.op.bias_input or index in node.op.real_inputs
     return not special and value.is_constant and value.type.dtype is DType.FLOAT32 and value.type.count > 1
-
-
-def _groups(graph: Graph, nodes: Iterable[Node]) -> dict[Value, list[Value]]:
-    """float32 activations joined by what only moves data, by a representative (union-find)."""
-    parent: dict[Value, Value] = {}
-
-    def root(value: Value) -> Value:
-        while parent.setdefault(value, value) is not value:
-            value = parent[value]
-        return value
-
-    for node in nodes:
-        if node.op.moves_data:
-            for value in (*_activations(node), *node.outputs):
-                parent[root(value)] = root(node.outputs[0])
-    groups: dict[Value, list[Value]] = {}
-    for value in graph.values():
-        if not value.is_constant and value.type.dtype is DType.FLOAT32:
-            groups.setdefault(root(value), []).append(value)
-    return groups
-
-
-def _activations(node: Node) -> list[Value]:
-    return [v for v in node.inputs if v is not None and not v.is_constant and v.type.dtype is DType.FLOAT32]
-
-
-def _ends(members: Iterable[Value]) -> list[Node]:
-    """The nodes that compute with a group's tensors: producers and readers, but for those that move data."""
-    ends = [n for v in members for n in (v.producer, *v.users) if n is not None]
-    return [n for n in dict.fromkeys(ends) if not n.op.moves_data]
-
-
-def _group_dtype(members: Iterable[Value], precision: Mapping[Node, DType]) -> DType:
-    """The widest integer type that a neighbour computes with; float32 where none computes in integers."""
-    found = {precision.get(node, DType.FLOAT32) for node in _ends(members)}
-    return next((d for d in (DType.INT16, DType.INT8) if d in found), DType.FLOAT32)
-
-
-def _stray(graph: Graph, precision: Mapping[Node, DType], groups: Mapping[Value, list[Value]]) -> list[Node]:
-    """Integer nodes without weights of which no neighbour is an integer node: converting costs more than it saves."""
-    neighbours: dict[Node, set[Node]] = {}
-    for members in groups.values():
-        ends = [n for n in _ends(members) if precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
-        for node in ends:
-            neighbours.setdefault(node, set()).update(n for n in ends if n is not node)
-    return [n for n, others in neighbours.items() if not others and not n.op.weight_axes]

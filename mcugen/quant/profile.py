@@ -3,8 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from mcugen.hir.graph import Node
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.operator import Operator
+from mcugen.hir.types import Array
+from mcugen.quant.float_model import FloatModel
+from mcugen.report.accuracy import run_onnxruntime
 
 
 @dataclass(frozen=True)
@@ -37,3 +47,45 @@ class Profile:
     sha256: str
     samples: int
     tensors: Mapping[str, TensorProfile]
+
+
+def profile_model(
+    model: FloatModel, samples: Sequence[Mapping[str, Array]], progress: Callable[[int, int], None], sha256: str
+) -> Profile:
+    """Stand-in: extremes alone."""
+    instrumented = onnx.ModelProto()
+    instrumented.CopyFrom(model.proto)
+    present = {o.name for o in instrumented.graph.output} | {v.name for v in model.graph.inputs}
+    for tensor in (t for t in model.tensors if t.name not in present):
+        info = onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, tensor.type.shape)
+        instrumented.graph.output.append(info)
+    lows: dict[str, list[float]] = {}
+    highs: dict[str, list[float]] = {}
+    results = run_onnxruntime(instrumented, samples, lambda done: progress(done, len(samples)))
+    for sample, outputs in zip(samples, results, strict=True):
+        for name, array in {**sample, **outputs}.items():
+            lows.setdefault(name, []).append(float(array.min()))
+            highs.setdefault(name, []).append(float(array.max()))
+    for sample in samples:
+        for name, array in internal_tensors(model, sample).items():
+            lows.setdefault(name, []).append(float(array.min()))
+            highs.setdefault(name, []).append(float(array.max()))
+    return Profile(sha256, len(samples), {n: TensorProfile(tuple(lows[n]), tuple(highs[n]), (), ()) for n in lows})
+
+
+def internal_tensors(model: FloatModel, sample: Mapping[str, Array]) -> dict[str, Array]:
+    """What layers compute within (`Operator.internals`), as `<first output>.<role>`: known to no runtime but ours."""
+    found: dict[str, Array] = {}
+
+    def observe(node: Node, arrays: list[Array]) -> None:
+        inner = node.op.internals(node.sig, *arrays)
+        found.update({f"{node.outputs[0].name}.{role}": array for role, array in inner.items()})
+
+    if any(type(node.op).internals is not Operator.internals for node in model.graph.nodes):
+        interpret(model.graph, sample, observe)
+    return found
+
+
+def read_profile(path: Path, sha256: str) -> Profile:
+    """Stand-in."""
+    raise NotImplementedError(path)

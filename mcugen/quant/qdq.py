@@ -3,22 +3,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.ops.fixedpoint import quantize
+from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.place import is_quantized_constant
-from mcugen.quant.plan import Plan
+from mcugen.quant.plan import Plan, Stored
+from mcugen.quant.recurrent import expand
 from mcugen.quant.scheme import activation_params
 
 
 def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
     """The model with every decision of `plan` in it; its opset must be 21 or more where int16 is used."""
     return _QdqWriter(model, plan).write()
+
+
+def stored_name(name: str) -> str:
+    """What the codes of a tensor are called."""
+    return f"{name}_quantized"
 
 
 class _QdqWriter(OnnxWriter):
@@ -29,10 +38,31 @@ class _QdqWriter(OnnxWriter):
         self.plan = plan
         self._stored_as: dict[tuple[str, DType], str] = {}
         """What reads as real the tensor that is stored in that type."""
+        self._codes: dict[str, str] = {}
+        """The codes behind a tensor that was dequantized."""
+
+    def input_dtype(self, value: Value) -> DType:
+        """That of the codes, if the caller passes codes."""
+        return self.plan.activations[value.name].dtype if self._is_coded_input(value) else value.type.dtype
+
+    def output(self, value: Value) -> tuple[str, DType]:
+        """The codes, if the caller wants codes and the tensor has some."""
+        tensor, dtype = super().output(value)
+        if not self.plan.scheme.integer_io or tensor not in self._codes:
+            return tensor, dtype
+        return self._codes[tensor], self.plan.activations[value.name].dtype
+
+    def _is_coded_input(self, value: Value) -> bool:
+        return self.plan.scheme.integer_io and value.producer is None and value.name in self.plan.activations
 
     def made(self, value: Value) -> None:
         """Stores the result of an integer layer."""
         producer = value.producer
+        if self._is_coded_input(value):
+            stored = self.plan.activations[value.name]
+            params = self._stored_params(value.name, stored.quant, stored.dtype)
+            real = self.add("DequantizeLinear", [value.name, *params], self.fresh(f"{value.name}_dequantized"))
+            self._stored_as[value.name, stored.dtype] = real
         if (
             producer is not None
             and self._precision(producer) is not DType.FLOAT32
@@ -69,6 +99,26 @@ class _QdqWriter(OnnxWriter):
         quant = activation_params(value.data.min(), value.data.max(), precision, self.plan.scheme)
         return self._dequantized(value.name, quantize(value.data, quant, precision), quant)
 
+    def replacement(self, node: Node) -> bool:
+        """Recurrent layers in integers are several nodes."""
+        precision = self._precision(node)
+        if precision is DType.FLOAT32 or not isinstance(node.op, Recurrent):
+            return False
+        inputs = ["" if v is None or v.is_constant else self.read(v, node) for v in node.inputs]
+        outputs = [v.name for v in node.outputs]
+        x = Stored(precision, self._params(node.input(0), node))
+        ranges = dict(self.plan.internals[outputs[0]])
+        for name, result in zip(outputs, node.op.results, strict=True):
+            if result != "Y_c" and name in self.plan.activations:  # of equal scale, so that nothing is converted
+                ranges["hidden"] = (self.plan.activations[name].low, self.plan.activations[name].high)
+                break
+        found = expand(node, inputs, outputs, ranges, x, replace(self.plan.scheme, activations=precision))
+        if found is None:
+            return False
+        self.nodes += found[0]
+        self.initializers |= {tensor.name: tensor for tensor in found[1]}
+        return True
+
     def _bias(self, reader: Node, bias: Array, scales: Array) -> str:
         """int32 in units of input scale · weight scale; of a multiple of it where they do not fit (16-bit input)."""
         unit = self._params(reader.input(0), reader).scales * scales
@@ -80,6 +130,8 @@ class _QdqWriter(OnnxWriter):
 
     def _params(self, value: Value, reader: Node) -> QuantParams:
         """Of the activation as the reader gets it."""
+        while value.name not in self.plan.activations and value.producer is not None:
+            value = value.producer.input(0)  # moved, and unknown to the float model
         stored = self.plan.activations[value.name]
         wanted = self._precision(reader)
         return (
@@ -98,16 +150,17 @@ class _QdqWriter(OnnxWriter):
         quant = stored.quant if main else activation_params(stored.low, stored.high, dtype, self.plan.scheme)
         name = value.name if main else f"{value.name}_{dtype.value}"
         params = self._stored_params(name, quant, dtype)
-        codes = self.add("QuantizeLinear", [source, *params], self.fresh(f"{name}_quantized"))
+        codes = self.add("QuantizeLinear", [source, *params], self.fresh(stored_name(name)))
         real = self.add("DequantizeLinear", [codes, *params], self.fresh(f"{name}_dequantized"))
         self._stored_as[value.name, dtype] = real
+        self._codes[real] = codes
         return real
 
     def _dequantized(self, name: str, codes: Array, quant: QuantParams) -> str:
-        tensor = self.store(f"{name}_quantized", codes)
+        tensor = self.store(stored_name(name), codes)
         params = self._stored_params(name, quant, DType.of(codes))
-        axis = {} if quant.axis is None else {"axis": quant.axis}
-        return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), **axis)
+        axis: dict[str, object] = {} if quant.axis is None else {"axis": quant.axis}
+        return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), "", **axis)
 
     def _stored_params(self, name: str, quant: QuantParams, dtype: DType) -> list[str]:
         scale = np.asarray(quant.scale if quant.axis is not None else quant.scale[0], np.float32)

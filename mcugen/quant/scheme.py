@@ -13,6 +13,9 @@ from mcugen.hir.types import Array, DType, QuantParams
 METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
 
+PRECISIONS = {"float32": DType.FLOAT32, "int8": DType.INT8, "int16x8": DType.INT16}
+"""What a layer's activations are, by the name of the precision; weights are int8 unless the layer is float32."""
+
 LEAST_SCALE = 2.0**-40
 """Of a tensor that is always 0."""
 
@@ -26,7 +29,8 @@ class Scheme:
 
     `activations` is int8 or int16 (with int8 weights: "int16x8"). `method` forces one of METHODS; empty: the one
     of least measured error, tensor by tensor. `symmetric` activations have zero point 0, as all of int16 have.
-    Scales may be powers of two. `per_channel` weights have one scale an output channel.
+    Scales may be powers of two. `per_channel` weights have one scale an output channel. With `integer_io` the caller
+    passes and gets codes, not reals.
     """
 
     activations: DType = DType.INT8
@@ -37,6 +41,7 @@ class Scheme:
     equalize: bool = True
     correct_bias: bool = True
     optimize_rounding: bool = True
+    integer_io: bool = False
 
 
 def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> QuantParams:

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from mcugen.errors import UsageError
-from mcugen.hir.types import Array, QuantParams
-from mcugen.lir.program import Endpoint
+from mcugen.hir.graph import Graph
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.lir.program import Buffer, Endpoint, Space
 from mcugen.ops.fixedpoint import quantize
 
 _PIXELS = "x_uint8"
@@ -26,7 +27,7 @@ class Samples:
     labels: Array | None
 
 
-def load_samples(path: Path, endpoints: Sequence[Endpoint], pixel_scale: float = 1.0) -> Samples:
+def load_samples(path: Path, endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = "") -> Samples:
     """Reads an .npz with one array per model input, a leading axis for samples, and optional labels.
 
     An input may be called by its name; a model's only input also `x`, or `x_uint8` for raw pixels, which are
@@ -143,3 +144,20 @@ def _labels(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None
             known = (labels >= 0).all() and len(np.unique(labels)) > 1
             return labels if known else None  # one class for all (as in anomaly detection) ranks nothing
     return None
+
+
+def as_stored(sample: Mapping[str, Array], endpoints: Sequence[Endpoint]) -> dict[str, Array]:
+    """A sample as the generated code takes it: reals become codes where an input is quantized."""
+    return {e.name: _codes(sample[e.name], e) for e in endpoints if e.name in sample}
+
+
+def _codes(array: Array, endpoint: Endpoint) -> Array:
+    if endpoint.quant is None or array.dtype.kind != "f":
+        return array
+    return quantize(array, endpoint.quant, endpoint.dtype)
+
+
+def graph_endpoints(graph: Graph) -> list[Endpoint]:
+    """The inputs of a graph that is not lowered."""
+    nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
+    return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in graph.inputs]

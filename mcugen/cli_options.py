@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands of the command line share, and how their texts are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import typer
+
+from mcugen.errors import UsageError
+from mcugen.hir.types import Array, DType
+from mcugen.options import GOALS, CompileOptions
+from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
+from mcugen.report.metrics import METRICS
+
+T = TypeVar("T")
+
+Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
+BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
+Name = Annotated[str, typer.Option(help="prefix of all C symbols; else the file's name", show_default=False)]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        help="fixes a symbolic dimension: N=1; or gives the sizes that it may have when the code runs: T=1..64",
+        show_default=False,
+    ),
+]
+Bind = Annotated[
+    list[str] | None,
+    typer.Option("--bind", help="fixes an input at compile time: NAME=[1, 2] or NAME=file.npy", show_default=False),
+]
+State = Annotated[
+    list[str] | None,
+    typer.Option("--state", help="keeps OUTPUT for the next call's INPUT: h_out:h_in", show_default=False),
+]
+Plugin = Annotated[
+    list[Path] | None, typer.Option("--plugin", help="Python file with operators of your own", show_default=False)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary")]
+Json = Annotated[
+    str,
+    typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
+]
+Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
+MetricName = Annotated[
+    str,
+    typer.Option(
+        "--metric",
+        help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
+        show_default=False,
+    ),
+]
+PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
+
+
+def compile_options(
+    name: Name = "",
+    dim: Dim = None,
+    bind: Bind = None,
+    state: State = None,
+    optimize: Optimize = GOALS[0],
+    plugin: Plugin = None,
+) -> CompileOptions:
+    """The options that all commands share which compile."""
+    return CompileOptions(
+        name, _dims(dim or []), _bound(bind or []), _states(state or []), tuple(plugin or ()), optimize
+    )
+
+
+TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
+"""Fields of Scheme by the names that the command line gives them."""
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """What the command line says about quantization. `layers`: precisions by layer."""
+
+    precision: str
+    calibration: Path | None
+    profile: Path | None
+    preprocess: str
+    scheme: Scheme
+    layers: dict[str, DType]
+
+
+def quantizing(
+    precision: Annotated[
+        str,
+        typer.Option(
+            help=f"of the arithmetic: {', '.join(PRECISIONS)}; int8 where samples are given", show_default=False
+        ),
+    ] = "",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="samples to take ranges from: .npz, .npy, or a folder of .npy, .npz, .png", show_default=False
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="ranges of `mcugen profile` instead of samples, or besides", show_default=False)
+    ] = None,
+    preprocess: Annotated[str, typer.Option(help="what to do to each sample first", show_default=False)] = "",
+    method: Annotated[
+        str,
+        typer.Option(help=f"of choosing ranges: {', '.join(METHODS)}; else by measured error", show_default=False),
+    ] = "",
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="activations with zero point 0")] = False,
+    power_of_two: Annotated[bool, typer.Option("--power-of-two", help="scales that are powers of two")] = False,
+    per_tensor: Annotated[bool, typer.Option("--per-tensor", help="one scale for all weights of a layer")] = False,
+    integer_io: Annotated[
+        bool, typer.Option("--integer-io", help="inputs and outputs are the integers, not reals")
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help=f"leaves out a technique: {', '.join(TECHNIQUES)}", show_default=False),
+    ] = None,
+    layer: Annotated[
+        list[str] | None, typer.Option("--layer", help="precision of one layer: NAME=float32", show_default=False)
+    ] = None,
+) -> Quantizing:
+    """The options of all commands that quantize."""
+    precision = precision or ("int8" if calibration or profile else "float32")
+    _one_of("--precision", precision, tuple(PRECISIONS))
+    _one_of("--method", method, ("", *METHODS))
+    for technique in without or ():
+        _one_of("--without", technique, tuple(TECHNIQUES))
+    if precision == "float32" and (calibration or profile or layer):
+        raise UsageError("samples are for quantization", "--precision float32", "give --precision int8")
+    if precision != "float32" and not (calibration or profile):
+        remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json"
+        raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
+    used = {field: name not in (without or ()) for name, field in TECHNIQUES.items()}
+    scheme = Scheme(
+        PRECISIONS[precision], method, symmetric, power_of_two, not per_tensor, integer_io=integer_io, **used
+    )
+    return Quantizing(precision, calibration, profile, preprocess, scheme, _layers(layer or []))
+
+
+SHARED: dict[str, Callable[..., Any]] = {"options": compile_options, "quantizing": quantizing}
+"""What a command's parameter of that name is made of."""
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the parameters of the functions in SHARED in place of its own parameters of those names."""
+    own = signature(command, eval_str=True).parameters
+    groups = {name: signature(SHARED[name], eval_str=True).parameters for name in own if name in SHARED}
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        made = {name: SHARED[name](**{key: given.pop(key) for key in group}) for name, group in groups.items()}
+        command(**made, **given)
+
+    parameters: list[Parameter] = []
+    for name, parameter in own.items():
+        parameters += groups[name].values() if name in groups else [parameter]
+    keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters]
+    call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{option} must be known", f"'{value}'", f"one of: {', '.join(filter(None, allowed))}")
+
+
+def _layers(texts: list[str]) -> dict[str, DType]:
+    """Precisions by layer."""
+    pairs = []
+    for text in texts:
+        name, _, precision = text.rpartition("=")
+        if not name or precision not in PRECISIONS:
+            examples = f"a precision is one of: {', '.join(PRECISIONS)}"
+            raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)
+        pairs.append((name, PRECISIONS[precision]))
+    return _named_once("--layer", pairs)
+
+
+def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
+    """Sizes of symbolic dimensions, or ranges of sizes."""
+    dims: list[tuple[str, int | tuple[int, int]]] = []
+    for text in texts:
+        key, _, size = text.rpartition("=")
+        ends = size.split("..")
+        if not key or len(ends) > 2 or not all(end.isascii() and end.isdecimal() and int(end) for end in ends):
+            examples = "e.g. --dim batch=1, or --dim T=1..64"
+            raise UsageError("--dim must read NAME=SIZE or NAME=LOW..HIGH with positive sizes", f"'{text}'", examples)
+        dims.append((key, int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))))
+    return _named_once("--dim", dims)
+
+
+def _bound(texts: list[str]) -> dict[str, Array]:
+    """Values of inputs: numbers as JSON, or .npy files."""
+    values = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            array = np.load(value, allow_pickle=False) if value.endswith(".npy") else np.asarray(json.loads(value))
+        except (OSError, ValueError) as error:
+            reason = f"'{text}': {str(error)[:80]}"
+            raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
+        if not name or array.dtype.kind not in "fiub":
+            raise UsageError("--bind must read NAME=VALUE with numbers", f"'{text}'", 'e.g. --bind "axes=[1, 2]"')
+        values.append((name, array))
+    return _named_once("--bind", values)
+
+
+def _states(texts: list[str]) -> dict[str, str]:
+    """Inputs by the outputs that they keep."""
+    pairs = []
+    for text in texts:
+        output, _, kept = text.rpartition(":")
+        if not output or not kept:
+            raise UsageError("--state must read OUTPUT:INPUT", f"'{text}'", "e.g. --state h_out:h_in")
+        pairs.append((output, kept))
+    return _named_once("--state", pairs)
+
+
+def _named_once(option: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
+    """UsageError where an option is given twice for one name."""
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{option} must be given once for each name", f"'{twice}' twice", "leave one out")
+    return named

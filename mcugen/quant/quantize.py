@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a float model and samples to a quantized one: fuse, profile, place, choose ranges, refine weights, write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx
+
+from mcugen.errors import UnsupportedError, UsageError
+from mcugen.hir.types import Array, DType
+from mcugen.importer.load import LoadedModel, prepare_model
+from mcugen.options import CompileOptions
+from mcugen.quant.float_model import FloatModel, build_float_model
+from mcugen.quant.place import Placement, place
+from mcugen.quant.plan import Plan, Stored
+from mcugen.quant.profile import Profile, profile_model
+from mcugen.quant.qdq import write_qdq
+from mcugen.quant.ranges import Choice, choose_ranges
+from mcugen.quant.refine import refine
+from mcugen.quant.scheme import PRECISIONS, Scheme, activation_params
+
+OPSET_INT16 = 21
+"""From here on, QuantizeLinear knows int16."""
+
+Sample = Mapping[str, Array]
+Progress = Callable[[str, int, int], None]
+"""What is done, how many steps of it, of how many."""
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Tells nobody."""
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """A quantized model, and how it came about. `proto` computes what `source`, a float model, computes."""
+
+    source: LoadedModel
+    model: FloatModel
+    profile: Profile
+    placement: Placement
+    plan: Plan
+    proto: onnx.ModelProto
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The quantized model under the name of the float one."""
+        return replace(self.source, proto=self.proto)
+
+    def describe(self) -> str:
+        """For the banner of the generated code."""
+        precision = next(key for key, dtype in PRECISIONS.items() if dtype is self.plan.scheme.activations)
+        return f"precision {precision} by {self.profile.samples} samples"
+
+
+@dataclass
+class Quantizer:
+    """Quantizes one model, as often as needed, with other precisions for single layers.
+
+    `samples` may be empty where there is a `profile`: then ranges are judged by the profile alone, and weights are
+    rounded to nearest.
+    """
+
+    source: LoadedModel
+    model: FloatModel
+    samples: Sequence[Sample]
+    scheme: Scheme
+    profile: Profile
+    progress: Progress = no_progress
+    _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
+
+    def quantize(self, wanted: Mapping[str, DType] | None = None) -> Quantization:
+        """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers."""
+        graph = self.model.graph
+        unknown = sorted(set(wanted or {}) - {v.name for node in graph.nodes for v in node.outputs})
+        if unknown:
+            remedy = "the names are those of the layers' outputs: see `mcugen report`"
+            raise UsageError("a layer's precision must name a layer of the model", f"'{unknown[0]}'", remedy)
+        spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
+        placement = place(graph, self.scheme, wanted, spans)
+        plan = Plan(self.scheme, precision=placement.precision)
+        for name, choice in self._ranges(placement).items():
+            dtype = placement.dtypes[name]
+            quant = activation_params(choice.low, choice.high, dtype, self.scheme)
+            plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
+        for node in graph.nodes:
+            prefix = f"{node.outputs[0].name}."
+            inner = {k.removeprefix(prefix): t for k, t in self.profile.tensors.items() if k.startswith(prefix)}
+            plan.internals[node.outputs[0].name] = {role: (t.low, t.high) for role, t in inner.items()}
+        plan = refine(
+            self.model, plan, self.samples, self.profile, lambda d, t: self.progress("rounding weights", d, t)
+        )
+        proto = prepare_model(write_qdq(self.model, plan), self.source.file)
+        return Quantization(self.source, self.model, self.profile, placement, plan, proto)
+
+    def _ranges(self, placement: Placement) -> dict[str, Choice]:
+        """By tensor; those chosen before are remembered."""
+        seen = [tuple(n for n in group if n in self.profile.tensors) for group in placement.groups]
+        groups = [group for group in seen if group]
+        new = [g for g in groups if (g, placement.dtypes[g[0]]) not in self._choices]
+        if new:
+            found = choose_ranges(
+                self.model,
+                self.profile,
+                new,
+                placement.dtypes,
+                self.scheme,
+                self.samples,
+                lambda done, total: self.progress("choosing ranges", done, total),
+            )
+            self._choices |= {(g, placement.dtypes[g[0]]): found[g[0]] for g in new}
+        return {name: self._choices[g, placement.dtypes[name]] for g in groups for name in g}
+
+
+def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:
+    """What is quantized; `wide`: some tensors may become int16."""
+    if options.ranges:
+        key, (low, high) = next(iter(options.ranges.items()))
+        remedy = f"fix it: --dim {key}={high}"
+        raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
+    proto = source.proto
+    wide = wide or any(node.op_type in ("LSTM", "GRU", "RNN") for node in proto.graph.node)
+    if wide or scheme.activations is DType.INT16:
+        proto = _with_int16(proto, source.file)
+    return build_float_model(proto, "model", options.fixed_dims, options.bound, scheme.equalize)
+
+
+def quantizer(
+    source: LoadedModel,
+    model: FloatModel,
+    scheme: Scheme,
+    samples: Sequence[Sample] = (),
+    profile: Profile | None = None,
+    progress: Progress = no_progress,
+) -> Quantizer:
+    """A quantizer by calibration samples, by a saved profile, or (best) both."""
+    if profile is None:
+        if not samples:
+            raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
+        profile = profile_model(model, samples, lambda done, total: progress("profiling", done, total), source.sha256)
+    return Quantizer(source, model, samples, scheme, profile, progress)
+
+
+def _with_int16(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
+    """The model in an opset that can store int16 activations."""
+    version = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    if version >= OPSET_INT16:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, OPSET_INT16)
+    except Exception as error:  # onnx raises types of its own, without a common base
+        reason = str(error).strip().split("\n")[0][:200]
+        rule = f"{place}: 16-bit activations need opset {OPSET_INT16}"
+        raise UnsupportedError(rule, reason, "export the model with that opset") from error

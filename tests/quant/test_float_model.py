@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fused graph written as ONNX again: the same numbers, whatever the source looks like."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from float_models import conv_net, normal_samples, random_weights
+from onnx_models import Net, onnxruntime_outputs
+from shared_models import FLOAT, MODELS
+
+from mcugen.errors import UnsupportedError, VerificationError
+from mcugen.importer.load import load
+from mcugen.quant import float_model
+from mcugen.quant.float_model import FloatModel, build_float_model
+
+
+def built(model: onnx.ModelProto, **options: object) -> FloatModel:
+    source = load(model)
+    fused = build_float_model(source.proto, "net", **options)  # type: ignore[arg-type]
+    onnx.checker.check_model(fused.proto, full_check=True)
+    return fused
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def assert_same(model: onnx.ModelProto, fused: FloatModel) -> None:
+    for feeds in normal_samples(model, 3):
+        wanted, found = onnxruntime_outputs(model, feeds), onnxruntime_outputs(fused.proto, feeds)
+        assert wanted.keys() == found.keys()
+        for name, array in wanted.items():
+            np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_normalization_and_activations_are_part_of_the_layers() -> None:
+    model = conv_net()
+    fused = built(model, equalized=False)
+    assert "BatchNormalization" not in operators(fused.proto)
+    assert operators(fused.proto)[:4] == ["Conv", "Clip", "Conv", "Relu"]
+    assert_same(model, fused)
+
+
+def test_values_of_the_graph_are_tensors_of_the_model() -> None:
+    fused = built(conv_net())
+    made = {name for node in fused.proto.graph.node for name in node.output} | {"x"}
+    assert {v.name for v in fused.tensors} <= made
+    assert {"x", "relu6", "relu", "sum", "pool", "logits", "scores"} <= {v.name for v in fused.tensors}
+
+
+def test_what_has_no_form_of_its_own_is_taken_over() -> None:
+    """GELU in its five nodes is one function in the graph; Split has two results; TopK is no layer at all."""
+    net = Net()
+    x = net.input("x", 1, 8)
+    y = net.op("MatMul", x, net.const(random_weights(1, 8, 8)), out="y")
+    e = net.op("Erf", net.op("Div", y, net.const(1.4142135)))
+    gelu = net.op("Mul", net.op("Mul", y, net.op("Add", e, net.const(1.0))), net.const(0.5), out="gelu")
+    net.ops("Split", gelu, net.const([3, 5], np.int64), outs=["a", "b"], axis=1)
+    net.ops("TopK", "b", net.const([2], np.int64), outs=["top", "at"])
+    net.output("a", "top")
+    net.output("at", dtype=np.int64)
+    model = net.model()
+    fused = built(model)
+    assert operators(fused.proto).count("Erf") == operators(fused.proto).count("Split") == 1
+    assert_same(model, fused)
+
+
+def test_outputs_keep_their_names() -> None:
+    """One tensor under two names, an input handed through, and a constant."""
+    net = Net()
+    x = net.input("x", 1, 4)
+    y = net.op("Relu", x, out="y")
+    net.op("Identity", y, out="again")
+    net.op("Identity", x, out="through")
+    net.op("Identity", net.const([1.0, 2.0]), out="fixed")
+    net.output("y", "again", "through", "fixed")
+    model = net.model()
+    assert_same(model, built(model))
+
+
+def test_bodies_see_what_is_around_them() -> None:
+    """The branches of an If read a tensor of the model, which is fused with the layer before."""
+    net = Net()
+    x = net.input("x", 1, 4)
+    y = net.op("Relu", net.op("MatMul", x, net.const(random_weights(1, 4, 4))), out="y")
+    total = net.op("ReduceSum", x, keepdims=0)
+    positive = net.op("Greater", total, net.const(0.0))
+    branches = []
+    for op_type in ("Neg", "Exp"):
+        result = onnx.helper.make_tensor_value_info(f"{op_type}_y", onnx.TensorProto.FLOAT, (1, 4))
+        node = onnx.helper.make_node(op_type, [y], [f"{op_type}_y"], op_type)
+        branches.append(onnx.helper.make_graph([node], op_type, [], [result]))
+    net.op("If", positive, then_branch=branches[0], else_branch=branches[1], out="z")
+    net.output("z")
+    model = net.model()
+    assert_same(model, built(model))
+
+
+def test_bound_inputs_are_constants() -> None:
+    net = Net()
+    x, k = net.input("x", 1, 4), net.input("k", 4)
+    net.op("Relu", net.op("Add", x, k), out="y")
+    net.output("y")
+    model = net.model()
+    fused = built(model, bound={"k": np.arange(4.0)})
+    feeds = {"x": np.ones((1, 4), np.float32)}
+    assert [i.name for i in fused.proto.graph.input] == ["x"]
+    np.testing.assert_allclose(onnxruntime_outputs(fused.proto, feeds)["y"], [[1, 2, 3, 4]])
+
+
+def test_a_quantized_model_is_refused() -> None:
+    net = Net()
+    net.op("Relu", net.fake(net.input("x", 1, 4), 0.1), out="y")
+    net.output("y")
+    with pytest.raises(UnsupportedError, match="only a float model can be quantized"):
+        built(net.model())
+
+
+def test_a_wrong_fusion_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(graph: float_model.Graph) -> bool:
+        weights = graph.nodes[0].input(1)
+        assert weights.data is not None
+        weights.data = weights.data * 1.1
+        return True
+
+    monkeypatch.setattr(float_model, "equalize", spoil)
+    with pytest.raises(VerificationError, match="must compute what the model computes"):
+        built(conv_net())
+
+
+@pytest.mark.parametrize("name", FLOAT)
+def test_shared_models(name: str) -> None:
+    """`built` compares outputs itself; every layer with weights is written anew."""
+    source = load(MODELS / f"{name}.onnx")
+    fused = build_float_model(source.proto, "net", {"batch": 1} if "dynbatch" in name else None)
+    layers = [node for node in fused.graph.nodes if node.op.weight_axes]
+    assert {node.output.name for node in layers} <= {v.name for v in fused.tensors}
+    assert "BatchNormalization" not in operators(fused.proto)
