@@ -2,7 +2,7 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench docs onnx-tests sweep clean setup
+.PHONY: demo test lint bench docs quant-study onnx-tests sweep clean setup
 
 demo: setup  ## compile the digits example, run it in the simulator, report
 	$(BIN)/mcugen compile $(DIGITS)/digits_int8.onnx --board rt1060 -o build/demo
@@ -22,6 +22,9 @@ bench: setup  ## compare with other compilers; options in BENCH
 
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
+
+quant-study: setup  ## accuracy of quantized models, technique by technique; rewrites docs/quantization.md
+	$(BIN)/python -W ignore tools/quant_study.py --write-docs
 
 onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
 	$(BIN)/python -W ignore tools/onnx_tests.py --also rp2040 --also nrf52840 --also corstone300 \

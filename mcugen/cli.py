@@ -21,6 +21,7 @@ from mcugen.board import load_board
 from mcugen.cli_options import (
     BoardName,
     Json,
+    MetricName,
     Model,
     PixelScale,
     Plugin,
@@ -32,17 +33,19 @@ from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
+from mcugen.evaluate import evaluate, metric_of, sample_endpoints
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.lir.printer import print_program
+from mcugen.lir.program import Endpoint
 from mcugen.options import CompileOptions
 from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
 from mcugen.quant.profile import read_profile
 from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer
-from mcugen.report.accuracy import compare
-from mcugen.report.figures import Report, measured, require_fit
+from mcugen.report.figures import Report, require_fit
+from mcugen.report.layers import DIVERGED_DB
 from mcugen.report.listing import print_board, print_boards, print_model
 from mcugen.report.operators import operator_table
 from mcugen.report.samples import Samples, graph_endpoints, load_samples, random_samples
@@ -108,22 +111,25 @@ def report(
     options: CompileOptions,
     quantizing: Quantizing,
     pixel_scale: PixelScale = 1.0,
+    metric: MetricName = "",
+    compare_layers: Annotated[
+        bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
+    ] = False,
+    diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
     compiled = _compiled(model, board, options, quantizing, quiet)
-    samples = _samples(compiled, data, pixel_scale)
-    count = len(samples.inputs)
-    with _progress(quiet, f"{compiled.board.name}: running", count) as advance:
-        run = compiled.simulate(samples.inputs, per_layer=True, progress=advance)
-    with _progress(quiet, f"{compiled.reference_name}: running", count) as advance:
-        reference = compiled.reference(samples.inputs, advance)
-    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, compiled.reference_name)
-    result = measured(compiled.report, run, accuracy)
+    if compare_layers and compiled.quantization is None:
+        remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
+        raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
+    samples = _samples(sample_endpoints(compiled), data, pixel_scale, quantizing.preprocess)
+    with _steps(quiet) as progress:
+        result = evaluate(compiled, samples, metric_of(metric, samples.labels), diverged, progress)
     _write_json(json_, result)
     if json_ != "-":
-        print_report(result, stdout)
+        print_report(result, stdout, compare_layers)
     require_fit(result, compiled.board)
 
 
@@ -257,10 +263,8 @@ def _quantized(model: Path, options: CompileOptions, quantizing: Quantizing, qui
         return quantizer(source, fused, quantizing.scheme, samples, profile, progress).quantize(quantizing.layers)
 
 
-def _samples(compiled: CompiledModel, data: Path | None, pixel_scale: float) -> Samples:
-    if data is None:
-        return random_samples(compiled.program.inputs)
-    return load_samples(data, compiled.program.inputs, pixel_scale)
+def _samples(endpoints: Sequence[Endpoint], data: Path | None, pixel_scale: float, preprocess: str) -> Samples:
+    return random_samples(endpoints) if data is None else load_samples(data, endpoints, pixel_scale, preprocess)
 
 
 def _write_json(target: str, result: Report) -> None:

@@ -18,6 +18,7 @@ from mcugen.errors import UsageError
 from mcugen.hir.types import Array, DType
 from mcugen.options import GOALS, CompileOptions
 from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
+from mcugen.report.metrics import METRICS
 
 T = TypeVar("T")
 
@@ -49,6 +50,14 @@ Json = Annotated[
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
 Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
+MetricName = Annotated[
+    str,
+    typer.Option(
+        "--metric",
+        help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
+        show_default=False,
+    ),
+]
 PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
 
 

@@ -69,7 +69,7 @@ class CompiledModel:
     ) -> list[dict[str, Array]]:
         """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
         options = self.options
-        kept = {v.name: first_state(v.type) for v in self.graph.inputs if v.name in options.states.values()}
+        kept = self.first_states
         if self.reference_name == "ONNX Runtime":
             return run_onnxruntime(self.model, samples, progress, {**options.bound, **kept}, options.states)
         results = []
@@ -79,6 +79,18 @@ class CompiledModel:
             if progress:
                 progress(count)
         return results
+
+    def float_reference(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+    ) -> list[dict[str, Array]]:
+        """The outputs of the float model that was quantized, by ONNX Runtime."""
+        assert self.quantization is not None
+        return run_onnxruntime(self.quantization.model.proto, samples, progress, self.first_states, self.options.states)
+
+    @property
+    def first_states(self) -> dict[str, Array]:
+        """What the inputs that hold states are at first."""
+        return {v.name: first_state(v.type) for v in self.graph.inputs if v.name in self.options.states.values()}
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs for one sample, states among it, by the operators' numpy references."""

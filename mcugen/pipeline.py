@@ -28,22 +28,30 @@ FUSION: tuple[tuple[Pass, str], ...] = (
     (clean.fold_constants, "shapes and weight reshapes are known now"),
     (fuse.fold_pad, "a padded window costs nothing"),
     (fuse.fuse_dense, "constant weights can be packed for the kernel"),
+    (fuse.sink_reshape, "a matrix by rows of several axes stands between two reshapes"),
     (fuse.fold_affine, "batch normalization and bias belong to the weights"),
+    (fuse.fold_scale, "a product may as well be scaled as it is stored"),
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (clean.simplify, "folding leaves dead constants"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),
 )
 """In float. Then quantization takes its ranges (mcugen.quant)."""
 
-PIPELINE: tuple[tuple[Pass, str], ...] = (
+INTEGERS: tuple[tuple[Pass, str], ...] = (
     *FUSION,
     (sink_dequantize, "data may as well move as they are stored"),
     (clean.simplify, "conversions that now meet cancel"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
+    (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
     (fuse.fold_affine, "and so are its biases"),
     (fuse.fold_clamp, "and its activations"),
+)
+"""What is computed, in the model's own layout."""
+
+PIPELINE: tuple[tuple[Pass, str], ...] = (
+    *INTEGERS,
     (layout.channels_last, "the kernels read pixels; NHWC from here on"),
     (clean.simplify, "neighbouring transpositions cancel"),
     (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
@@ -83,6 +91,11 @@ def optimize(graph: Graph, trace: Trace | None = None) -> None:
 def fuse_float(graph: Graph) -> None:
     """Runs the part of the pipeline in place that comes before quantization."""
     _run(FUSION, graph)
+
+
+def convert_integers(graph: Graph) -> None:
+    """Runs the part of the pipeline in place that says what is computed, to the last bit; the rest moves data."""
+    _run(INTEGERS, graph)
 
 
 def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None = None) -> None:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators from a user's own Python file: the same class, registration and templates as built-in ones."""
+"""A user's own Python files: operators, with the same class, registration and templates as built-in ones; metrics."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
 
 from mcugen.errors import UsageError
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Importer, Support
@@ -46,16 +49,29 @@ def load_plugin(file: str | Path) -> None:
     _loaded.add(path)
 
 
+def load_function(file: str | Path, name: str) -> Callable[..., Any]:
+    """Runs a Python file and returns its function of that name. UsageError where that cannot be."""
+    try:
+        function = getattr(_run(Path(file)), name)
+    except Exception as error:  # whatever the user's code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{file}: the file must run and have a function '{name}'", reason, "repair it") from error
+    if not callable(function):
+        raise UsageError(f"{file}: '{name}' must be a function", type(function).__name__, "repair it")
+    return cast(Callable[..., Any], function)
+
+
 def _restore(importers: dict[tuple[str, str], Importer], supported: dict[tuple[str, str], Support]) -> None:
     for registry, content in ((IMPORTERS, importers), (SUPPORT, supported)):
         registry.clear()
         registry.update(content)  # type: ignore[arg-type]
 
 
-def _run(path: Path) -> None:
+def _run(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"mcugen_plugin_{len(_loaded)}_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError("not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
+    return module

@@ -15,7 +15,6 @@ from mcugen.board import Board
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.importer import import_model
-from mcugen.importer.load import load_model
 from mcugen.passes.convert_qdq import convert_qdq
 from mcugen.pipeline import PIPELINE
 
@@ -74,9 +73,8 @@ def recorded(
 # ------------------------------------------------------------------------------ layer by layer, as ONNX has it
 
 
-def integer_graph(name: str) -> Graph:
+def integer_graph(model: onnx.ModelProto) -> Graph:
     """The graph right after quantized operators became integers, still channels-first and named as in ONNX."""
-    model, _ = load_model(MODELS / f"{name}.onnx")
     graph = import_model(model, "net")
     for pass_, _ in PIPELINE:
         while pass_(graph) and pass_ is not convert_qdq:
@@ -86,9 +84,11 @@ def integer_graph(name: str) -> Graph:
     return graph
 
 
-def tensors_of_onnxruntime(name: str, samples: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Every 8-bit tensor of the model for each sample, graph optimization off; uint8 ones as int8."""
-    model = onnx.load(MODELS / f"{name}.onnx")
+def tensors_of_onnxruntime(model: onnx.ModelProto, samples: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Every quantized tensor of the model for each sample, graph optimization off; uint8 ones as int8."""
+    instrumented = onnx.ModelProto()
+    instrumented.CopyFrom(model)
+    model = instrumented
     known = {o.name for o in model.graph.output}
     for node in model.graph.node:
         if node.op_type == "QuantizeLinear" and node.output[0] not in known:
@@ -105,7 +105,7 @@ def tensors_of_onnxruntime(name: str, samples: list[dict[str, np.ndarray]]) -> l
 
 
 def layer_results(graph: Graph, tensors: dict[str, np.ndarray]) -> dict[Node, tuple[np.ndarray, np.ndarray]]:
-    """For each node with an 8-bit output that ONNX Runtime has too: our result on its inputs, and its result.
+    """For each node with a quantized output that ONNX Runtime has too: our result on its inputs, and its result.
 
     Only what ONNX Runtime has no tensor for (a requantization that was inserted, say) is taken from ours.
     """
@@ -122,7 +122,7 @@ def layer_results(graph: Graph, tensors: dict[str, np.ndarray]) -> dict[Node, tu
         (result,) = evaluate_node(node, [read(v) for v in node.inputs if v is not None])
         ours[node.output] = result
         expected = _of_onnxruntime(node.output, tensors)
-        if expected is not None and node.output.type.dtype.nbytes == 1:
+        if expected is not None and node.output.type.quant is not None:
             results[node] = (result, expected)
     return results
 

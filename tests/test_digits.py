@@ -22,12 +22,15 @@ BOARDS = [name for name in board_names() if name != "host"]
 REPORT_KEYS = {
     "": {
         *("model", "board", "cpu", "precision", "kernels", "instructions", "instructions_per_mac"),
-        *("cycles_estimate", "flash", "ram", "accuracy", "layers"),
+        *("cycles_estimate", "flash", "ram", "accuracy", "quantization", "layers"),
     },
     "model": {"name", "sha256", "macs", "parameters"},
     "flash": {"code", "weights", "total"},
     "ram": {"arena", "state", "io", "static", "stack", "total"},
-    "accuracy": {"metric", "reference", "samples", "float32", "target", "agreement", "max_abs_error", "sqnr_db"},
+    "accuracy": {
+        *("metric", "reference", "samples", "float32", "quantized", "target"),
+        *("agreement", "max_abs_error", "sqnr_db"),
+    },
 }
 LAYER_KEYS = {"name", "origin", "op", "kernel", "macs", "instructions", "flash", "ram"}
 

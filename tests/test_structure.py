@@ -33,6 +33,8 @@ LAYERS = {
     "quant": 8,
     "compiled": 9,
     "compiler": 10,
+    "evaluate": 10,
+    "mixed": 11,
     "cli_options": 11,
     "cli": 12,
 }

@@ -142,8 +142,10 @@ class Scope:
             if node.op_type == "Identity" and not inputs[0]:
                 self.sequences[node.output[0]] = self.sequence(node.input[0]) or []
                 return None
+            before = len(self.graph.nodes)
             results = self._results(node, inputs)
-            _check_sizes(node, results)
+            for made in self.graph.nodes[before:]:  # intermediate results of composite operators, too
+                _check_sizes(node, made.outputs)
         except Refusal as refusal:
             if isinstance(refusal, BodyRefusal):
                 self.refusals.extend(refusal.reasons)

@@ -25,6 +25,11 @@ def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
     return _QdqWriter(model, plan).write()
 
 
+def stored_name(name: str) -> str:
+    """What the codes of a tensor are called."""
+    return f"{name}_quantized"
+
+
 class _QdqWriter(OnnxWriter):
     """Each tensor that an integer layer makes is quantized at once; readers see it dequantized."""
 
@@ -145,14 +150,14 @@ class _QdqWriter(OnnxWriter):
         quant = stored.quant if main else activation_params(stored.low, stored.high, dtype, self.plan.scheme)
         name = value.name if main else f"{value.name}_{dtype.value}"
         params = self._stored_params(name, quant, dtype)
-        codes = self.add("QuantizeLinear", [source, *params], self.fresh(f"{name}_quantized"))
+        codes = self.add("QuantizeLinear", [source, *params], self.fresh(stored_name(name)))
         real = self.add("DequantizeLinear", [codes, *params], self.fresh(f"{name}_dequantized"))
         self._stored_as[value.name, dtype] = real
         self._codes[real] = codes
         return real
 
     def _dequantized(self, name: str, codes: Array, quant: QuantParams) -> str:
-        tensor = self.store(f"{name}_quantized", codes)
+        tensor = self.store(stored_name(name), codes)
         params = self._stored_params(name, quant, DType.of(codes))
         axis: dict[str, object] = {} if quant.axis is None else {"axis": quant.axis}
         return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), "", **axis)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How near the generated code's outputs are to ONNX Runtime's, and to the labels."""
+"""How good the generated code's outputs are, and how near to ONNX Runtime's."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,24 @@ import onnxruntime
 from mcugen.errors import VerificationError
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
-
-Outputs = Mapping[str, Array]
+from mcugen.report.metrics import METRICS, Judged, Metric, Outputs
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """Comparison over `samples` samples. Errors are in real units (dequantized); SQNR in dB.
 
-    `float32` and `target` are accuracies by the labels (of the reference and of the generated code), None
-    without labels; `agreement` is the share of samples for which both name the same class. `reference` says
-    whose results those of the generated code are compared with.
+    `metric` (see mcugen.report.metrics) judges three results: `float32` the reference's, `quantized` those of the
+    quantized model in ONNX Runtime, `target` the generated code's; None where there is nothing to judge by, or
+    where that number is infinite. The rest compares the generated code with `reference`: of a model that mcugen
+    quantized that is the float model. `agreement` is the share of samples for which both name the same class.
     """
 
     metric: str
     reference: str
     samples: int
     float32: float | None
+    quantized: float | None
     target: float | None
     agreement: float
     max_abs_error: float
@@ -82,8 +83,11 @@ def compare(
     reference: Sequence[Outputs],
     labels: Array | None,
     against: str = "ONNX Runtime",
+    metric: Metric | None = None,
+    quantized: Sequence[Outputs] | None = None,
+    inputs: Sequence[Outputs] = (),
 ) -> Accuracy:
-    """Compares outputs sample by sample; the class is the first output if that is one integer, else its largest entry.
+    """Judges all results by `metric` (default: top1 by labels, else sqnr), and compares `target` with `reference`.
 
     Where the reference names classes by strings, the next output tells. VerificationError if sizes that the model
     computes differ, or if there are no numbers.
@@ -91,39 +95,42 @@ def compare(
     endpoints = [e for e in endpoints if e.name in target[0] and reference[0][e.name].dtype.kind not in "OSU"]
     if not endpoints:
         raise VerificationError("some output must be numbers, to be compared", "strings alone")
-    for endpoint in endpoints:
-        for found, wanted in zip(target, reference, strict=True):
-            if found[endpoint.name].shape != wanted[endpoint.name].shape and endpoint.sizes:
-                shapes = f"{found[endpoint.name].shape} and {wanted[endpoint.name].shape}"
-                raise VerificationError(f"output '{endpoint.name}' must have the shape that ONNX Runtime gives", shapes)
-    classes = [_classes(outputs, endpoints[0]) for outputs in (target, reference)]
-    real = [np.concatenate([_reals(o, endpoints) for o in outputs]) for outputs in (target, reference)]
-    noise, signal = float(np.square(real[0] - real[1]).sum()), float(np.square(real[1]).sum())
-    right = [None, None] if labels is None else [float((c == labels).mean()) for c in classes]
+    _check_sizes(endpoints, target, reference)
+    metric = metric or METRICS["sqnr" if labels is None else "top1"]
+    wanted = reals(reference, endpoints)
+    found = Judged(reals(target, endpoints), wanted, inputs, labels)
+    twin = None if quantized is None else replace(found, outputs=reals(quantized, endpoints))
     return Accuracy(
-        metric="top1" if labels is not None else "agreement",
+        metric=metric.name,
         reference=against,
         samples=len(target),
-        float32=right[1],
-        target=right[0],
-        agreement=float((classes[0] == classes[1]).mean()),
-        max_abs_error=float(np.abs(real[0] - real[1]).max(initial=0.0)),
-        sqnr_db=10 * float(np.log10(signal / noise)) if noise > 0 and signal > 0 else None,
+        float32=None if metric.by_reference else _finite(metric.compute(replace(found, outputs=wanted))),
+        quantized=None if twin is None else _finite(metric.compute(twin)),
+        target=_finite(metric.compute(found)),
+        agreement=METRICS["agreement"].compute(found),
+        max_abs_error=METRICS["max_abs_error"].compute(found),
+        sqnr_db=_finite(METRICS["sqnr"].compute(found)),
     )
 
 
-def _classes(outputs: Sequence[Outputs], endpoint: Endpoint) -> Array:
-    arrays = [o[endpoint.name].reshape(-1) for o in outputs]
-    if prod(endpoint.shape) == 1 and endpoint.dtype.numpy.kind in "iu" and endpoint.quant is None:
-        return np.array([int(a[0]) for a in arrays])
-    return np.array([int(a.argmax()) if a.size else -1 for a in arrays])
+def _check_sizes(endpoints: Sequence[Endpoint], target: Sequence[Outputs], reference: Sequence[Outputs]) -> None:
+    for endpoint in (e for e in endpoints if e.sizes):
+        for found, wanted in zip(target, reference, strict=True):
+            if found[endpoint.name].shape != wanted[endpoint.name].shape:
+                shapes = f"{found[endpoint.name].shape} and {wanted[endpoint.name].shape}"
+                raise VerificationError(f"output '{endpoint.name}' must have the shape that ONNX Runtime gives", shapes)
 
 
-def _reals(outputs: Outputs, endpoints: Sequence[Endpoint]) -> Array:
-    parts = []
-    for endpoint in endpoints:
-        flat = outputs[endpoint.name].reshape(-1).astype(np.float64)
-        if endpoint.quant is not None:
-            flat = (flat - endpoint.quant.zero_point) * endpoint.quant.scale[0]
-        parts.append(flat)
-    return np.concatenate(parts)
+def reals(samples: Sequence[Outputs], endpoints: Sequence[Endpoint]) -> list[dict[str, Array]]:
+    """The tensors of these endpoints, quantized ones as float64."""
+    return [{e.name: _real(sample[e.name], e) for e in endpoints} for sample in samples]
+
+
+def _real(array: Array, endpoint: Endpoint) -> Array:
+    if endpoint.quant is None or array.dtype.kind == "f":
+        return array
+    return (array.astype(np.float64) - endpoint.quant.zero_point) * endpoint.quant.scale[0]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -14,6 +14,7 @@ from mcugen.errors import DoesNotFitError
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.report.accuracy import Accuracy
+from mcugen.report.layers import LayerComparison
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class Report:
     flash: Flash
     ram: Ram
     accuracy: Accuracy | None
+    quantization: LayerComparison | None
+    """Of a model that mcugen quantized, where it ran."""
     layers: list[Layer]
 
     def to_json(self) -> dict[str, Any]:
@@ -124,6 +127,7 @@ def describe(program: Program, board: Board, sha256: str, parameters: int) -> Re
         flash=Flash(None, program.weights_size, None),
         ram=Ram(program.arena_size, program.state_size, 0, None, None, None),
         accuracy=None,
+        quantization=None,
         layers=_layers(program),
     )
 

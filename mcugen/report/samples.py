@@ -146,6 +146,17 @@ def _labels(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None
     return None
 
 
+def as_stored(sample: Mapping[str, Array], endpoints: Sequence[Endpoint]) -> dict[str, Array]:
+    """A sample as the generated code takes it: reals become codes where an input is quantized."""
+    return {e.name: _codes(sample[e.name], e) for e in endpoints if e.name in sample}
+
+
+def _codes(array: Array, endpoint: Endpoint) -> Array:
+    if endpoint.quant is None or array.dtype.kind != "f":
+        return array
+    return quantize(array, endpoint.quant, endpoint.dtype)
+
+
 def graph_endpoints(graph: Graph) -> list[Endpoint]:
     """The inputs of a graph that is not lowered."""
     nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -11,12 +13,31 @@ from rich.table import Table
 from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
 from mcugen.report.figures import Layer, Report
+from mcugen.report.layers import LayerComparison, LayerError
+from mcugen.report.metrics import described
+
+WORST = 10
+"""How many layers a report explains unless all are asked for."""
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Totals, then one line a layer."""
+def print_report(report: Report, console: Console, all_layers: bool = False) -> None:
+    """Totals, then one line a layer; of a quantized model also its worst layers, or all in order."""
     console.print(_totals(report))
     console.print(_layers(report, console.width))
+    if report.quantization is not None:
+        print_comparison(report.quantization, console, all_layers)
+
+
+def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
+    """Float and integer side by side, which layer diverges first, and what stays in float32."""
+    console.print(_errors(comparison, console.width, all_layers))
+    threshold = f"{comparison.threshold_db:g} dB"
+    found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
+    lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
+    lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
+    lines += [f"in float32: {layer.name} ({layer.op}): {layer.reason}" for layer in comparison.in_float]
+    for line in lines:
+        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
 
 def _totals(report: Report) -> Table:
@@ -46,10 +67,16 @@ def _totals(report: Report) -> Table:
 
 def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
     samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
-    if accuracy.target is not None:
-        table.add_row("accuracy", f"{100 * accuracy.target:.2f} %", f"top-1 on {samples}, run under simulation")
-    if accuracy.float32 is not None:
-        table.add_row(f"  {accuracy.reference}", f"{100 * accuracy.float32:.2f} %", "the same model and samples")
+    metric = described(accuracy.metric)
+    if accuracy.target is not None and accuracy.metric not in ("sqnr", "agreement", "max_abs_error"):
+        label = metric.title if metric.by_reference else "accuracy"
+        note = f"{metric.title} on {samples}, run under simulation"
+        table.add_row(label, escape(metric.show(accuracy.target)), escape(note))
+        if accuracy.quantized is not None:
+            table.add_row("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples")
+        if accuracy.float32 is not None:
+            note = "the same model and samples" if accuracy.quantized is None else "in ONNX Runtime, the float model"
+            table.add_row(f"  {accuracy.reference}", metric.show(accuracy.float32), note)
     table.add_row(
         "agreement",
         f"{100 * accuracy.agreement:.2f} %",
@@ -59,13 +86,66 @@ def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
     table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}")
 
 
+_ERRORS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (
+    ("op", False, True, lambda layer: escape(printable(layer.op))),
+    ("type", False, False, lambda layer: layer.precision),
+    ("range", True, False, lambda layer: _range(layer.low, layer.high)),
+    ("method", False, False, lambda layer: layer.method),
+    ("clipped", True, False, lambda layer: _shown(layer.clipped, lambda share: f"{100 * share:.2f} %")),
+    ("weights", True, False, lambda layer: _shown(layer.weights_sqnr_db, "{:.1f}".format)),
+    ("SQNR", True, False, lambda layer: _sqnr(layer)),
+    ("cosine", True, True, lambda layer: _shown(layer.cosine, "{:.5f}".format)),
+    ("max error", True, False, lambda layer: _shown(layer.max_abs_error, "{:.3g}".format)),
+)
+"""Columns: head, whether it stands to the right, whether it is for wide terminals only, and what it shows."""
+
+WIDE = 100
+"""Columns of a terminal that is wide."""
+
+
+def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:
+    layers = comparison.layers if all_layers else comparison.worst_first[:WORST]
+    samples = f"{comparison.samples} sample{'s' * (comparison.samples != 1)}"
+    order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"
+    title = f"float and integer, {samples}, {order}; SQNR in dB"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    columns = [column for column in _ERRORS if width >= WIDE or not column[2]]
+    rows = [[show(layer) for *_, show in columns] for layer in layers]
+    _add_name_column(table, "layer", width, [head for head, *_ in columns], rows)
+    for head, right, *_ in columns:
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    for layer, row in zip(layers, rows, strict=True):
+        style = "bold red" if layer.name == comparison.first_diverging else None
+        table.add_row(escape(printable(layer.name)), *row, style=style)
+    return table
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.3g}..{high:.3g}"
+
+
+def _sqnr(layer: LayerError) -> str:
+    if layer.cosine is None:
+        return ""
+    return "exact" if layer.sqnr_db is None else f"{layer.sqnr_db:.1f}"
+
+
+def _shown(value: float | None, show: Callable[[float], str]) -> str:
+    return "" if value is None else show(value)
+
+
+def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The first column of names, as wide as the other columns leave room for."""
+    taken = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
+    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=max(width - taken - len(heads) - 4, 12))
+
+
 def _layers(report: Report, width: int) -> Table:
     rows = [(str(i), layer.kernel, *_layer_figures(layer)) for i, layer in enumerate(report.layers)]
     heads = ("#", "kernel", "MACs", "instructions", "/MAC", "flash", "RAM")
-    taken = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("layer", overflow="ellipsis", no_wrap=True, max_width=max(width - taken - len(heads) - 4, 12))
+    _add_name_column(table, "layer", width, heads, rows)
     for column in heads[1:]:
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
     for (number, *figures), layer in zip(rows, report.layers, strict=True):

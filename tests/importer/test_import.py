@@ -10,7 +10,7 @@ from onnx import helper
 from onnx_models import Net, assert_close, imported, numpy_outputs, onnxruntime_outputs, random_feeds
 
 from mcugen import CompileOptions, compile_model
-from mcugen.errors import McugenError, ModelError, UnsupportedError, UsageError
+from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
 from mcugen.hir.types import DType
 from mcugen.importer.load import OLDEST_OPSET
 from mcugen.ops.onnx_node import IMPORTERS
@@ -301,3 +301,14 @@ def test_every_opset(opset: int):
     # the meaning of these operators does not change: onnxruntime knows fewer opsets than onnx
     assert_close(found, onnxruntime_outputs(conv_net(min(max(opset, 7), 20)).model(), feeds))
     assert not np.all(found["y"] == found["y"][0, 0])
+
+
+def test_an_intermediate_tensor_that_is_too_large_is_refused() -> None:
+    """The result of this MaxUnpool is small; what it is cut out of is not."""
+    net = Net()
+    x, at = net.input("x", 1, 1, 2, 2), net.input("at", 1, 1, 2, 2, dtype=np.int64)
+    size = net.const([1, 1, 2, 2], np.int64)
+    net.op("MaxUnpool", x, at, size, kernel_shape=[50000, 50000], strides=[1, 1], out="y")
+    net.output("y")
+    with pytest.raises(DoesNotFitError, match=r"2,500,100,001 in 'y\.placed'"):
+        imported(net.plain_model())

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled model on samples: run, measured, judged, and explained layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mcugen.compiled import CompiledModel
+from mcugen.hir.types import Array
+from mcugen.lir.program import Endpoint
+from mcugen.plugins import load_function
+from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
+from mcugen.quant.quantize import Progress, no_progress
+from mcugen.report.accuracy import compare, reals
+from mcugen.report.figures import Report, measured
+from mcugen.report.layers import DIVERGED_DB
+from mcugen.report.metrics import METRICS, Metric, find_metric, own_metric
+from mcugen.report.samples import Samples, as_stored, graph_endpoints
+
+Sample = Mapping[str, Array]
+
+
+def metric_of(text: str, labels: Array | None) -> Metric:
+    """A metric by its name, or a function FILE.py:FUNCTION; "" is top1 where there are labels, else sqnr."""
+    file, _, function = text.rpartition(":")
+    if file:
+        return own_metric(text, load_function(file, function))
+    return find_metric(text) if text else METRICS["sqnr" if labels is None else "top1"]
+
+
+def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
+    """What evaluation samples are for: the float model where mcugen quantized it, else the compiled one."""
+    quantized = compiled.quantization
+    return compiled.program.inputs if quantized is None else graph_endpoints(quantized.model.graph)
+
+
+def evaluate(
+    compiled: CompiledModel,
+    samples: Samples,
+    metric: Metric,
+    threshold_db: float = DIVERGED_DB,
+    progress: Progress = no_progress,
+) -> Report:
+    """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors."""
+
+    def step(what: str) -> Callable[[int], None]:
+        return lambda done: progress(what, done, len(samples.inputs))
+
+    stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
+    run = compiled.simulate(stored, per_layer=True, progress=step(f"{compiled.board.name}: running"))
+    reference = compiled.reference(stored, step(f"{compiled.reference_name}: running"))
+    against, twin = compiled.reference_name, None
+    if compiled.quantization is not None:
+        against, twin = "float32", reference
+        reference = compiled.float_reference(samples.inputs, step("float32: running"))
+    inputs = reals(stored, compiled.program.inputs)
+    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
+    result = measured(compiled.report, run, accuracy)
+    if compiled.quantization is None:
+        return result
+    some = list(_with_states(compiled, samples.inputs, reference))[:DEFAULT_SAMPLES]
+    layers = compare_layers(compiled.quantization, some, threshold_db, lambda n: progress("layers", n, len(some)))
+    return replace(result, quantization=layers)
+
+
+def _with_states(compiled: CompiledModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:
+    """Samples with what the model kept from the ones before."""
+    kept = compiled.first_states
+    for sample, results in zip(samples, outputs, strict=True):
+        yield {**kept, **sample}
+        kept = {target: results[source] for source, target in compiled.options.states.items()}

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How quantization treats each layer: figures of a float model and its integer twin side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+DIVERGED_DB = 20.0
+"""An SQNR below which a layer has diverged, unless the user says otherwise: an error of a tenth of the signal."""
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """One tensor that a layer makes: as it is stored, and how far it is from that of the float model.
+
+    `name` is the tensor's, which names the layer in options too; `sources` are the compared tensors that it is made
+    from. `low` and `high` are what the codes reach, chosen by `method`; `clipped` is the share of the float
+    tensor's elements beyond. `reason` says why a layer computes in float32. `sqnr_db` is None where there is no
+    error at all; with `cosine` None the tensor has no counterpart in the integer model.
+    """
+
+    name: str
+    origin: list[str]
+    op: str
+    precision: str
+    reason: str
+    method: str
+    low: float | None
+    high: float | None
+    clipped: float | None
+    weights_sqnr_db: float | None
+    sqnr_db: float | None
+    cosine: float | None
+    max_abs_error: float | None
+    sources: list[str]
+
+    @property
+    def quality(self) -> float:
+        """The SQNR in dB; inf where there is no error, or nothing to compare."""
+        return math.inf if self.sqnr_db is None else self.sqnr_db
+
+
+@dataclass(frozen=True)
+class LayerComparison:
+    """All layers in the network's order, over so many samples.
+
+    `first_diverging` is the first layer whose SQNR is below `threshold_db`, if there is one; `steepest_fall` the one
+    whose SQNR is furthest below that of the worst tensor that it is made from.
+    """
+
+    samples: int
+    threshold_db: float
+    first_diverging: str | None
+    steepest_fall: str | None
+    layers: list[LayerError]
+
+    @property
+    def worst_first(self) -> list[LayerError]:
+        """Those that were compared, by SQNR."""
+        return sorted((layer for layer in self.layers if layer.cosine is not None), key=lambda layer: layer.quality)
+
+    @property
+    def in_float(self) -> list[LayerError]:
+        """The layers that stay in float32."""
+        return [layer for layer in self.layers if layer.reason]
+
+
+def compared(layers: Sequence[LayerError], samples: int, threshold_db: float = DIVERGED_DB) -> LayerComparison:
+    """Finds out where the error comes from."""
+    diverged = next((layer.name for layer in layers if layer.quality < threshold_db), None)
+    quality = {layer.name: layer.quality for layer in layers}
+    losses = {layer.name: _loss(layer, quality) for layer in layers}
+    steepest = max(losses, key=lambda name: losses[name], default=None)
+    falls = steepest if steepest is not None and losses[steepest] > 0 else None
+    return LayerComparison(samples, threshold_db, diverged, falls, list(layers))
+
+
+def _loss(layer: LayerError, quality: Mapping[str, float]) -> float:
+    """By how many dB a layer is worse than the worst tensor that it is made from; -inf where that one is exact."""
+    source = min((quality[name] for name in layer.sources), default=math.inf)
+    return source - layer.quality if math.isfinite(source) else -math.inf

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures of how good outputs are: by labels, by the inputs, or by the outputs of a reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from mcugen.errors import UsageError
+from mcugen.hir.types import Array
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One dict of arrays a sample. Quantized tensors are real numbers here; integers are counts or classes.
+
+    `reference` holds those of the outputs that are compared; `labels` one class number a sample.
+    """
+
+    outputs: Sequence[Outputs]
+    reference: Sequence[Outputs]
+    inputs: Sequence[Outputs] = ()
+    labels: Array | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The outputs that both have as numbers, in order."""
+        given = self.reference[0]
+        return [n for n, array in self.outputs[0].items() if n in given and given[n].dtype.kind not in "OSU"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`compute` gives one number. `unit` is "%" for shares of 1, "dB", or "" for what the outputs are in.
+
+    `by_reference`: it says how near outputs are to the reference's, and nothing about the reference itself.
+    """
+
+    name: str
+    title: str
+    compute: Callable[[Judged], float]
+    unit: str = ""
+    lower_is_better: bool = False
+    by_reference: bool = False
+
+    def show(self, value: float | None) -> str:
+        """The number for people; None is an infinite one, of outputs without error."""
+        if value is None or not math.isfinite(value):
+            return "exact"
+        return f"{100 * value:.2f} %" if self.unit == "%" else f"{value:.4g}{' dB' * (self.unit == 'dB')}"
+
+    def loss(self, value: float, wanted: float) -> float:
+        """By how much `value` is worse than `wanted`; in percentage points for shares."""
+        worse = value - wanted if self.lower_is_better else wanted - value
+        return 100 * worse if self.unit == "%" else worse
+
+
+def find_metric(name: str) -> Metric:
+    """A metric of METRICS; UsageError names them all."""
+    if name not in METRICS:
+        remedy = f"one of: {', '.join(METRICS)}; or your own: FILE.py:FUNCTION"
+        raise UsageError("--metric must be known", f"'{name}'", remedy)
+    return METRICS[name]
+
+
+def described(name: str) -> Metric:
+    """How to show a metric's numbers: of one of METRICS, or of a user's."""
+    return METRICS.get(name) or own_metric(name, lambda _outputs, _labels: math.nan)
+
+
+def own_metric(name: str, function: Callable[[dict[str, Array], Array | None], float]) -> Metric:
+    """A user's: it takes all outputs by name (leading axis: samples) and the labels; higher is better.
+
+    Unless the function has an attribute `lower_is_better` that says otherwise.
+    """
+
+    def compute(judged: Judged) -> float:
+        stacked = {n: np.stack([o[n] for o in judged.outputs]) for n in judged.outputs[0]}
+        try:
+            return float(function(stacked, judged.labels))
+        except Exception as error:  # whatever the user's code raises
+            raise UsageError(f"--metric {name} must give a number", f"{type(error).__name__}: {error}") from error
+
+    return Metric(name, name, compute, lower_is_better=bool(getattr(function, "lower_is_better", False)))
+
+
+# ------------------------------------------------------------------------------------------------ by labels
+
+
+def _labels(judged: Judged) -> Array:
+    if judged.labels is None:
+        raise UsageError("this metric needs labels", "samples without", "add an array `labels`, or take --metric sqnr")
+    return judged.labels
+
+
+def classes(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
+    """The class of each sample: the first output if that is one integer, else its largest entry (-1 of nothing)."""
+    arrays = [o[names[0]].reshape(-1) for o in outputs]
+    return np.array([_class(a) for a in arrays])
+
+
+def _class(scores: Array) -> int:
+    if scores.size == 1 and scores.dtype.kind in "iu":
+        return int(scores[0])
+    return int(scores.argmax()) if scores.size else -1
+
+
+def _scores(judged: Judged) -> Array:
+    """Samples x classes: the first output that is more than a class."""
+    for name in judged.names:
+        rows = [o[name].reshape(-1) for o in judged.outputs]
+        if rows[0].dtype.kind == "f" and len({len(row) for row in rows}) == 1:
+            return np.stack(rows)
+    raise UsageError("this metric needs an output with a score for each class", "none")
+
+
+def _top(judged: Judged, k: int) -> float:
+    """The share of samples whose label is among the k highest scores (the first of equal ones is the highest)."""
+    labels = _labels(judged)
+    if k == 1:
+        return float((classes(judged.outputs, judged.names) == labels).mean())
+    best = np.argsort(-_scores(judged), axis=1, kind="stable")[:, :k]
+    return float((best == labels[:, None]).any(1).mean())
+
+
+def _auc(judged: Judged) -> float:
+    """Area under the ROC curve; of more than two classes the mean over each against the others.
+
+    Two classes: by the score of class 1, which of two scores is their difference, and of an output in the input's
+    shape (a reconstruction) its mean squared error, with label 1 for what is not normal.
+    """
+    labels, scores = _labels(judged), _scores(judged)
+    if scores.shape[1] <= 2:
+        return area_under_curve(labels == 1, scores[:, -1] - scores[:, 0] * (scores.shape[1] == 2))
+    errors = _reconstruction_errors(judged, scores)
+    if errors is not None and labels.max() <= 1:
+        return area_under_curve(labels == 1, errors)
+    present = np.unique(labels)
+    return float(np.mean([area_under_curve(labels == c, scores[:, c]) for c in present]))
+
+
+def _reconstruction_errors(judged: Judged, outputs: Array) -> Array | None:
+    """Per sample, where the model's only input has as many elements as the output."""
+    if not judged.inputs or len(judged.inputs[0]) != 1:
+        return None
+    inputs = np.stack([next(iter(sample.values())).reshape(-1) for sample in judged.inputs])
+    if inputs.shape != outputs.shape:
+        return None
+    errors: Array = np.square(inputs.astype(np.float64) - outputs).mean(1)
+    return errors
+
+
+def area_under_curve(positive: Array, scores: Array) -> float:
+    """The chance that a positive scores higher than a negative (equal: half), by ranks (Mann and Whitney)."""
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # from 1; equal scores share their mean rank
+    p, n = int(positive.sum()), int((~positive).sum())
+    if not p or not n:
+        raise UsageError("the area under the curve needs samples of both kinds", f"{p} positive, {n} negative")
+    return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
+
+
+# --------------------------------------------------------------------------------------------- by reference
+
+
+def _flat(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
+    return np.concatenate([o[name].reshape(-1).astype(np.float64) for o in outputs for name in names])
+
+
+def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged], float]:
+    """A measure of all outputs' elements and those of the reference."""
+
+    def compute(judged: Judged) -> float:
+        return function(_flat(judged.outputs, judged.names), _flat(judged.reference, judged.names))
+
+    return compute
+
+
+def sqnr_db(found: Array, wanted: Array) -> float:
+    """Signal to quantization noise: 10 log10(Σ wanted² ÷ Σ (found − wanted)²); inf without noise."""
+    noise, signal = float(np.square(found - wanted).sum()), float(np.square(wanted).sum())
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def cosine(found: Array, wanted: Array) -> float:
+    """Of the angle between both; vectors of zeros are like each other alone."""
+    lengths = float(np.linalg.norm(found)) * float(np.linalg.norm(wanted))
+    return float(found @ wanted) / lengths if lengths else float(np.array_equal(found, wanted))
+
+
+def max_abs_error(found: Array, wanted: Array) -> float:
+    """The largest difference."""
+    return float(np.abs(found - wanted).max(initial=0.0))
+
+
+def _mean_squared(found: Array, wanted: Array) -> float:
+    return float(np.square(found - wanted).mean()) if found.size else 0.0
+
+
+def _mean_absolute(found: Array, wanted: Array) -> float:
+    return float(np.abs(found - wanted).mean()) if found.size else 0.0
+
+
+def agreement(judged: Judged) -> float:
+    """The share of samples for which both name the same class."""
+    names = judged.names
+    return float((classes(judged.outputs, names) == classes(judged.reference, names)).mean())
+
+
+def _referring(name: str, title: str, function: Callable[[Array, Array], float], unit: str, lower: bool) -> Metric:
+    return Metric(name, title, _by_elements(function), unit, lower, by_reference=True)
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("top1", "top-1", partial(_top, k=1), "%"),
+        Metric("top5", "top-5", partial(_top, k=5), "%"),
+        Metric("auc", "AUC", _auc, "%"),
+        _referring("mse", "mean squared error", _mean_squared, "", True),
+        _referring("mae", "mean absolute error", _mean_absolute, "", True),
+        _referring("cosine", "cosine", cosine, "", False),
+        _referring("max_abs_error", "largest error", max_abs_error, "", True),
+        _referring("sqnr", "SQNR", sqnr_db, "dB", False),
+        Metric("agreement", "agreement", agreement, "%", by_reference=True),
+    )
+}

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures quantization on the shared models: what each technique brings, and the accuracy of the code itself.
+
+Writes the tables of docs/quantization.md (`make quant-study`). Models without data of their own get standard normal
+inputs, other ones for calibration than for evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import onnx
+import typer
+from markers import replace_between_markers
+from rich.console import Console
+
+from mcugen.board import Board, load_board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.hir.types import Array, DType
+from mcugen.importer.load import load
+from mcugen.options import CompileOptions
+from mcugen.quant.quantize import Quantization, float_model, quantizer
+from mcugen.quant.scheme import Scheme
+from mcugen.report.accuracy import run_onnxruntime
+from mcugen.report.samples import Samples, graph_endpoints, load_samples
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+DOCUMENT = ROOT / "docs" / "quantization.md"
+
+Sample = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and its data set; `pixel_scale` makes its float input of raw pixels."""
+
+    model: str
+    data: str = ""
+    pixel_scale: float = 1.0
+
+    @property
+    def path(self) -> Path:
+        """The float model."""
+        return SHARED / "models" / f"{self.model}.onnx"
+
+
+SUBJECTS = (
+    Subject("resnet8_cifar10_f32", "cifar10"),
+    Subject("ds_cnn_kws_f32", "kws"),
+    Subject("streaming_wakeword_f32", "sww"),
+    Subject("mnist_cntk", "mnist"),
+    Subject("mobilenet_v1_025_vww_f32", "vww", 1 / 255),
+    Subject("autoencoder_ad_f32", "ad"),
+    Subject("pt_resnet_s_dynamo"),
+    Subject("pt_tcn_dynamo"),
+    Subject("pt_mlp_dynbatch_dynamo"),
+    Subject("pt_bilstm_dynamo"),
+    Subject("pt_yolo_head_dynamo"),
+)
+
+PLAIN = Scheme(method="minmax", equalize=False, correct_bias=False, optimize_rounding=False)
+
+VARIANTS = (
+    ("all techniques", Scheme()),
+    ("min-max ranges", Scheme(method="minmax")),
+    ("no equalization", Scheme(equalize=False)),
+    ("no bias correction", Scheme(correct_bias=False)),
+    ("rounding to nearest", Scheme(optimize_rounding=False)),
+    ("none of these", PLAIN),
+    ("one scale a layer", Scheme(per_channel=False)),
+    ("symmetric activations", Scheme(symmetric=True)),
+    ("powers of two", Scheme(power_of_two=True)),
+    ("int16x8", Scheme(DType.INT16)),
+)
+
+NORMAL_CALIBRATION, NORMAL_EVALUATION = 100, 200
+
+
+def options(subject: Subject) -> CompileOptions:
+    """Symbolic dimensions are 1."""
+    return CompileOptions(dims={"batch": 1} if "dynbatch" in subject.model else {})
+
+
+def samples(subject: Subject, split: str) -> Samples:
+    """The model's inputs in one split."""
+    fused = float_model(load(subject.path), options(subject), Scheme())
+    if subject.data:
+        path = SHARED / "data" / f"{subject.data}_{split}.npz"
+        return load_samples(path, graph_endpoints(fused.graph), subject.pixel_scale)
+    random = np.random.default_rng(0 if split == "calib" else 1)
+    count = NORMAL_CALIBRATION if split == "calib" else NORMAL_EVALUATION
+    made = [
+        {v.name: random.standard_normal(v.type.shape).astype(np.float32) for v in fused.graph.inputs}
+        for _ in range(count)
+    ]
+    return Samples(made, None)
+
+
+def quantized(subject: Subject, scheme: Scheme, calibration: Sequence[Sample]) -> Quantization:
+    """By all calibration samples."""
+    source = load(subject.path)
+    return quantizer(source, float_model(source, options(subject), scheme), scheme, calibration).quantize()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of outputs against the float model's: SQNR of all outputs together (dB), and accuracy (None without labels)."""
+
+    sqnr: float
+    accuracy: float | None
+    float_accuracy: float | None
+
+    @staticmethod
+    def of(found: Sequence[Sample], exact: Sequence[Sample], labels: Array | None) -> Figures:
+        """The class is the largest entry of the first output."""
+        names = list(exact[0])
+        wanted, got = (
+            np.concatenate([o[n].reshape(-1) for o in outs for n in names]).astype(float) for outs in (exact, found)
+        )
+        noise = max(float(np.square(wanted - got).sum()), 1e-30)
+        classes = [np.array([int(o[names[0]].argmax()) for o in outs]) for outs in (found, exact)]
+        shares = [None, None] if labels is None else [float((c == labels[: len(c)]).mean()) for c in classes]
+        return Figures(10 * float(np.log10(np.square(wanted).sum() / noise)), shares[0], shares[1])
+
+    def __str__(self) -> str:
+        accuracy = "" if self.accuracy is None else f"{100 * self.accuracy:.2f} % "
+        return f"{accuracy}{self.sqnr:.1f} dB"
+
+
+def techniques(subjects: Sequence[Subject]) -> str:
+    """A row a model, a column a variant; figures by ONNX Runtime on the whole evaluation split."""
+    rows = [["model", "float32", *(name for name, _ in VARIANTS)]]
+    for subject in subjects:
+        calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
+        exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
+        cells = []
+        for name, scheme in VARIANTS:
+            proto = quantized(subject, scheme, calibration).proto
+            figures = Figures.of(run_onnxruntime(proto, evaluation.inputs), exact, evaluation.labels)
+            console.print(f"{subject.model}: {name}: {figures}")
+            cells.append(str(figures))
+        reference = "" if figures.float_accuracy is None else f"{100 * figures.float_accuracy:.2f} %"
+        rows.append([subject.model, reference, *cells])
+    return _table(list(map(list, zip(*rows, strict=True))))
+
+
+def _fixed(subject: Subject) -> onnx.ModelProto:
+    return load(subject.path).proto
+
+
+def accuracy(subjects: Sequence[Subject], board: str, count: int) -> str:
+    """A row a model: float32 and QDQ in ONNX Runtime, the host's C on all samples, QEMU on the first `count`."""
+    head = ["model", "samples", "float32", "QDQ, ONNX Runtime", "C on the host", f"C on {board}, QEMU", "samples there",
+            "float32 on those", "C = QDQ", "most LSB apart"]  # fmt: skip
+    rows = [head]
+    for subject in subjects:
+        calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
+        start = time.perf_counter()
+        result = quantized(subject, Scheme(), calibration)
+        console.print(f"{subject.model}: quantized in {time.perf_counter() - start:.1f} s")
+        exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
+        qdq = run_onnxruntime(result.proto, evaluation.inputs)
+        host = compile_model(result).simulate(evaluation.inputs, measure=False).outputs
+        target_model = compile_model(result, _roomy(board))
+        few = evaluation.inputs[:count]
+        target = target_model.simulate(few, measure=False).outputs
+        labels = evaluation.labels
+        cells = [Figures.of(o, exact[: len(o)], labels) for o in (qdq, host, target)]
+        same, apart = agreement(target_model, host, qdq)
+        reference = Figures.of(exact, exact, labels).accuracy
+        some = Figures.of(exact[: len(few)], exact[: len(few)], labels).accuracy
+        shown = ["" if a is None else f"{100 * a:.2f} %" for a in (reference, some)]
+        rows.append([subject.model, str(len(exact)), shown[0], *map(str, cells), str(len(few)), shown[1],
+                     f"{100 * same:.2f} %", f"{apart:.1f}"])  # fmt: skip
+        console.print(" | ".join(rows[-1]))
+        assert all(a[n].tobytes() == b[n].tobytes() for a, b in zip(host, target, strict=False) for n in a)
+    return _table(rows)
+
+
+def agreement(compiled: CompiledModel, found: Sequence[Sample], wanted: Sequence[Sample]) -> tuple[float, float]:
+    """Share of output numbers that equal the QDQ model's, and the largest difference in steps of the output."""
+    same, apart = [], 0.0
+    quantization = compiled.quantization
+    assert quantization is not None
+    for name in wanted[0]:
+        a, b = (np.concatenate([o[name].reshape(-1) for o in outs]).astype(float) for outs in (found, wanted))
+        stored = quantization.plan.activations.get(name)
+        step = stored.quant.scale[0] if stored else float("nan")
+        same.append(np.isclose(a, b, rtol=1e-6, atol=1e-9))
+        apart = max(apart, float(np.abs(a - b).max() / step)) if stored else apart
+    return float(np.concatenate(same).mean()), apart
+
+
+def _roomy(board: str) -> Board:
+    """The board's CPU with memory for every model: it is the code that is measured."""
+    found = load_board(board)
+    return dataclasses.replace(found, memories=tuple(dataclasses.replace(m, size=1 << 25) for m in found.memories))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+console = Console(stderr=True)
+
+
+def main(
+    only: Annotated[str, typer.Option(help="part of a model's name")] = "",
+    board: Annotated[str, typer.Option(help="where the generated code runs")] = "corstone300",
+    count: Annotated[int, typer.Option(help="samples to run there")] = 100,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
+) -> None:
+    """Prints (or writes) both tables."""
+    subjects = [s for s in SUBJECTS if only in s.model]
+    for name, table in (("accuracy", accuracy(subjects, board, count)), ("techniques", techniques(subjects))):
+        print(f"{name}\n{table}\n")
+        if write_docs:
+            DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), name, table))
+
+
+if __name__ == "__main__":
+    typer.run(main)
