@@ -20,11 +20,15 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, Sizes, W, X
+from mcugen.quant.onnx_writer import tensor_info
 from mcugen.quant.plan import Stored
 from mcugen.quant.scheme import Scheme, activation_params, weight_scales
 
 Ranges = Mapping[str, tuple[float, float]]
 """Of the tensors within a layer, by role (`Recurrent.internals`)."""
+
+OP_TYPES = ("RNN", "LSTM", "GRU")
+"""ONNX's names of what needs int16, whatever the scheme."""
 
 UNIT = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
 """Results of sigmoid and tanh; 1 is the greatest code, a little less."""
@@ -208,7 +212,7 @@ def has_integer_form(node: Node) -> bool:
     if not isinstance(op, Recurrent) or node.input(X).type.dtype is not DType.FLOAT32:
         return False
     given = dict(enumerate(node.inputs))
-    constants = all(v is None or v.is_constant for i in (W, R, B) for v in [given.get(i)])
+    constants = all((v := given.get(i)) is None or v.is_constant for i in (W, R, B))
     rare = given.get(LENS) is not None or given.get(P) is not None or op.clip < np.inf or getattr(op, "coupled", False)
     standard = all(tuple(map(str, names)) == STANDARD[type(op)] for names in op.activations)
     return constants and not rare and standard and min((*node.input(X).type.shape, *node.input(R).type.shape)) > 0
@@ -311,12 +315,13 @@ class _Layer:
         cell = Cell(body, self.sizes.hidden, self._recurrent(d))
         after = STEPS[type(self.op)](cell, reals[-1], reals[:-1])
         after.append(body.op("Identity", after[0]))
-        rows = {"projection": self.op.gates * self.sizes.hidden}
-        shapes = [(self.sizes.batch, rows.get(role, self.sizes.hidden)) for role in roles]
-        formal = [_info(f"{body.prefix}.{role}", body.stored[role], s) for role, s in zip(roles, shapes, strict=True)]
-        made = [
-            _info(name, body.stored[role], shapes[0]) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)
-        ]
+
+        def declared(name: str, role: str) -> onnx.ValueInfoProto:
+            columns = self.sizes.hidden * (self.op.gates if role == "projection" else 1)
+            return tensor_info(name, body.stored[role].dtype, (self.sizes.batch, columns))
+
+        formal = [declared(f"{body.prefix}.{role}", role) for role in roles]
+        made = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
         return helper.make_graph(body.nodes, body.prefix, formal, made, body.initializers)
 
     def _recurrent(self, d: int) -> tuple[Matrix, ...]:
@@ -330,10 +335,6 @@ class _Layer:
             return (Matrix.of(rows, None, fed, self.scheme),)
         late = np.concatenate([np.zeros(first, bias.dtype), bias[len(rows) :]])
         return (Matrix.of(rows, late, fed, self.scheme),)
-
-
-def _info(name: str, stored: Stored, shape: Shape) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(stored.dtype.numpy), shape)
 
 
 def expand(
@@ -354,10 +355,8 @@ def expand(
     layer = _Layer(scope, node, op, sizes, inputs, rows, x.quant, scheme)
     made = [layer.direction(d) for d in range(sizes.directions)]
     for result, name in zip(op.results, outputs, strict=True):
-        shape, axis = (sizes.y_shape, -2 if sizes.batch_first else 1) if result == "Y" else (sizes.state_shape, -2)
-        if result != "Y" and not sizes.batch_first:
-            axis = 0
-        single = tuple(1 if a == axis % len(shape) else n for a, n in enumerate(shape))
-        parts = [scope.shaped(found[result], single) for found in made]
-        scope.op("Concat", *parts, out=name, axis=axis % len(shape))
+        shape = sizes.y_shape if result == "Y" else sizes.state_shape
+        axis = int(sizes.batch_first) + (result == "Y")
+        parts = [scope.shaped(found[result], (*shape[:axis], 1, *shape[axis + 1 :])) for found in made]
+        scope.op("Concat", *parts, out=name, axis=axis)
     return scope.nodes, scope.initializers
