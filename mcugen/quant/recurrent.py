@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, Sizes, W, X
@@ -216,6 +216,12 @@ def has_integer_form(node: Node) -> bool:
     rare = given.get(LENS) is not None or given.get(P) is not None or op.clip < np.inf or getattr(op, "coupled", False)
     standard = all(tuple(map(str, names)) == STANDARD[type(op)] for names in op.activations)
     return constants and not rare and standard and min((*node.input(X).type.shape, *node.input(R).type.shape)) > 0
+
+
+def hidden_results(node: Node) -> list[Value]:
+    """The outputs that hold hidden states: Y and Y_h."""
+    assert isinstance(node.op, Recurrent)
+    return [v for v, result in zip(node.outputs, node.op.results, strict=True) if result != "Y_c"]
 
 
 def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
