@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers in integers, as standard ONNX: the input's products for all steps at once, then a Scan.
+"""Recurrent layers in integers, as standard ONNX: a Scan a direction, whose body is one step.
 
 Every tensor of a step is quantized, states included, which the Scan carries as codes: nothing in the loop is real.
 W and R are int8, with a scale for each row. In every scheme, only what they are multiplied with may be int8, all
@@ -139,7 +139,12 @@ class Cell:
 
     body: Scope
     hidden: int
+    inner: Matrix
     recurrent: tuple[Matrix, ...]
+
+    def projection(self, x: str) -> str:
+        """W's product with the step's input."""
+        return self.body.rounded(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
 
     def product(self, index: int, h: str, role: str) -> str:
         """R's product with reals that are stored as `role`."""
@@ -255,15 +260,14 @@ def _resets_first(op: Recurrent) -> bool:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer on its way to ONNX; `rows` are the real vectors of all steps and sequences."""
+    """A layer on its way to ONNX; `codes` are those of X."""
 
     scope: Scope
     node: Node
     op: Recurrent
     sizes: Sizes
     inputs: Sequence[str]
-    rows: str
-    x: QuantParams
+    codes: str
     scheme: Scheme
 
     def direction(self, d: int) -> dict[str, str]:
@@ -273,7 +277,7 @@ class _Layer:
         names = [f"{self.scope.prefix}.{d}.{result}" for result in (*self.op.states, "y")]
         self.scope.outputs(
             "Scan",
-            [*first, self._projection(d)],
+            [*first, self.codes],
             names,
             body=self._body(d),
             num_scan_inputs=1,
@@ -290,16 +294,6 @@ class _Layer:
         bias = self.node.inputs[B] if len(self.node.inputs) > B else None
         return None if bias is None or bias.data is None else self.op.summed_bias(bias.data[d])
 
-    def _projection(self, d: int) -> str:
-        """Codes of W x + b, for all steps."""
-        weights, bias, sizes = self.node.input(W).data, self._bias(d), self.sizes
-        assert weights is not None
-        count = weights.shape[1]
-        matrix = Matrix.of(weights[d], None if bias is None else bias[:count], self.x, self.scheme)
-        codes = self.scope.codes(matrix.times(self.scope, self.rows, self.x), "projection")
-        outer = (sizes.batch, sizes.steps) if sizes.batch_first else (sizes.steps, sizes.batch)
-        return self.scope.shaped(codes, (*outer, count))
-
     def _first_state(self, index: int, d: int) -> str:
         """Codes of a first state [batch, hidden]; zero where the layer has none."""
         role, at = STATE_ROLES[self.op.states[index]], (H0, C0)[index]
@@ -314,21 +308,28 @@ class _Layer:
         return self.scope.constant(role, quantize(real, stored.quant, stored.dtype))
 
     def _body(self, d: int) -> onnx.GraphProto:
-        """One step: codes of the states and of a projection → codes of the next states, and of h once more."""
+        """One step: codes of the states and of an input → codes of the next states, and of h once more."""
         body = Scope(f"{self.scope.prefix}.{d}", self.scope.stored)
-        roles = [*(STATE_ROLES[s] for s in self.op.states), "projection"]
+        roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
         reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
-        cell = Cell(body, self.sizes.hidden, self._recurrent(d))
-        after = STEPS[type(self.op)](cell, reals[-1], reals[:-1])
+        cell = Cell(body, self.sizes.hidden, self._inner(d), self._recurrent(d))
+        after = STEPS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
         after.append(body.op("Identity", after[0]))
 
         def declared(name: str, role: str) -> onnx.ValueInfoProto:
-            columns = self.sizes.hidden * (self.op.gates if role == "projection" else 1)
+            columns = self.sizes.depth if role == "x" else self.sizes.hidden
             return tensor_info(name, body.stored[role].dtype, (self.sizes.batch, columns))
 
         formal = [declared(f"{body.prefix}.{role}", role) for role in roles]
         made = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
         return helper.make_graph(body.nodes, body.prefix, formal, made, body.initializers)
+
+    def _inner(self, d: int) -> Matrix:
+        """W with its bias."""
+        weights, bias = self.node.input(W).data, self._bias(d)
+        assert weights is not None
+        bias = None if bias is None else bias[: weights.shape[1]]
+        return Matrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme)
 
     def _recurrent(self, d: int) -> tuple[Matrix, ...]:
         """R, in the parts that a step multiplies apart, with the biases that do not belong to W's product."""
@@ -355,10 +356,9 @@ def expand(
         return None
     op = node.op
     assert isinstance(op, Recurrent)
-    scope = Scope(f"{outputs[0]}.integer", stores(op, ranges, scheme))
+    scope = Scope(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
     sizes = op.sizes(node.input(X).type, node.input(R).type)
-    rows = scope.shaped(inputs[X], (sizes.steps * sizes.batch, sizes.depth))
-    layer = _Layer(scope, node, op, sizes, inputs, rows, x.quant, scheme)
+    layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme)
     made = [layer.direction(d) for d in range(sizes.directions)]
     for result, name in zip(op.results, outputs, strict=True):
         shape = sizes.y_shape if result == "Y" else sizes.state_shape
