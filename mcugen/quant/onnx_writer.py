@@ -103,9 +103,11 @@ class OnnxWriter:
         return name
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
-        """Appends a node with one output and returns the output's name."""
+        """Appends a node with one output and returns the output's name. `name` is given to one node only."""
         self._names.add(output)
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
+        taken = any(node.name == name for node in self.nodes)
+        name = f"{output}/{op_type}" if taken or not name else name
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
         return output
 
     # ------------------------------------------------------------------------------------------------- details
