@@ -14,7 +14,7 @@ from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.options import CompileOptions
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.place import Placement, place
-from mcugen.quant.plan import Plan, Stored
+from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges
@@ -71,8 +71,13 @@ class Quantizer:
     progress: Progress = no_progress
     _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
 
-    def quantize(self, wanted: Mapping[str, DType] | None = None) -> Quantization:
-        """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers."""
+    def quantize(
+        self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
+    ) -> Quantization:
+        """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers.
+
+        Weights are those of `known`, where given: another precision of activations needs no others.
+        """
         graph = self.model.graph
         unknown = sorted(set(wanted or {}) - {v.name for node in graph.nodes for v in node.outputs})
         if unknown:
@@ -85,9 +90,12 @@ class Quantizer:
             dtype = placement.dtypes[name]
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
             plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
-        plan = refine(
-            self.model, plan, self.samples, self.profile, lambda d, t: self.progress("rounding weights", d, t)
-        )
+        if known is None:
+            plan = refine(
+                self.model, plan, self.samples, self.profile, lambda d, t: self.progress("rounding weights", d, t)
+            )
+        else:
+            plan.layers |= known
         proto = prepare_model(write_qdq(self.model, plan), self.source.file)
         return Quantization(self.source, self.model, self.profile, placement, plan, proto)
 

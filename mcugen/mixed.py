@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--precision auto`: the least precise arithmetic, layer by layer, that is precise enough.
+
+All layers start as int8. Each is raised alone, once, and its sensitivity is the noise at the model's outputs that
+this removes, for each unit of cost (growth of arena and instructions). Layers are then raised for good in that order,
+first to int16 activations, then to float32, until the goal holds in ONNX Runtime and in the generated code. At last,
+layers are lowered again where the goal holds without them, those first that brought least for their cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from mcugen.board import Board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import ConstraintError, DoesNotFitError
+from mcugen.hir.graph import Graph
+from mcugen.hir.types import Array, DType
+from mcugen.options import CompileOptions
+from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
+from mcugen.report.accuracy import judged
+from mcugen.report.metrics import METRICS, Judged, Metric
+from mcugen.report.samples import Samples, as_stored
+from mcugen.report.tradeoffs import Goal, Step
+
+LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
+"""Precisions, from the cheapest."""
+
+PROBED = 32
+"""How many samples tell the sensitivities of layers."""
+
+LEAST_COST = 1e-3
+"""Relative growth below which costs are alike."""
+
+CYCLES_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
+"""Of an estimate, where nothing can be measured; without an FPU, float32 takes SOFT_FLOAT times as many."""
+
+SOFT_FLOAT = 10
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The model that was found, and the way there."""
+
+    quantization: Quantization
+    goal: Goal
+    steps: list[Step]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A model with some layers raised."""
+
+    wanted: Mapping[str, DType]
+    compiled: CompiledModel
+
+    @property
+    def quantization(self) -> Quantization:
+        assert self.compiled.quantization is not None
+        return self.compiled.quantization
+
+
+def goal_of(metric: Metric, float32: float, max_drop: float, min_sqnr: float | None) -> Goal:
+    """What must hold: a minimum if one is given or nothing is known about the float model, else a largest drop."""
+    if min_sqnr is not None or metric.by_reference:
+        return Goal(METRICS["sqnr"], float32, least=DEFAULT_SQNR if min_sqnr is None else min_sqnr)
+    return Goal(metric, float32, drop=max_drop)
+
+
+DEFAULT_SQNR = 25.0
+"""dB, where neither labels nor the user say more."""
+
+
+@dataclass
+class Search:
+    """One search; `samples` are in reals, for the float model."""
+
+    quantizer: Quantizer
+    board: Board
+    options: CompileOptions
+    samples: Samples
+    metric: Metric
+    max_drop: float = 0.5
+    min_sqnr: float | None = None
+    progress: Progress = no_progress
+    steps: list[Step] = field(default_factory=list)
+
+    def run(self) -> Mixed:
+        """The cheapest model found that meets the goal; ConstraintError if none does."""
+        self._start()
+        now = self._first
+        if not self._accept(now, "", LADDER[0]):
+            now = self._ascend(now)
+            now = self._descend(now)
+        return Mixed(now.quantization, self.goal, self.steps)
+
+    def _start(self) -> None:
+        """All layers in int8; the float model's outputs."""
+        base = self.quantizer.quantize()
+        self._codes = base.plan.layers
+        self._first = _Trial({}, compile_model(base, self.board, self.options))
+        first = self._first.compiled
+        self._reference = first.float_reference(self.samples.inputs)
+        outputs = self._judged(first, self._reference)
+        float32 = float("inf") if self.metric.by_reference else self.metric.compute(outputs)
+        self.goal = goal_of(self.metric, float32, self.max_drop, self.min_sqnr)
+        self._costs = _cost(first)
+        self._scores: dict[str, float] = {}
+        self._raised: list[str] = []
+
+    # ------------------------------------------------------------------------------------------------ the walk
+
+    def _ascend(self, now: _Trial) -> _Trial:
+        """Raises layers, the most rewarding first, a step of the ladder at a time."""
+        for dtype in LADDER[1:]:
+            for layer in self._by_sensitivity(now, dtype):
+                trial = self._trial({**now.wanted, layer: dtype})
+                if trial is None:
+                    continue
+                now = trial
+                self._raised.append(layer)
+                if self._accept(now, layer, dtype):
+                    return now
+        found = f"{self.goal.metric.show(self.steps[-1].value)} with every layer raised that fits the board"
+        raise ConstraintError(f"the model must have a {self.goal}", found, "allow more")
+
+    def _descend(self, now: _Trial) -> _Trial:
+        """Lowers raised layers again where the goal holds without, the least rewarding first; the last was needed."""
+        raised = list(dict.fromkeys(self._raised[:-1]))
+        for layer in sorted(raised, key=lambda name: self._scores[name]):
+            for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
+                wanted = {**now.wanted, layer: dtype}
+                trial = self._trial({name: d for name, d in wanted.items() if d is not LADDER[0]})
+                if trial is not None and self._accept(trial, layer, dtype, keep=False):
+                    now = trial
+                    break
+        return now
+
+    def _by_sensitivity(self, now: _Trial, dtype: DType) -> list[str]:
+        """Layers that can be raised to `dtype`, by noise removed for each unit of cost."""
+        before = self._noise(now)
+        arena, work = _cost(now.compiled)
+        layers = list(self._candidates(now, dtype))
+        for done, layer in enumerate(layers, 1):
+            trial = self._trial({**now.wanted, layer: dtype})
+            self.progress(f"sensitivity to {dtype.value}", done, len(layers))
+            if trial is None or trial.quantization.placement.precision[layer] is not dtype:
+                self._scores.pop(layer, None)
+                continue
+            higher = _cost(trial.compiled)
+            cost = higher[0] / max(arena, 1) + higher[1] / max(work, 1) - 2
+            self._scores[layer] = (before - self._noise(trial)) / max(cost, LEAST_COST)
+        known = [layer for layer in layers if layer in self._scores]
+        return sorted(known, key=lambda name: -self._scores[name])
+
+    def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
+        """Layers that compute, in less than `dtype`."""
+        precision = now.quantization.placement.precision
+        for node in self.quantizer.model.graph.nodes:
+            name = node.outputs[0].name
+            if name in precision and not node.op.moves_data and LADDER.index(precision[name]) < LADDER.index(dtype):
+                yield name
+
+    # ------------------------------------------------------------------------------------------------- a model
+
+    def _trial(self, wanted: Mapping[str, DType]) -> _Trial | None:
+        """A model with the weights of the first; None if it does not fit the board."""
+        quantization = self.quantizer.quantize(wanted, self._codes)
+        try:
+            return _Trial(wanted, compile_model(quantization, self.board, self.options))
+        except DoesNotFitError:
+            return None
+
+    def _accept(self, trial: _Trial, layer: str, dtype: DType, keep: bool = True) -> bool:
+        """Whether the goal holds; a line of the table."""
+        value = self.goal.metric.compute(self._judged(trial.compiled, self._outputs(trial.compiled)))
+        confirmed = self._in_c(trial) if self.goal.holds(value) else None
+        holds = confirmed is not None and self.goal.holds(confirmed)
+        report = trial.compiled.report
+        instructions, is_estimate = self._instructions(trial.compiled)
+        bytes_ = report.ram.arena, report.flash.weights
+        self.steps.append(
+            Step(layer, dtype.value, value, confirmed, *bytes_, instructions, is_estimate, holds, keep or holds)
+        )
+        return holds
+
+    def _judged(self, compiled: CompiledModel, outputs: Sequence[Mapping[str, Array]]) -> Judged:
+        count = len(outputs)
+        labels = None if self.samples.labels is None else self.samples.labels[:count]
+        inputs = self.samples.inputs[:count]
+        return judged(compiled.program.outputs, outputs, self._reference[:count], labels, inputs)
+
+    def _outputs(self, compiled: CompiledModel, count: int | None = None) -> list[dict[str, Array]]:
+        """Of the quantized model in ONNX Runtime."""
+        stored = [as_stored(sample, compiled.program.inputs) for sample in islice(self.samples.inputs, count)]
+        return compiled.reference(stored)
+
+    def _noise(self, trial: _Trial) -> float:
+        return METRICS["mse"].compute(self._judged(trial.compiled, self._outputs(trial.compiled, PROBED)))
+
+    def _in_c(self, trial: _Trial) -> float:
+        """The metric of the generated code, built for this computer: a microcontroller's code gives the same bits."""
+        host = compile_model(trial.quantization, "host", self.options)
+        stored = [as_stored(sample, host.program.inputs) for sample in self.samples.inputs]
+        outputs = host.simulate(stored, measure=False).outputs
+        return self.goal.metric.compute(self._judged(host, outputs))
+
+    def _instructions(self, compiled: CompiledModel) -> tuple[int, bool]:
+        """Of one inference: retired ones where QEMU has such a machine, else an estimate."""
+        if not self.board.qemu:
+            return _work(compiled), True
+        stored = as_stored(self.samples.inputs[0], compiled.program.inputs)
+        return compiled.simulate([stored]).instructions or 0, False
+
+
+def _cost(compiled: CompiledModel) -> tuple[int, int]:
+    """Bytes of arena, and instructions by an estimate that takes no time."""
+    return compiled.program.arena_size, _work(compiled)
+
+
+def _work(compiled: CompiledModel) -> int:
+    has_fpu = compiled.board.name == "host" or "fpu" in compiled.board.features
+    soft = 1 if has_fpu else SOFT_FLOAT
+    return sum(_layer_work(graph, soft) for graph in compiled.graph.nested())
+
+
+def _layer_work(graph: Graph, soft: int) -> int:
+    """Multiply-accumulates, and elements of all results, in units of the type that they are computed in."""
+    total = 0
+    for node in graph.nodes:
+        dtype = node.sig.input(0).dtype if node.inputs and node.inputs[0] is not None else DType.INT8
+        factor = CYCLES_PER_MAC.get(dtype, 1) * (soft if dtype.is_float else 1)
+        total += factor * (node.op.macs(node.sig) + sum(v.type.count for v in node.outputs))
+    return total
