@@ -9,6 +9,7 @@ layers are lowered again where the goal holds without them, those first that bro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,7 +17,7 @@ from itertools import islice
 from mcugen.board import Board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.errors import ConstraintError, DoesNotFitError
+from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.options import CompileOptions
@@ -41,13 +42,30 @@ CYCLES_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
 SOFT_FLOAT = 10
 
 
-@dataclass(frozen=True)
-class Mixed:
-    """The model that was found, and the way there."""
+DEFAULT_DROP = 0.5
+"""Percentage points by which a share may fall, unless the user says otherwise."""
 
-    quantization: Quantization
-    goal: Goal
-    steps: list[Step]
+DEFAULT_SQNR = 25.0
+"""dB that outputs must reach where neither labels nor the user say more."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How a model is judged, and what the user asked for: at most one of a largest drop and a least SQNR."""
+
+    metric: Metric
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+
+    def goal(self, outputs: Judged) -> Goal:
+        """What must hold, for these outputs of the float model. A drop is asked of what labels tell, else an SQNR."""
+        if self.min_sqnr is None and not self.metric.by_reference:
+            drop = DEFAULT_DROP if self.max_drop is None else self.max_drop
+            return Goal(self.metric, self.metric.compute(outputs), drop=drop)
+        if self.max_drop is not None:
+            rule = "--max-accuracy-drop needs a metric of its own for the float model"
+            raise UsageError(rule, f"'{self.metric.name}'", "add labels to the samples, or give --min-sqnr")
+        return Goal(METRICS["sqnr"], math.inf, least=DEFAULT_SQNR if self.min_sqnr is None else self.min_sqnr)
 
 
 @dataclass(frozen=True)
@@ -63,17 +81,6 @@ class _Trial:
         return self.compiled.quantization
 
 
-def goal_of(metric: Metric, float32: float, max_drop: float, min_sqnr: float | None) -> Goal:
-    """What must hold: a minimum if one is given or nothing is known about the float model, else a largest drop."""
-    if min_sqnr is not None or metric.by_reference:
-        return Goal(METRICS["sqnr"], float32, least=DEFAULT_SQNR if min_sqnr is None else min_sqnr)
-    return Goal(metric, float32, drop=max_drop)
-
-
-DEFAULT_SQNR = 25.0
-"""dB, where neither labels nor the user say more."""
-
-
 @dataclass
 class Search:
     """One search; `samples` are in reals, for the float model."""
@@ -82,32 +89,29 @@ class Search:
     board: Board
     options: CompileOptions
     samples: Samples
-    metric: Metric
-    max_drop: float = 0.5
-    min_sqnr: float | None = None
+    demand: Demand
+    fixed: Mapping[str, DType] = field(default_factory=dict)
+    """Precisions that are no matter of choice, by layer."""
     progress: Progress = no_progress
     steps: list[Step] = field(default_factory=list)
 
-    def run(self) -> Mixed:
+    def run(self) -> Quantization:
         """The cheapest model found that meets the goal; ConstraintError if none does."""
         self._start()
         now = self._first
         if not self._accept(now, "", LADDER[0]):
             now = self._ascend(now)
             now = self._descend(now)
-        return Mixed(now.quantization, self.goal, self.steps)
+        return now.quantization
 
     def _start(self) -> None:
         """All layers in int8; the float model's outputs."""
-        base = self.quantizer.quantize()
+        base = self.quantizer.quantize(self.fixed)
         self._codes = base.plan.layers
-        self._first = _Trial({}, compile_model(base, self.board, self.options))
+        self._first = _Trial(self.fixed, compile_model(base, self.board, self.options))
         first = self._first.compiled
         self._reference = first.float_reference(self.samples.inputs)
-        outputs = self._judged(first, self._reference)
-        float32 = float("inf") if self.metric.by_reference else self.metric.compute(outputs)
-        self.goal = goal_of(self.metric, float32, self.max_drop, self.min_sqnr)
-        self._costs = _cost(first)
+        self.goal = self.demand.goal(self._judged(first, self._reference))
         self._scores: dict[str, float] = {}
         self._raised: list[str] = []
 
@@ -144,24 +148,25 @@ class Search:
         before = self._noise(now)
         arena, work = _cost(now.compiled)
         layers = list(self._candidates(now, dtype))
+        found: dict[str, float] = {}
         for done, layer in enumerate(layers, 1):
             trial = self._trial({**now.wanted, layer: dtype})
             self.progress(f"sensitivity to {dtype.value}", done, len(layers))
             if trial is None or trial.quantization.placement.precision[layer] is not dtype:
-                self._scores.pop(layer, None)
                 continue
             higher = _cost(trial.compiled)
             cost = higher[0] / max(arena, 1) + higher[1] / max(work, 1) - 2
-            self._scores[layer] = (before - self._noise(trial)) / max(cost, LEAST_COST)
-        known = [layer for layer in layers if layer in self._scores]
-        return sorted(known, key=lambda name: -self._scores[name])
+            found[layer] = (before - self._noise(trial)) / max(cost, LEAST_COST)
+        self._scores |= found
+        return sorted(found, key=lambda name: -found[name])
 
     def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
         """Layers that compute, in less than `dtype`."""
         precision = now.quantization.placement.precision
-        for node in self.quantizer.model.graph.nodes:
+        for node in (n for n in self.quantizer.model.graph.nodes if not n.op.moves_data):
             name = node.outputs[0].name
-            if name in precision and not node.op.moves_data and LADDER.index(precision[name]) < LADDER.index(dtype):
+            is_free = name in precision and name not in self.fixed
+            if is_free and LADDER.index(precision[name]) < LADDER.index(dtype):
                 yield name
 
     # ------------------------------------------------------------------------------------------------- a model

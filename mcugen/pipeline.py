@@ -28,7 +28,9 @@ FUSION: tuple[tuple[Pass, str], ...] = (
     (clean.fold_constants, "shapes and weight reshapes are known now"),
     (fuse.fold_pad, "a padded window costs nothing"),
     (fuse.fuse_dense, "constant weights can be packed for the kernel"),
+    (fuse.sink_reshape, "a matrix by rows of several axes stands between two reshapes"),
     (fuse.fold_affine, "batch normalization and bias belong to the weights"),
+    (fuse.fold_scale, "a product may as well be scaled as it is stored"),
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (clean.simplify, "folding leaves dead constants"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),
@@ -42,6 +44,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
+    (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
     (fuse.fold_affine, "and so are its biases"),
     (fuse.fold_clamp, "and its activations"),
 )

@@ -15,7 +15,8 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
-from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.ops.curves import CODES, Line, Segments, interpolation
+from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
 
@@ -75,30 +76,85 @@ class Elementwise(Operator):
         )
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """A function of one int8 tensor (and constant scalars) is a table of its 256 values."""
+        """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""
         varying = [i for i, v in enumerate(inputs) if v is not None and not v.is_constant]
         scalars = all(v is None or v.type.count == 1 for i, v in enumerate(inputs) if i not in varying)
         if len(varying) != 1 or not scalars or self.tables:
             return None
-        source, quant = sig.input(varying[0]), sig.input(varying[0]).quant
-        if quant is None or quant.axis is not None or source.dtype is not DType.INT8:
+        x, source, out = inputs[varying[0]], sig.input(varying[0]), sig.output
+        if source.quant is None or source.quant.axis is not None:
+            return None
+        if source.dtype is DType.INT16 and is_quantized(out):
+            wanted = self._of_codes(inputs, CODES, source.quant).astype(np.float64)
+            return _curve(graph, self.name, x, wanted / out.q.scale[0] + out.q.zero_point, out.dtype)
+        if source.dtype is not DType.INT8:
             return None
         codes = np.arange(-128, 128).astype(np.int8)
-        arrays = [dequantize(codes, quant) if i in varying else _real(v) for i, v in enumerate(inputs) if v]
+        table = quantize(self._of_codes(inputs, codes, source.quant), out.q, out.dtype)
+        return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
+
+    def _of_codes(self, inputs: Sequence[Value | None], codes: Array, quant: QuantParams) -> Array:
+        """The real results where the only input that is no constant has these codes."""
+        arrays = [real_data(v) if v.is_constant else dequantize(codes, quant) for v in inputs if v]
         types = tuple(TensorType(a.shape, DType.of(a)) for a in arrays)
         with np.errstate(all="ignore"):
             (real,) = self.evaluate(Signature(types, self.infer(*types)), *arrays)
-        out = sig.output
-        table = quantize(real.reshape(256), out.q, out.dtype)
-        return Lookup(self.name), (inputs[varying[0]], graph.constant(f"{self.name}.table", table))
+        return real.reshape(len(codes))
 
     def _elements(self, sig: Signature) -> list[TensorType | None]:
         return [t for i, t in enumerate(sig.inputs) if i not in self.tables]
 
 
-def _real(value: Value | None) -> Array:
-    assert value is not None and value.data is not None
+def real_data(value: Value) -> Array:
+    """The numbers that a constant stands for."""
+    assert value.data is not None
     return value.data if value.type.quant is None else dequantize(value.data, value.type.quant)
+
+
+def _curve(graph: Graph, name: str, x: Value | None, wanted: Array, dtype: DType) -> IntegerForm | None:
+    """wanted[i], a real number of output codes, for CODES[i] of an int16 tensor; None: it jumps."""
+    line = Line.through(wanted, dtype)
+    if line is not None:
+        return Linear(name, line), (x,)
+    found = interpolation(wanted, dtype)
+    if found is None:
+        return None
+    return Interpolate(name, found[0]), (x, graph.constant(f"{name}.table", found[1]))
+
+
+@dataclass(frozen=True)
+class Linear(Elementwise):
+    """y = clamp(slope · x + constant) for integers x: what is straight of one int16 tensor. `of` names the function."""
+
+    mnemonic: ClassVar[str] = "linear"
+    of: str
+    line: Line
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The line."""
+        return (self.line(arrays[0]).astype(sig.output.dtype.numpy),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """One multiplication."""
+        return f"({sig.output.dtype.c}){self.line.text(args[0], scalar)}"
+
+
+@dataclass(frozen=True)
+class Interpolate(Elementwise):
+    """y = a line between two entries of a table, for int16 x: any smooth function of it. `of` names the function."""
+
+    mnemonic: ClassVar[str] = "interpolate"
+    tables: ClassVar[frozenset[int]] = frozenset({1})
+    of: str
+    segments: Segments
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The segments."""
+        return (self.segments(*arrays).astype(sig.output.dtype.numpy),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """Two loads, one multiplication."""
+        return f"({sig.output.dtype.c}){self.segments.text(args[0], args[1], scalar)}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -61,6 +61,18 @@ class Requantizer:
         return self
 
 
+def is_quantized(tensor: TensorType | None) -> bool:
+    """Whether integer kernels take the tensor: int8, or int16 with zero point 0; one scale."""
+    if tensor is None or tensor.quant is None or tensor.quant.axis is not None:
+        return False
+    return tensor.dtype is DType.INT8 or (tensor.dtype is DType.INT16 and tensor.quant.zero_point == 0)
+
+
+def same_codes(x: TensorType, y: TensorType) -> bool:
+    """Whether equal integers of both stand for the same reals."""
+    return (x.quant, x.dtype) == (y.quant, y.dtype)
+
+
 def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
     """ONNX QuantizeLinear: round half to even of real ÷ scale in float32, saturating."""
     limits = np.iinfo(dtype.numpy)
@@ -93,3 +105,27 @@ def clamp_range(clamp: tuple[float, float] | None, quant: QuantParams, dtype: DT
         return int(limits.min), int(limits.max)
     bounds = quantize(np.asarray(clamp, np.float64), QuantParams(quant.scale, quant.zero_point), dtype)
     return int(bounds[0]), int(bounds[1])
+
+
+def inverse_sqrt(square: Array) -> tuple[Int64Array, Int64Array]:
+    """1 / √square ≈ root · 2^(half − 62) for whole numbers 0 < square < 2^62: root < 2^31, half > 0 (0 and 0 of 0).
+
+    The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line meets 1 / √M within 9 %,
+    and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some 2^-27.
+    """
+    half = np.zeros(square.shape, np.int64)
+    wide = square.astype(np.int64)
+    for step in (16, 8, 4, 2, 1):
+        small = (wide >> (62 - 2 * step)) == 0
+        wide, half = np.where(small, wide << (2 * step), wide), half + small * step
+    m = (wide >> 30).astype(np.uint64)  # of 62 bits, the upper 32
+    root = _LINE[0] - ((_LINE[1] * m) >> np.uint64(32))  # 30 bits of fraction
+    for _ in range(4):
+        error = (m * ((root * root) >> np.uint64(32))) >> np.uint64(32)  # M · R², 28 bits of fraction
+        root = (root * (np.uint64(3 << 28) - error)) >> np.uint64(29)
+    found = np.minimum(root, np.uint64(2**31 - 1)).astype(np.int64)
+    return np.where(square == 0, 0, found), np.where(square == 0, 0, half + 1)
+
+
+_LINE = (np.uint64(2290055013), np.uint64(1308601352))
+"""2.13278 - 1.21873 · M with 30 bits of fraction: of equal greatest error to both sides for 1/4 ≤ M ≤ 1."""

@@ -22,6 +22,7 @@ from mcugen.hir.types import Array, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param
 from mcugen.ops.conversion import Dequantize
+from mcugen.ops.fixedpoint import same_codes
 from mcugen.ops.movement import (
     Movement,
     Permuted,
@@ -83,8 +84,8 @@ class Taking(Movement):
     """Base: elements of input 0 at places that input 1, integers, tells."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """The same on int8, where nothing changes the scale."""
-        return (self, inputs) if sig.input(0).quant == sig.output.quant else None
+        """The same on integers, where nothing changes the scale."""
+        return (self, inputs) if same_codes(sig.input(0), sig.output) else None
 
 
 def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: int, shared: bool) -> None:

@@ -15,7 +15,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import Requantizer, clamp_range, dequantize
@@ -44,18 +44,18 @@ def interleave(weights: Array) -> Array:
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
 
 
-def finish(acc: Array, sig: Signature, clamp: Range | None) -> Array:
-    """Accumulators (channels last) → the output's type: requantized, clamped, or left as int32."""
+def finish(acc: Array, sig: Signature, clamp: Range | None, factor: float = 1.0) -> Array:
+    """Accumulators (channels last), times a factor → the output's type: requantized, clamped, or left as int32."""
     out = sig.output
     if out.dtype is DType.INT32:
         return acc.astype(np.int32)
     low, high = clamp_range(clamp, out.q, out.dtype)
-    return requantizer(sig)(acc, low, high).astype(out.dtype.numpy)
+    return requantizer(sig, factor)(acc, low, high).astype(out.dtype.numpy)
 
 
-def requantizer(sig: Signature) -> Requantizer:
-    """From units of input scale · weight scale to the output's."""
-    scale = sig.input(0).q.scales * sig.input(1).q.scales / sig.output.q.scales
+def requantizer(sig: Signature, factor: float = 1.0) -> Requantizer:
+    """From units of input scale · weight scale, times a factor, to the output's."""
+    scale = sig.input(0).q.scales * sig.input(1).q.scales * factor / sig.output.q.scales
     return Requantizer.of(scale, sig.output.q.zero_point)
 
 
@@ -287,9 +287,13 @@ class Dense(Operator):
 
 @dataclass(frozen=True)
 class MatMul(Operator):
-    """y[b, m, n] = Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes."""
+    """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes.
+
+    Only products of reals have a factor other than 1: it is part of the one rounding of quantized ones.
+    """
 
     mnemonic: ClassVar[str] = "matmul"
+    factor: float = 1.0
     kernels: ClassVar[tuple[Kernel, ...]] = (
         Kernel("matmul_f32", when=(float_tensors,)),
         Kernel("matmul_f64", when=(double_tensors,)),
@@ -309,34 +313,26 @@ class MatMul(Operator):
         """Product of floats or of wrapping integers, or exact integers."""
         a, b = arrays
         if sig.input(0).quant is None:
-            return (a @ b,)
+            product = a @ b
+            return (product if self.factor == 1 else product * product.dtype.type(self.factor),)
         zero = [sig.input(i).q.zero_point for i in (0, 1)]
-        return (finish(exact_product(a.astype(np.int64) - zero[0], b.astype(np.int64) - zero[1]), sig, None),)
+        acc = exact_product(a.astype(np.int64) - zero[0], b.astype(np.int64) - zero[1])
+        return (finish(acc, sig, None, self.factor),)
 
     def macs(self, sig: Signature) -> int:
         """batch · M · N · K."""
         return sig.output.count * sig.input(0).shape[-1]
 
-    def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """(p · a) (q · b) = (p · q · a) b for constant scalars p and q: ONNX scales both operands of an attention."""
-        left, right = (_scaled_value(node, i) for i in (0, 1))
-        if left is None or right is None:
-            return None
-        (a, p), (b, q) = left, right
-        if not 1e-30 < abs(p * q) < 1e30:  # the product of the scalars itself must be a sound float32
-            return None
-        factor = graph.constant(f"{a.name}.factor", np.asarray(p * q, a.type.dtype.numpy))
-        scaled = graph.add(Binary("Mul"), [a, factor], node.origin, before=node).output
-        return graph.add(self, [scaled, b], node.origin, before=node).output
-
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 by int8, per-tensor."""
+        """int8 by int8, per-tensor; sums that stay as they are have no factor."""
+        if sig.output.dtype is DType.INT32 and self.factor != 1:
+            return None
         fits = all(t is not None and t.dtype is DType.INT8 and t.quant and t.quant.axis is None for t in sig.inputs)
         return (self, inputs) if fits and sig.input(0).shape[-1] < 2**15 else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """MatMul."""
-        return "MatMul", {}, ()
+        return ("MatMul", {}, ()) if self.factor == 1 else None
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Three loops and a batch."""
@@ -347,11 +343,13 @@ class MatMul(Operator):
             "depth": a.shape[-1],
             "columns": b.shape[-1],
         }
-        code: dict[str, object] = {"y_t": out.dtype.c}
+        code: dict[str, object] = {"y_t": out.dtype.c, "scaled": self.factor != 1 and a.quant is None}
+        if code["scaled"]:
+            params["factor"] = real_param(self.factor, out.dtype)
         if a.quant is not None:
             params |= {"a_zero": a.q.zero_point, "b_zero": b.q.zero_point}
             if out.dtype is not DType.INT32:
-                requantize = requantizer(node.sig)
+                requantize = requantizer(node.sig, self.factor)
                 params |= {"multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
                 code |= {"shift": requantize.shift}
         operands = [
@@ -359,20 +357,8 @@ class MatMul(Operator):
             ("b", Access.IN, builder.buffer(node.input(1))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        builder.emit(node, builder.select(self.kernels, node), operands, params, code=code)
-
-
-def _scaled_value(node: Node, index: int) -> tuple[Value, float] | None:
-    """What operand `index` is a constant multiple of, for this product alone, and of which factor."""
-    source = node.input(index).producer
-    if source is None or source.op != Binary("Mul") or len(node.input(index).uses) != 1:
-        return None
-    for x, factor in (source.inputs, source.inputs[::-1]):
-        assert x is not None and factor is not None
-        plain = x.type == node.input(index).type and x.type.quant is None
-        if plain and factor.data is not None and factor.type.count == 1:
-            return x, float(factor.data.reshape(-1)[0])
-    return None
+        variant = "scaled" if code["scaled"] else ""
+        builder.emit(node, builder.select(self.kernels, node), operands, params, code=code, variant=variant)
 
 
 # --------------------------------------------------------------------------------------------------- import

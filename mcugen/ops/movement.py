@@ -17,7 +17,7 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import quantize
+from mcugen.ops.fixedpoint import quantize, same_codes
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
 
 Permuted = tuple[Operator, tuple[Permutation | None, ...]]
@@ -40,8 +40,8 @@ class Movement(Operator):
     moves_data: ClassVar[bool] = True
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """The same on int8, where nothing changes the scale."""
-        same = all(t is None or t.quant == sig.output.quant for t in sig.inputs)
+        """The same on integers, where nothing changes the scale."""
+        same = all(t is None or same_codes(t, sig.output) for t in sig.inputs)
         return (self, inputs) if same else None
 
 

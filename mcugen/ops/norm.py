@@ -4,24 +4,111 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Node, Value
-from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import emit_elementwise
+from mcugen.ops.fixedpoint import dequantize, inverse_sqrt
 from mcugen.ops.movement import Reshape, dense_strides, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.reduce import emit_reduce
+
+
+@dataclass(frozen=True)
+class FixedNormalize:
+    """Normalization of integers: exact statistics, then three factors of 31 bits, each product cut to its upper word.
+
+    Of the `count` n elements x (zero point subtracted) of a row: S = Σ x (0 if not centered), D = n · Σ x² − S², which
+    is n² times the variance, d = n · x − S. Then (x − mean) / √(variance + epsilon) = d / √(D + n² · epsilon), with
+    epsilon in squared units of x:
+
+    root · 2^(half − 62) = 1 / √(D · 2^fraction + epsilon)                 (inverse_sqrt)
+    v = ((d · 2^lift · root) >> 32) · 2^(half + shift)                     (rounded down)
+    q = clamp((((v · gain) >> 32) + bias) >> bits)
+    """
+
+    count: int
+    centered: bool
+    lift: int
+    fraction: int
+    epsilon: int
+    shift: int
+    bits: int
+    gain: Array
+    bias: Array
+
+    @staticmethod
+    def of(
+        sig: Signature, count: int, epsilon: float, centered: bool, scale: Array | None, bias: Array | None
+    ) -> FixedNormalize | None:
+        """For these types and constants, or None: rows so long or scales so far apart that precision is lost."""
+        x, y = sig.input(0), sig.output
+        if x.quant is None or y.quant is None or x.quant.axis is not None or count * _span(x) >= 2**31:
+            return None
+        if not {x.dtype, y.dtype} <= {DType.INT8, DType.INT16}:
+            return None
+        floor = epsilon / x.quant.scale[0] ** 2 * count**2
+        fraction = math.floor(62 - math.log2((count * _span(x)) ** 2 + floor + 1)) // 2 * 2
+        lift = 31 - (count * _span(x)).bit_length()
+        root = math.ceil(math.log2(count) / 2)  # |v| < 2^root
+        gain, shift = (np.ones(1) if a is None else a.astype(np.float64) / y.quant.scale[0] for a in (scale, bias))
+        gain = gain if scale is not None else gain / y.quant.scale[0]
+        shift = shift if bias is not None else np.zeros(1)
+        reach = 2.0**root * np.abs(gain).max() + np.abs(shift).max() + abs(y.quant.zero_point) + 1
+        bits = min(16, math.floor(29 - math.log2(reach)))
+        if fraction < 0 or bits < 8:
+            return None
+        gain, shift = np.broadcast_arrays(gain, shift)
+        return FixedNormalize(
+            count,
+            centered,
+            lift,
+            fraction,
+            round(floor * 2.0**fraction),
+            fraction // 2 - lift - root,
+            bits,
+            np.rint(gain * 2.0 ** (bits + 2 + root)).astype(np.int64),
+            np.rint((shift + y.quant.zero_point + 0.5) * 2.0**bits).astype(np.int64),
+        )
+
+    def normalized(self, x: Array, axes: tuple[int, ...]) -> Array:
+        """v of x, an int64 array, with statistics over `axes`."""
+        total = x.sum(axes, keepdims=True) * self.centered
+        spread = self.count * (x * x).sum(axes, keepdims=True) - total * total
+        root, half = inverse_sqrt(np.where(spread == 0, 0, (spread << self.fraction) + self.epsilon))
+        v = ((self.count * x - total) << self.lift) * root >> 32
+        shift = np.where(root == 0, 0, half + self.shift)
+        result: Array = (v << np.maximum(shift, 0)) >> np.maximum(-shift, 0)
+        return result
+
+    def finish(self, v: Array, dtype: DType) -> Array:
+        """q, of integer type `dtype`."""
+        q: Array = np.clip(((v * self.gain >> 32) + self.bias) >> self.bits, *dtype.limits).astype(dtype.numpy)
+        return q
+
+
+def _span(x: TensorType) -> int:
+    """How far apart two elements of an integer tensor can be."""
+    low, high = x.dtype.limits
+    return high - low
+
+
+def _as_real(graph: Graph, value: Value | None) -> Value | None:
+    """A constant that may come quantized as reals."""
+    if value is None or value.data is None or value.type.quant is None:
+        return value
+    return graph.constant(f"{value.name}.real", dequantize(value.data, value.type.quant))
 
 
 @dataclass(frozen=True)
@@ -33,6 +120,7 @@ class Normalize(Operator):
     """
 
     mnemonic: ClassVar[str] = "normalize"
+    real_inputs: ClassVar[frozenset[int]] = frozenset({1, 2})
     axes: tuple[int, ...] = ()
     epsilon: float = 0.0
     groups: tuple[int, int] | None = None
@@ -57,14 +145,18 @@ class Normalize(Operator):
         return parted, tuple(sorted([axis + 1, *(a + (a > axis) for a in self.axes)]))
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """By the formula, in float64."""
+        """By the formula, in float64; integers by FixedNormalize."""
         shape, axes = self._view(sig.input(0).shape)
+        if sig.output.quant is not None:
+            fixed = self._fixed(sig, arrays[1:])
+            assert fixed is not None
+            v = fixed.normalized(arrays[0].reshape(shape).astype(np.int64) - sig.input(0).q.zero_point, axes)
+            return (fixed.finish(v.reshape(sig.output.shape), sig.output.dtype),)
         x = arrays[0].astype(np.float64).reshape(shape)
         x = x - x.mean(axes, keepdims=True) if self.centered else x
         y = x / np.sqrt((x * x).mean(axes, keepdims=True) + self.epsilon)
         y = y.reshape(sig.output.shape)
-        given = iter(arrays[1:])
-        scale, bias = (None if t is None else next(given) for t in (*sig.inputs, None, None)[1:3])
+        scale, bias = self._affine(sig, arrays[1:])
         y = y if scale is None else y * scale
         return ((y if bias is None else y + bias).astype(arrays[0].dtype),)
 
@@ -74,13 +166,36 @@ class Normalize(Operator):
         groups = self.groups and (perm.index(self.groups[0]), self.groups[1])
         return Normalize(axes, self.epsilon, groups, self.centered), (perm,) * len(sig.inputs)
 
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """int8 or int16 with constant scale and bias, which stay reals here."""
+        affine = [_as_real(graph, v) for v in inputs[1:]]
+        if any(v is not None and v.data is None for v in affine):
+            return None
+        operands = [inputs[0], *affine]
+        types = tuple(v.type if v else None for v in operands)
+        arrays = [v.data for v in affine if v is not None and v.data is not None]
+        return (self, operands) if self._fixed(Signature(types, sig.outputs), arrays) is not None else None
+
+    def _affine(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array | None, Array | None]:
+        """Scale and bias, of which `arrays` holds those that are present."""
+        given = iter(arrays)
+        scale, bias = (None if t is None else next(given) for t in (*sig.inputs, None, None)[1:3])
+        return scale, bias
+
+    def _fixed(self, sig: Signature, arrays: Sequence[Array]) -> FixedNormalize | None:
+        shape, axes = self._view(sig.input(0).shape)
+        rows = math.prod(shape[a] for a in axes)
+        return FixedNormalize.of(sig, rows, self.epsilon, self.centered, *self._affine(sig, arrays))
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over rows of equal statistics around loops within them; the result may overwrite the input."""
+        if node.output.type.quant is not None:
+            self._lower_fixed(node, builder)
+            return
         x = node.input(0).type
         given = {name: i for i, name in ((1, "scale"), (2, "bias")) if len(node.inputs) > i and node.inputs[i]}
         roles = {"x": 0} | given
         shape, axes = self._view(x.shape)
-        walks = _walks(shape, axes, [self._strides(node.input(i).type.shape, x.shape) for i in roles.values()])
         params: dict[str, Param] = {
             "share": real_param(1.0 / math.prod(shape[a] for a in axes), x.dtype),
             "epsilon": real_param(self.epsilon, x.dtype),
@@ -93,6 +208,44 @@ class Normalize(Operator):
             **{name: name in given for name in ("scale", "bias")},
             **{f"{name}_{letter}": "" for name in ("scale", "bias") for letter in "kr"},
         }
+        self._walk(x.shape, {role: node.input(i).type.shape for role, i in roles.items()}, params, code)
+        operands: list[tuple[str, Access, Buffer]] = [
+            (role, Access.IN, builder.buffer(node.input(i))) for role, i in roles.items()
+        ]
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        builder.emit(node, "normalize", operands, params, code=code, inplace=[("y", "x")], variant=x.dtype.tag)
+
+    def _lower_fixed(self, node: Node, builder: Builder) -> None:
+        """The same loops over integers; each element has a gain and a bias of its own, or shares them."""
+        x, y, name = node.input(0).type, node.output.type, node.output.name
+        arrays = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
+        fixed = self._fixed(node.sig, arrays)
+        assert fixed is not None
+        low, high = y.dtype.limits
+        params: dict[str, Param] = {
+            **{"count": fixed.count, "x_zero": x.q.zero_point, "lift": 1 << fixed.lift, "fraction": fixed.fraction},
+            **{"epsilon": fixed.epsilon, "point": fixed.shift, "bits": fixed.bits, "low": low, "high": high},
+        }
+        code: dict[str, object] = {
+            **{"what": self._formula(()), "x_t": x.dtype.c, "y_t": y.dtype.c, "centered": self.centered},
+            "wide": fixed.count * _span(x) ** 2 >= 2**31,
+        }
+        affine = fixed.gain.reshape((1,) * (x.rank - fixed.gain.ndim) + fixed.gain.shape).shape
+        self._walk(x.shape, {"x": x.shape, "gain": affine}, params, code)
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("gain", Access.IN, builder.const(f"{name}.gain", fixed.gain.astype(np.int32))),
+            ("bias", Access.IN, builder.const(f"{name}.bias", fixed.bias.astype(np.int32))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        inplace = [("y", "x")] if x.dtype is y.dtype else []
+        variant = x.dtype.tag if x.dtype is y.dtype else f"{x.dtype.tag}_{y.dtype.tag}"
+        builder.emit(node, "normalize_int", operands, params, code=code, inplace=inplace, variant=variant)
+
+    def _walk(self, full: Shape, roles: Mapping[str, Shape], params: dict[str, Param], code: dict[str, object]) -> None:
+        """Adds the loops: their sizes, and by role the index in each of the two nests."""
+        shape, axes = self._view(full)
+        walks = _walks(shape, axes, [self._strides(role, full) for role in roles.values()])
         for letter, counter, dims in (("k", "i", walks[0]), ("r", "j", walks[1])):
             code[letter] = len(dims)
             params |= {f"{letter}{axis}_size": size for axis, (size, _) in enumerate(dims)}
@@ -103,11 +256,6 @@ class Normalize(Operator):
                     params |= {name: stride} if stride > 1 else {}
                     terms.append(f"{counter}{axis}" + (f" * p->{name}" if stride > 1 else ""))
                 code[f"{role}_{letter}"] = " + ".join(terms)
-        operands: list[tuple[str, Access, Buffer]] = [
-            (role, Access.IN, builder.buffer(node.input(i))) for role, i in roles.items()
-        ]
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        builder.emit(node, "normalize", operands, params, code=code, inplace=[("y", "x")], variant=x.dtype.tag)
 
     def _formula(self, given: Container[str]) -> str:
         text = "(x - mean) / sqrt(variance + epsilon)" if self.centered else "x / sqrt(mean(x * x) + epsilon)"
@@ -170,7 +318,7 @@ def _inverse_deviation(node: OnnxNode, variance: Value, suffix: str = "inverse")
     return node.emit(Unary("Reciprocal"), root, suffix=suffix)
 
 
-@onnx_operator("LayerNormalization", "RMSNormalization", types=FLOATS, kernels=("normalize", "reduce"))
+@onnx_operator("LayerNormalization", "RMSNormalization", types=FLOATS, kernels=("normalize", "normalize_int", "reduce"))
 def _import_trailing(node: OnnxNode) -> list[Value]:
     """Over the last axes; mean and inverse deviation are computed apart where the model wants them."""
     x = node.input(0)
@@ -186,7 +334,7 @@ def _import_trailing(node: OnnxNode) -> list[Value]:
     return results
 
 
-@onnx_operator("InstanceNormalization", "GroupNormalization", types=FLOATS, kernels=("normalize",))
+@onnx_operator("InstanceNormalization", "GroupNormalization", types=FLOATS, kernels=("normalize", "normalize_int"))
 def _import_channels(node: OnnxNode) -> list[Value]:
     """Over the spatial axes, and a group of channels; one scale a channel."""
     x, affine = node.input(0), [node.input(1), node.input(2)]
@@ -203,7 +351,7 @@ def _import_channels(node: OnnxNode) -> list[Value]:
     return [node.emit(op, x, *(_per_channel(node, value, x.type.rank) for value in affine))]
 
 
-@onnx_operator("MeanVarianceNormalization", types=FLOATS, kernels=("normalize",))
+@onnx_operator("MeanVarianceNormalization", types=FLOATS, kernels=("normalize", "normalize_int"))
 def _import_mean_variance(node: OnnxNode) -> list[Value]:
     """ONNX adds 10⁻⁹ to the deviation: 10⁻¹⁸ below the root does the same for a constant tensor."""
     x = node.input(0)

@@ -12,11 +12,12 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
-from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.program import real_param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise
-from mcugen.ops.fixedpoint import Requantizer, clamp_range
+from mcugen.ops.curves import Line
+from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
+from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, quantize, same_codes
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 Range = tuple[float, float]
@@ -354,31 +355,69 @@ _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
 @dataclass(frozen=True)
 class FixedSum:
-    """q = (x·m0 + y·m1 + offset) >> shift: the sum of two int8 tensors in 32 bits, one rounding, half up.
+    """q = (x·m0 + y·m1 + offset) >> shift: the sum of two quantized tensors, one rounding, half up.
 
-    The shift is the largest for which no intermediate leaves int32; the factors then carry some 21 bits.
+    Of int8 tensors in 32 bits: the shift is the largest for which no intermediate leaves int32; the factors then
+    carry some 21 bits. Where a tensor is int16 it is `wide`: 64 bits, and factors of 31.
     """
 
     factors: tuple[int, int]
     offset: int
     shift: int
+    wide: bool
 
     @staticmethod
-    def of(x: QuantParams, y: QuantParams, out: QuantParams, signs: tuple[int, int]) -> FixedSum | None:
-        """For these scales, or None where the inputs' unit is so much coarser that 8 bits of factor are lost."""
-        ratios = [sign * q.scale[0] / out.scale[0] for sign, q in zip(signs, (x, y), strict=True)]
-        bound = 256 * sum(map(abs, ratios)) + abs(out.zero_point) + 2
-        shift = min(30, math.floor(math.log2((2**31 - 1) / bound)))
-        if shift < 14:
+    def of(x: TensorType, y: TensorType, out: TensorType, signs: tuple[int, int]) -> FixedSum | None:
+        """For these types, or None where the inputs' unit is so much coarser that 8 bits of factor are lost."""
+        ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
+        wide = any(t.dtype is DType.INT16 for t in (x, y, out))
+        codes, room, most, fewest = (65536, 2**47, 32, 16) if wide else (256, 2**31 - 1, 30, 14)
+        bound = codes * sum(map(abs, ratios)) + abs(out.q.zero_point) + 2
+        shift = min(most, math.floor(math.log2(room / bound)))
+        if shift < fewest:
             return None
         m0, m1 = (round(r * 2**shift) for r in ratios)
-        offset = (out.zero_point << shift) + (1 << (shift - 1)) - x.zero_point * m0 - y.zero_point * m1
-        return FixedSum((m0, m1), offset, shift)
+        offset = (out.q.zero_point << shift) + (1 << (shift - 1)) - x.q.zero_point * m0 - y.q.zero_point * m1
+        return FixedSum((m0, m1), offset, shift, wide)
+
+    def __call__(self, x: Array, y: Array) -> Array:
+        """The specification."""
+        q: Array = (x * self.factors[0] + y * self.factors[1] + self.offset) >> self.shift
+        return q
+
+    def text(self, x: str, y: str, scalar: Scalars) -> str:
+        """The C expression."""
+        m0, m1 = (scalar(m) for m in self.factors)
+        if self.wide:
+            return f"mcugen_weighted_sum({x}, {m0}, {y}, {m1}, {_int64(scalar, self.offset)}, {scalar(self.shift)})"
+        return f"mcugen_shift_right({x} * {m0} + {y} * {m1} + {scalar(self.offset)}, {scalar(self.shift)})"
+
+
+def _rescaled(q: Array, of: TensorType, out: TensorType) -> Array:
+    """Codes of `of` as codes of `out`."""
+    return q if same_codes(of, out) else Line.requantization(of, out)(q)
+
+
+def _rescaled_text(text: str, of: TensorType, out: TensorType, scalar: Scalars) -> str:
+    """The C twin of _rescaled."""
+    return text if same_codes(of, out) else Line.requantization(of, out).text(text, scalar)
+
+
+def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None:
+    """A constant of numbers as codes of `out`; other tensors stay."""
+    if value is None or value.data is None or value.type.dtype is DType.BOOL:
+        return value
+    codes = np.asarray(quantize(real_data(value), out.q, out.dtype))
+    return graph.constant(f"{value.name}.codes", codes, out.quant)
+
+
+_SELECTIONS = {"Max": "mcugen_clamp({x}, {y}, 32767)", "Min": "mcugen_clamp({x}, -32768, {y})"}
+"""C of codes."""
 
 
 @dataclass(frozen=True)
 class Binary(Elementwise):
-    """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On int8: add, sub and mul."""
+    """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On codes: see integer()."""
 
     function: str = field(default="", repr=False)
     clamp: Range | None = None
@@ -406,17 +445,21 @@ class Binary(Elementwise):
         low, high = clamp_range(self.clamp, out.q, out.dtype)
         q: Array
         a, b = x.astype(np.int64), y.astype(np.int64)
-        if self.function == "Mul":
-            product = (a - sig.input(0).q.zero_point) * (b - sig.input(1).q.zero_point)
-            q = self._product(sig)(product, low, high)
-        else:
+        if self.function in _SELECTIONS:
+            q = BINARY[self.function].reference(_rescaled(a, sig.input(0), out), _rescaled(b, sig.input(1), out))
+        elif self.function in _SUM_SIGNS:
             fixed = self._sum(sig)
             assert fixed is not None
-            q = (a * fixed.factors[0] + b * fixed.factors[1] + fixed.offset) >> fixed.shift
+            q = fixed(a, b)
+        else:
+            product = (a - sig.input(0).q.zero_point) * (b - sig.input(1).q.zero_point)
+            q = self._product(sig)(product, low, high)
+            if self.function == "PRelu":
+                q = np.where(a < sig.input(0).q.zero_point, q, _rescaled(a, sig.input(0), out))
         return np.clip(q, low, high).astype(out.dtype.numpy)
 
     def _sum(self, sig: Signature) -> FixedSum | None:
-        return FixedSum.of(sig.input(0).q, sig.input(1).q, sig.output.q, _SUM_SIGNS[self.function])
+        return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
 
     def _product(self, sig: Signature) -> Requantizer:
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
@@ -433,18 +476,25 @@ class Binary(Elementwise):
                 body = f"({dtype.c})({y} == -1 ? ({dtype.c})(0u - ({_unsigned(dtype)}){x}) : {body})"
             return clamp_text(body, self.clamp, scalar, dtype)
         limits = ", ".join(scalar(v) for v in clamp_range(self.clamp, out.q, out.dtype))
-        if self.function == "Mul":
-            requantize = self._product(sig)
-            zero = [scalar(-sig.input(i).q.zero_point) for i in (0, 1)]
-            product = f"({x} + {zero[0]}) * ({y} + {zero[1]})"
-            wide = f"mcugen_requantize({product}, {scalar(int(requantize.multiplier[0]))}, "
-            value = f"{wide}{_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
-        else:
+        return f"({out.dtype.c})mcugen_clamp({self._fixed_text(sig, x, y, scalar)}, {limits})"
+
+    def _fixed_text(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str:
+        """The C twin of _evaluate_fixed, before the clamp."""
+        if self.function in _SELECTIONS:
+            x, y = (_rescaled_text(v, sig.input(i), sig.output, scalar) for i, v in enumerate((x, y)))
+            return _SELECTIONS[self.function].format(x=x, y=y)
+        if self.function in _SUM_SIGNS:
             fixed = self._sum(sig)
             assert fixed is not None
-            m0, m1 = (scalar(m) for m in fixed.factors)
-            value = f"mcugen_shift_right({x} * {m0} + {y} * {m1} + {scalar(fixed.offset)}, {scalar(fixed.shift)})"
-        return f"({out.dtype.c})mcugen_clamp({value}, {limits})"
+            return fixed.text(x, y, scalar)
+        requantize = self._product(sig)
+        zero = [scalar(-sig.input(i).q.zero_point) for i in (0, 1)]
+        product = f"({x} + {zero[0]}) * ({y} + {zero[1]})"
+        wide = f"mcugen_requantize({product}, {scalar(int(requantize.multiplier[0]))}, "
+        value = f"{wide}{_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
+        if self.function == "Mul":
+            return value
+        return f"({x} + {zero[0]} < 0 ? {value} : {_rescaled_text(x, sig.input(0), sig.output, scalar)})"
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """x + 0, x − 0, x · 1 and x / 1 are x (−0 may keep its sign)."""
@@ -460,17 +510,16 @@ class Binary(Elementwise):
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Fixed point for add, sub, mul of two int8 tensors; a table where one operand is a constant scalar."""
+        """Fixed point for two quantized tensors; a function of one where the other operand is a constant scalar."""
         table = super().integer(graph, sig, inputs)
         if table is not None:
             return table
-        quants = [t.quant for t in (*sig.inputs, sig.output) if t is not None]
-        if any(q is None or q.axis is not None for q in quants):
-            return None
-        if any(t is not None and t.dtype is not DType.INT8 for t in (*sig.inputs, sig.output)):
+        if self.function in _SELECTIONS:
+            return _selected(self, graph, sig, inputs)
+        if not all(map(is_quantized, (*sig.inputs, sig.output))):
             return None
         fits = self.function in _SUM_SIGNS and self._sum(sig) is not None
-        return (self, inputs) if fits or self.function == "Mul" else None
+        return (self, inputs) if fits or self.function in ("Mul", "PRelu") else None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """Arithmetic results can be clamped in passing."""
@@ -482,6 +531,14 @@ class Binary(Elementwise):
         """Arithmetic on reals; other functions are ONNX's in parts only."""
         arithmetic = self.function in ("Add", "Sub", "Mul", "Div") and sig.output.dtype is DType.FLOAT32
         return (self.function, {}, ()) if arithmetic else None
+
+
+def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+    """The form of an operator each of whose results is an operand's element: that element in the result's codes."""
+    varying = (v for v in inputs if v is not None and v.data is None and v.type.dtype is not DType.BOOL)
+    if not all(is_quantized(t) for t in (*(v.type for v in varying), sig.output)):
+        return None
+    return op, [_recoded(graph, v, sig.output) for v in inputs]
 
 
 def _int64(scalar: Scalars, value: int) -> str:
@@ -499,8 +556,16 @@ class Where(Elementwise):
         return dtypes[1]
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.where."""
-        return (np.where(*arrays),)
+        """numpy.where; of quantized branches, in the output's parameters."""
+        condition, x, y = arrays
+        if sig.output.quant is None:
+            return (np.where(condition, x, y),)
+        x, y = (_rescaled(v, sig.input(i), sig.output) for i, v in ((1, x), (2, y)))
+        return (np.where(condition, x, y).astype(sig.output.dtype.numpy),)
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """A table if it is a function of one tensor; else the same on codes."""
+        return super().integer(graph, sig, inputs) or _selected(self, graph, sig, inputs)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """A condition that is known everywhere the same."""
@@ -512,7 +577,10 @@ class Where(Elementwise):
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """A selection."""
-        return f"({args[0]} ? {args[1]} : {args[2]})"
+        if sig.output.quant is None:
+            return f"({args[0]} ? {args[1]} : {args[2]})"
+        x, y = (_rescaled_text(args[i], sig.input(i), sig.output, scalar) for i in (1, 2))
+        return f"({sig.output.dtype.c})({args[0]} ? {x} : {y})"
 
 
 # --------------------------------------------------------------------------------------------------- import

@@ -16,14 +16,14 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import Requantizer
+from mcugen.ops.fixedpoint import Requantizer, is_quantized, same_codes
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
 from mcugen.ops.spatial import Spatial, Window, check_reach
 
-_MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)
+_MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
@@ -112,8 +112,8 @@ class MaxPool(Pool):
         return result
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """The same on int8, where the scale stays."""
-        return (self, inputs) if sig.input(0).quant == sig.output.quant else None
+        """The same on integers, where the scale stays."""
+        return (self, inputs) if same_codes(sig.input(0), sig.output) else None
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
@@ -168,13 +168,14 @@ class AveragePool(Pool):
             return (total / count.astype(np.float32)).astype(np.float32)
         requantize = self._requantizer(sig)
         by_count = requantize.multiplier if len(requantize.multiplier) == 1 else requantize.multiplier[count - 1]
-        return replace(requantize, multiplier=by_count)(total).astype(np.int8)
+        limited = replace(requantize, multiplier=by_count)(total, *sig.output.dtype.limits)
+        return limited.astype(sig.output.dtype.numpy)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 with an exact int32 sum."""
+        """With an exact int32 sum."""
         x = sig.input(0)
-        int8 = x.dtype is DType.INT8 and sig.output.dtype is DType.INT8 and x.quant is not None
-        return (self, inputs) if int8 and math.prod(self.kernel) < 2**23 else None
+        fits = math.prod(self.kernel) < 2 ** (31 - 8 * x.dtype.nbytes)
+        return (self, inputs) if fits and is_quantized(x) and is_quantized(sig.output) else None
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time; the divisor is constant or follows from the taps."""
@@ -192,7 +193,8 @@ class AveragePool(Pool):
             requantize = self._requantizer(sig).for_high_word()
             params |= {"x_zero": sig.input(0).q.zero_point, "y_zero": sig.output.q.zero_point}
             params["offset"] = requantize.offset
-            code["shift"] = requantize.shift
+            low, high = sig.output.dtype.limits
+            code |= {"shift": requantize.shift, "y_t": sig.output.dtype.c, "low": low, "high": high}
             if fixed:
                 params["multiplier"] = int(requantize.multiplier[0])
             else:
@@ -201,7 +203,9 @@ class AveragePool(Pool):
         elif fixed:
             params["scale"] = 1.0 / math.prod(int(c[0]) for c in counts)
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        variant = "_".join(["dilated"] * self._is_dilated + [divisor] * (not fixed))
+        widens = sig.input(0).dtype is not sig.output.dtype
+        parts = ["dilated"] * self._is_dilated + [divisor] * (not fixed) + [f"to_{sig.output.dtype.tag}"] * widens
+        variant = "_".join(parts)
         kernel = f"average_pool_{sig.input(0).dtype.tag}"
         builder.emit(node, kernel, operands, params, code=code, variant=variant)
 
@@ -390,7 +394,7 @@ def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
 @onnx_operator(
     "MaxPool",
     types=(*_MAX_TYPES, DType.FLOAT64),
-    kernels=("max_pool_f32", "max_pool_s8", "max_pool_u8", "pool_direct"),
+    kernels=("max_pool_f32", "max_pool_s8", "max_pool_s16", "max_pool_u8", "pool_direct"),
     limits="every window must meet the input",
 )
 def _import_max_pool(node: OnnxNode) -> list[Value]:

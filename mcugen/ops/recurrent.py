@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
@@ -96,6 +96,9 @@ class Activation:
 X, W, R, B, LENS, H0, C0, P = range(8)
 """Inputs, as ONNX's LSTM has them."""
 
+STATE_ROLES = {"h": "hidden", "c": "cell"}
+"""What the states are called among all that a step computes."""
+
 _OPTIONAL = {"lens": LENS, "h0": H0, "c0": C0, "peepholes": P}
 """Kernel roles of inputs that are read as they are."""
 
@@ -185,7 +188,7 @@ class Recurrent(Operator):
         x, r = inputs[X], inputs[R]
         if x is None or r is None or x.rank != 3 or r.rank != 3:
             raise ModelError(f"{self.name}: X and R must have three dimensions", f"{x} and {r}", "repair the model")
-        sizes = self._sizes(x, r)
+        sizes = self.sizes(x, r)
         rows = self.gates * sizes.hidden
         wanted = {
             W: (sizes.directions, rows, sizes.depth),
@@ -204,7 +207,8 @@ class Recurrent(Operator):
                 raise ModelError(rule, str(found), "repair the model")
         return tuple(TensorType(sizes.y_shape if r == "Y" else sizes.state_shape, x.dtype) for r in self.results)
 
-    def _sizes(self, x: TensorType, r: TensorType) -> Sizes:
+    def sizes(self, x: TensorType, r: TensorType) -> Sizes:
+        """Of a layer with these X and R."""
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else x.shape[:2]
         return Sizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
 
@@ -214,7 +218,7 @@ class Recurrent(Operator):
 
     def macs(self, sig: Signature) -> int:
         """Both products in every step, of the longest sequences."""
-        sizes = self._sizes(sig.input(X), sig.input(R))
+        sizes = self.sizes(sig.input(X), sig.input(R))
         rows = sizes.directions * self.gates * sizes.hidden
         return sizes.steps * sizes.batch * rows * (sizes.depth + sizes.hidden)
 
@@ -222,9 +226,21 @@ class Recurrent(Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Step by step, all sequences at once."""
+        y, states, _ = self._run(sig, arrays)
+        found = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
+        found |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, states, strict=True)}
+        return tuple(found[r] for r in self.results)
+
+    def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
+        """What the steps compute, by role: rows of all steps, directions and sequences; the first states among them."""
+        _, _, steps = self._run(sig, arrays)
+        return {role: np.concatenate([s[role] for s in steps if role in s]) for role in (steps[-1] if steps else {})}
+
+    def _run(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array, Array, list[dict[str, Array]]]:
+        """Y with steps before batch, the last states [states, directions, batch, hidden], and what was computed."""
         present = (i for i, t in enumerate(sig.inputs) if t is not None)
         given = dict(zip(present, arrays, strict=True))
-        sizes = self._sizes(sig.input(X), sig.input(R))
+        sizes = self.sizes(sig.input(X), sig.input(R))
         lens = np.clip(given.get(LENS, np.full(sizes.batch, sizes.steps)), 0, sizes.steps)
         x = self._turned(given[X])
         y = np.zeros((sizes.steps, sizes.directions, sizes.batch, sizes.hidden), x.dtype)
@@ -232,25 +248,35 @@ class Recurrent(Operator):
         for index, role in enumerate((H0, C0)[: len(self.states)]):
             if role in given:
                 last[index] = np.where((lens > 0)[:, None], self._turned(given[role]), 0)
+        made: list[dict[str, Array]] = []
         for d, backwards in enumerate(self.backwards):
             weights = Weights(given[W][d], given[R][d], *(given[i][d] if i in given else None for i in (B, P)))
+            made.append({STATE_ROLES[s]: value for s, value in zip(self.states, last[:, d].copy(), strict=True)})
             for step in range(sizes.steps):
                 active = np.flatnonzero(step < lens)
                 at = lens[active] - 1 - step if backwards else np.full(len(active), step)
-                new = self.step(d, x[at, active], last[:, d, active], weights)
-                last[:, d, active] = new
-                y[at, d, active] = new[0]
-        found = {"Y": y.transpose(2, 0, 1, 3) if self.batch_first else y}
-        found |= {f"Y_{state}": self._turned(value) for state, value in zip(self.states, last, strict=True)}
-        return tuple(found[r] for r in self.results)
+                made.append(self.step(d, x[at, active], last[:, d, active], weights))
+                last[:, d, active] = [made[-1][STATE_ROLES[s]] for s in self.states]
+                y[at, d, active] = last[0, d, active]
+        return y, last, made
 
     def _turned(self, array: Array) -> Array:
         """With `batch_first`, the first two axes exchanged."""
         return array.swapaxes(0, 1) if self.batch_first else array
 
-    def step(self, d: int, x: Array, state: Array, weights: Weights) -> tuple[Array, ...]:
-        """The new state of direction `d` from rows [batch, depth] and the state [states, batch, hidden]."""
+    def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
+        """What direction `d` computes from rows [batch, depth] and the state [states, batch, hidden], by role.
+
+        "projection" is W's product with its bias, "recurrence" that of R, "gates" what the activations see.
+        """
         raise NotImplementedError
+
+    def _sums(self, x: Array, h: Array, weights: Weights) -> dict[str, Array]:
+        """Both products and their sum."""
+        w, r, b, _ = weights
+        projection = x @ w.T if b is None else x @ w.T + self.summed_bias(b)
+        recurrence = h @ r.T
+        return {"projection": projection, "recurrence": recurrence, "gates": projection + recurrence}
 
     def _gate(self, values: Array, activation: Activation) -> Array:
         """Clipped, then activated."""
@@ -266,7 +292,7 @@ class Recurrent(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One instruction a direction, all into the same results."""
-        sizes = self._sizes(node.input(X).type, node.input(R).type)
+        sizes = self.sizes(node.input(X).type, node.input(R).type)
         inputs = dict(enumerate(node.inputs))
         if not sizes.steps:  # then the state is 0
             inputs |= {LENS: None, H0: None, C0: None}
@@ -395,11 +421,10 @@ class Rnn(Recurrent):
     gates: ClassVar[int] = 1
     roles: ClassVar[tuple[str, ...]] = ("f",)
 
-    def step(self, d: int, x: Array, state: Array, weights: Weights) -> tuple[Array, ...]:
+    def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
         """The equation."""
-        w, r, b, _ = weights
-        total = x @ w.T + state[0] @ r.T
-        return (self._gate(total if b is None else total + self.summed_bias(b), self.activations[d][0]),)
+        sums = self._sums(x, state[0], weights)
+        return {**sums, "hidden": self._gate(sums["gates"], self.activations[d][0])}
 
 
 @dataclass(frozen=True)
@@ -415,18 +440,17 @@ class Lstm(Recurrent):
     roles: ClassVar[tuple[str, ...]] = ("f", "g", "k")
     coupled: bool = False
 
-    def step(self, d: int, x: Array, state: Array, weights: Weights) -> tuple[Array, ...]:
+    def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
         """The equations."""
         h, c = state
-        w, r, b, p = weights
         f, g, k = self.activations[d]
-        total = x @ w.T + h @ r.T
-        i, o, forget, fresh = np.split(total if b is None else total + self.summed_bias(b), 4, axis=1)
-        peep_i, peep_o, peep_f = np.zeros((3, 1), x.dtype) if p is None else np.split(p, 3)
+        sums = self._sums(x, h, weights)
+        i, o, forget, fresh = np.split(sums["gates"], 4, axis=1)
+        peep_i, peep_o, peep_f = np.zeros((3, 1), x.dtype) if weights.p is None else np.split(weights.p, 3)
         i = self._gate(i + peep_i * c, f)
         forget = 1 - i if self.coupled else self._gate(forget + peep_f * c, f)
         new = forget * c + i * self._gate(fresh, g)
-        return self._gate(o + peep_o * new, f) * k(new), new
+        return {**sums, "cell": new, "hidden": self._gate(o + peep_o * new, f) * k(new)}
 
     def flags(self) -> dict[str, object]:
         """Whether the forget gate is the input gate's complement."""
@@ -445,17 +469,32 @@ class Gru(Recurrent):
     roles: ClassVar[tuple[str, ...]] = ("f", "g")
     linear: bool = False
 
-    def step(self, d: int, x: Array, state: Array, weights: Weights) -> tuple[Array, ...]:
-        """The equations."""
+    def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
+        """The equations. "reset" is what r scales; "difference" is h - g, so that h' = g + z · difference."""
         (h,), (w, r, b, _) = state, weights
         f, g = self.activations[d]
-        bias_w, bias_r = np.zeros((2, len(w)), x.dtype) if b is None else np.split(b, 2)
-        wz, wr, wh = np.split(x @ w.T + bias_w, 3, axis=1)
-        (rz, rr, rh), (bz, br, bh) = np.split(r, 3), np.split(bias_r, 3)
-        z = self._gate(wz + h @ rz.T + bz, f)
-        reset = self._gate(wr + h @ rr.T + br, f)
-        recurrent = reset * (h @ rh.T + bh) if self.linear else (reset * h) @ rh.T + bh
-        return ((1 - z) * self._gate(wh + recurrent, g) + z * h,)
+        bias = np.zeros(4 * h.shape[1], x.dtype) if b is None else self.summed_bias(b)
+        split = 2 * h.shape[1]
+        projection = x @ w.T + bias[: len(w)]
+        recurrence = h @ r[:split].T
+        first = projection[:, :split] + recurrence
+        z, reset = np.split(self._gate(first, f), 2, axis=1)
+        if self.linear:
+            product = h @ r[split:].T + bias[len(w) :]
+            scaled = hidden = reset * product
+        else:
+            scaled = reset * h
+            product = hidden = scaled @ r[split:].T
+        second = projection[:, split:] + hidden
+        fresh = self._gate(second, g)
+        return {
+            "projection": projection,
+            "recurrence": np.concatenate([recurrence, product], axis=1),
+            "reset": scaled,
+            "gates": np.concatenate([first, second], axis=1),
+            "difference": h - fresh,
+            "hidden": (1 - z) * fresh + z * h,
+        }
 
     def summed_bias(self, bias: Array) -> Array:
         """Where R's product is scaled by r, its bias stands apart, after the gates."""

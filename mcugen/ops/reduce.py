@@ -15,7 +15,7 @@ from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.conversion import Cast, Dequantize
-from mcugen.ops.fixedpoint import Requantizer
+from mcugen.ops.fixedpoint import Requantizer, is_quantized, same_codes
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
@@ -109,7 +109,7 @@ class Reduce(Operator):
     def _requantizer(self, sig: Signature) -> Requantizer | None:
         """From an exact int32 sum (or extreme) of x − zero point to the output; None if no scale changes."""
         x, y = sig.input(0), sig.output
-        if x.quant is None or y.quant is None or (self.function in _EXTREMES and x.quant == y.quant):
+        if x.quant is None or y.quant is None or (self.function in _EXTREMES and same_codes(x, y)):
             return None
         is_mean = self.function == "mean"
         count = self._count(x) if is_mean else 1
@@ -123,19 +123,20 @@ class Reduce(Operator):
             return (REDUCTIONS[self.function].reference(x, self.axes),)
         centered = x.astype(np.int64) - sig.input(0).q.zero_point
         exact = REDUCTIONS["sum" if self.function in _SUMS else self.function]
-        return (requantize(exact.reference(centered, self.axes)).astype(np.int8),)
+        q = requantize(exact.reference(centered, self.axes), *sig.output.dtype.limits)
+        return (q.astype(sig.output.dtype.numpy),)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 mean, sum and extremes whose sums fit 32 bits."""
+        """Mean, sum and extremes whose sums fit 32 bits."""
         x = sig.input(0)
-        if x.quant is None or x.dtype is not DType.INT8 or sig.output.dtype is not DType.INT8:
+        if not is_quantized(x) or not is_quantized(sig.output):
             return None
-        fits = self.function in _SUMS + _EXTREMES and self._count(x) < 2**23
+        fits = self.function in _SUMS + _EXTREMES and self._count(x) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits else None
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Of single elements: nothing to do."""
-        trivial = self.function not in ("sumsquare", "l1") and node.input(0).type.quant == node.output.type.quant
+        trivial = self.function not in ("sumsquare", "l1") and same_codes(node.input(0).type, node.output.type)
         return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
@@ -144,7 +145,7 @@ class Reduce(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over kept dimensions around loops over reduced ones."""
-        x, row = node.input(0).type, REDUCTIONS[self.function]
+        x, y, row = node.input(0).type, node.output.type, REDUCTIONS[self.function]
         kept, reduced = _walks(x.shape, self.axes)
         params: dict[str, Param] = {}
         for letter, walks in (("k", kept), ("r", reduced)):
@@ -156,14 +157,16 @@ class Reduce(Operator):
             "kept": len(kept),
             "reduced": len(reduced),
             "x_t": x.dtype.c,
-            "y_t": x.dtype.c,
+            "y_t": y.dtype.c,
             "acc_t": _accumulator(x.dtype, row, self.function == "mean" and x.quant is None),
             "start": row.start,
             "step": row.step.format(f="" if x.dtype is DType.FLOAT64 else "f") if x.dtype.is_float else row.ints,
             "finish": finish,
             "shift": shift,
         }
-        variant = f"{self.function}_{x.dtype.tag}"
+        if finish in ("average", "requantize"):
+            code |= dict(zip(("low", "high"), y.dtype.limits, strict=True))
+        variant = f"{self.function}_{x.dtype.tag}" + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype)
         operands = [
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("y", Access.OUT, builder.buffer(node.output)),

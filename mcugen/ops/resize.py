@@ -16,7 +16,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.fixedpoint import Requantizer
+from mcugen.ops.fixedpoint import Requantizer, is_quantized
 from mcugen.ops.movement import Movement, Pad, Permuted, axis_walk, dense_strides, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Unary
@@ -131,6 +131,9 @@ class Taps:
 _BITS = 23
 """Fraction bits of the weight of a neighbour: |Σ weight · x| ≤ 2^23 · 128 leaves an int32 its sign."""
 
+_DROPPED = {DType.INT8: 0, DType.INT16: 8}
+"""Fraction bits of Σ weight · x that are cut off, so that it does so for int16 too."""
+
 
 @dataclass(frozen=True)
 class ResizeLinear(Operator):
@@ -191,19 +194,18 @@ class ResizeLinear(Operator):
             w11 = (wa * wb + 64) >> 7
             w10, w01 = wa * 256 - w11, wb * 256 - w11
             acc = v00 * (one - w10 - w01 - w11) + v01 * w01 + v10 * w10 + v11 * w11
-        centered = acc - (sig.input(0).q.zero_point << _BITS)
-        return self._requantizer(sig)(centered).astype(np.int8)
+        centered = (acc - (sig.input(0).q.zero_point << _BITS)) >> _DROPPED[sig.input(0).dtype]
+        return self._requantizer(sig)(centered, *sig.output.dtype.limits).astype(sig.output.dtype.numpy)
 
     def _requantizer(self, sig: Signature) -> Requantizer:
-        """From the input's scale · 2^−23 to the output's."""
+        """From the unit of the sum, the input's scale · 2^−23 or so, to the output's."""
         unit = Requantizer.of(sig.input(0).q.scale[0] / sig.output.q.scale[0], sig.output.q.zero_point)
-        return Requantizer(unit.multiplier, unit.shift + _BITS, unit.zero_point)
+        return Requantizer(unit.multiplier, unit.shift + _BITS - _DROPPED[sig.input(0).dtype], unit.zero_point)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 with one rounding."""
-        x = sig.input(0)
-        int8 = x.dtype is DType.INT8 and sig.output.dtype is DType.INT8 and x.quant is not None
-        return (self, inputs) if int8 and self._requantizer(sig).shift >= 32 else None
+        """In fixed point with one rounding."""
+        fits = is_quantized(sig.input(0)) and is_quantized(sig.output)
+        return (self, inputs) if fits and self._requantizer(sig).shift >= 32 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """The axes change places."""
@@ -212,7 +214,7 @@ class ResizeLinear(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """[outer][a][middle][b][inner] with axes a and b interpolated; with one axis just [outer][b][inner]."""
-        x, axes = node.input(0).type, self._axes
+        x, y, axes = node.input(0).type, node.output.type, self._axes
         first, last = axes[0], axes[-1]
         strides = dense_strides(x.shape)
         params: dict[str, Param] = {
@@ -230,18 +232,20 @@ class ResizeLinear(Operator):
                 "middle": math.prod(x.shape[first + 1 : last]),
                 "row_size": x.shape[last] * strides[last],
             }
-        if x.quant is not None and node.output.type.quant is not None:
+        code: dict[str, object] = {"pair": len(axes) == 2}
+        if x.quant is not None and y.quant is not None:
             requantize = self._requantizer(node.sig)
             multiplier = int(requantize.multiplier[0])
             offset = requantize.offset - (x.quant.zero_point << _BITS) * multiplier
             params |= {"multiplier": multiplier, "offset": offset, "shift_more": requantize.shift - 32}
+            code |= {"y_t": y.dtype.c, "low": y.dtype.limits[0], "high": y.dtype.limits[1]}
         operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
             operands += self._tables(node, builder, letter, axis)
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        pair = len(axes) == 2
         kernel = f"resize_linear_{x.dtype.tag}"
-        builder.emit(node, kernel, operands, params, code={"pair": pair}, variant="2d" if pair else "1d")
+        variant = ("2d" if code["pair"] else "1d") + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype)
+        builder.emit(node, kernel, operands, params, code=code, variant=variant)
 
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> list[tuple[str, Access, Buffer]]:
         taps, name = self.taps[axis], node.output.name
@@ -485,7 +489,7 @@ def _choice(node: OnnxNode, key: str, default: str, choices: Iterable[str]) -> s
 @onnx_operator(
     "Resize",
     "Upsample",
-    kernels=("resize_nearest", "resize_linear_f32", "resize_linear_s8", "resample"),
+    kernels=("resize_nearest", "resize_linear_f32", "resize_linear_s8", "resize_linear_s16", "resample"),
     limits="constant scales and roi; computed sizes need a declared output shape",
 )
 def _import_resize(node: OnnxNode) -> list[Value]:

@@ -94,7 +94,7 @@ def _stored(value: Value | None) -> Value | None:
 
 def _requantized(graph: Graph, node: Node, value: Value | None, out: TensorType) -> Value | None:
     """Brings an input of a data movement to the output's scale."""
-    if value is None or value.type.quant is None or value.type.quant == out.quant:
+    if value is None or value.type.quant is None or (value.type.quant, value.type.dtype) == (out.quant, out.dtype):
         return value
     type_ = TensorType(value.type.shape, out.dtype, out.quant, value.type.layout)
     form = Requantize().integer(graph, Signature((value.type,), (type_,)), [value])

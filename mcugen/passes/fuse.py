@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, MatMul
@@ -41,11 +42,7 @@ def fuse_dense(graph: Graph) -> bool:
     """MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ)."""
     changed = False
     for node in list(graph.nodes):
-        if (
-            not isinstance(node.op, MatMul)
-            or node.input(1).type.rank != 2
-            or node.output.type.dtype is not DType.FLOAT32
-        ):
+        if node.op != MatMul() or node.input(1).type.rank != 2 or node.output.type.dtype is not DType.FLOAT32:
             continue
         weights = _transposed_constant(graph, node, node.input(1))
         if weights is not None:
@@ -66,6 +63,119 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value | None
     (type_,) = Transpose((1, 0)).infer(stored.type)
     turned = graph.constant(f"{stored.name}.t", np.ascontiguousarray(stored.data.T), type_.quant)
     return graph.add(Dequantize(), [turned], source.origin, before=node).output
+
+
+def fold_scale(graph: Graph) -> bool:
+    """(p · a) b and p · (a b) → a product with factor p, for positive constant scalars p: the scale of an attention."""
+    changed = False
+    for node in list(graph.nodes):
+        if node in graph.nodes and isinstance(node.op, MatMul) and node.output.type.dtype.is_float:
+            while (scaled := _absorb_scale(graph, node)) is not None:
+                node, changed = scaled, True
+    return changed
+
+
+def _absorb_scale(graph: Graph, node: Node) -> Node | None:
+    """The product that has taken in the scaling of its result or of an operand, if there is any."""
+    assert isinstance(node.op, MatMul)
+    after = graph.only_user(node.output)
+    if after is not None and (found := _scaling(after)) is not None and found[0] is node.output:
+        return _scaled_product(graph, after, node, node.inputs, found[1])
+    for index in (0, 1):
+        before = node.input(index).producer
+        if before is None or graph.only_user(node.input(index)) is not node:
+            continue
+        if (found := _scaling(before)) is not None:
+            inputs = [found[0], node.inputs[1]] if index == 0 else [node.inputs[0], found[0]]
+            return _scaled_product(graph, node, node, inputs, found[1])
+    return None
+
+
+def _scaled_product(
+    graph: Graph, end: Node, product: Node, inputs: Sequence[Value | None], factor: float
+) -> Node | None:
+    """`product`, times `factor`, in the place of `end`; None where the factor would be no sound float32."""
+    assert isinstance(product.op, MatMul)
+    total = product.op.factor * factor
+    if not 1e-30 < total < 1e30:
+        return None
+    scaled = graph.rewrite(end, MatMul(total), inputs, types=[end.output.type], origin=product.origin)
+    if end is not product:
+        graph.remove(product)
+    return scaled
+
+
+def _scaling(node: Node) -> tuple[Value, float] | None:
+    """What the node multiplies by a constant scalar, and by which."""
+    if node.op not in (Binary("Mul"), Binary("Div")):
+        return None
+    for x, factor in (node.inputs, node.inputs[::-1]):
+        assert x is not None and factor is not None
+        number = _constant_data(factor)
+        if number is not None and number.size == 1 and x.type.shape == node.output.type.shape and number.all():
+            value = float(number.reshape(-1)[0])
+            return x, value if node.op == Binary("Mul") else 1 / value
+        if node.op == Binary("Div"):
+            return None
+    return None
+
+
+def sink_reshape(graph: Graph) -> bool:
+    """f(Reshape(Dense(x))) → Reshape(f(Dense(x))) where f knows just the last axis: bias and activation of each row.
+
+    A matrix by which more than two axes are multiplied is applied to the rows of all of them.
+    """
+    changed = False
+    for node in list(graph.nodes):
+        if isinstance(node.op, Dense) and node.output.type.dtype is DType.FLOAT32:
+            rows: Value | None = node.output
+            while rows is not None and (rows := _sink_one(graph, rows)) is not None:
+                changed = True
+    return changed
+
+
+def _sink_one(graph: Graph, rows: Value) -> Value | None:
+    """Brings the only reader of the only reshape of `rows` before that; its result."""
+    reshape = graph.only_user(rows)
+    user = graph.only_user(reshape.output) if reshape is not None else None
+    if reshape is None or user is None or not isinstance(reshape.op, Reshape):
+        return None
+    shape, depth = user.output.type.shape, rows.type.shape[-1]
+    if (
+        not isinstance(user.op, Binary | Clamp)
+        or rows.type.rank != 2
+        or shape != reshape.output.type.shape
+        or shape[-1:] != (depth,)
+    ):
+        return None
+    operands = [rows if v is reshape.output else _as_row(graph, v, depth, user) for v in user.inputs]
+    if any(v is None for v in operands):
+        return None
+    moved = graph.add(user.op, operands, user.origin, before=user)
+    graph.rewrite(user, reshape.op, [moved.output], types=[user.output.type], origin=reshape.origin)
+    graph.remove(reshape)
+    return moved.output
+
+
+def _as_row(graph: Graph, value: Value | None, depth: int, before: Node) -> Value | None:
+    """A constant with one number, or one an index of the last axis, as [1, depth] or [1, 1]; None: it has others."""
+    shape = (1, value.type.count) if value is not None else ()
+    if value is None or _constant_data(value) is None or value.type.count not in (1, depth):
+        return None
+    if value.type.rank and value.type.shape[-1] != value.type.count:
+        return None
+    if value.data is not None:
+        return graph.constant(f"{value.name}.row", value.data.reshape(shape))
+    return _reshaped(graph, value, shape, before)
+
+
+def _constant_data(value: Value) -> Array | None:
+    """The numbers of a constant, or of a quantized one behind its Dequantize."""
+    source = value.producer
+    if source is None or not isinstance(source.op, Dequantize):
+        return value.data
+    stored = source.input(0).data
+    return None if stored is None else source.op.evaluate(source.sig, stored)[0]
 
 
 def fold_affine(graph: Graph) -> bool:
@@ -102,7 +212,7 @@ def _absorb_affine(graph: Graph, node: Node) -> Node | None:
     weights = node.input(1)
     keeps_codes = other.data is None and other.type.count == len(bias)
     if function == "Add" and not bias.any() and keeps_codes:
-        new_bias: Value = _flat(graph, other, user)  # keeps the quantized bias, exactly
+        new_bias: Value = _reshaped(graph, other, (len(bias),), user)  # keeps the quantized bias, exactly
     elif bias_only:
         total = bias + constant if function == "Add" else bias - constant
         new_bias = graph.constant(f"{node.output.name}.bias", total.astype(np.float32))
@@ -120,11 +230,7 @@ def _absorb_affine(graph: Graph, node: Node) -> Node | None:
 
 def _per_channel(value: Value, node: Node) -> Array | None:
     """A constant as a vector over the output channels of `node` (float64), or None."""
-    data = value.data
-    source = value.producer
-    if source is not None and isinstance(source.op, Dequantize):
-        stored = source.input(0).data
-        data = None if stored is None else source.op.evaluate(source.sig, stored)[0]
+    data = _constant_data(value)
     if data is None:
         return None
     channels = node.input(1).type.shape[0]
@@ -144,18 +250,17 @@ def _bias_data(node: Node) -> Array | None:
     return None if data is None else data.astype(np.float64)
 
 
-def _flat(graph: Graph, value: Value, before: Node) -> Value:
-    """A quantized bias behind its Dequantize, as a vector."""
+def _reshaped(graph: Graph, value: Value, shape: Shape, before: Node) -> Value:
+    """A quantized constant behind its Dequantize, in a shape whose last axis alone is longer than 1."""
     source = value.producer
     assert source is not None
     stored = source.input(0)
     assert stored.data is not None
     quant = stored.type.q
-    axis = None if quant.axis is None else 0
-    vector = graph.constant(
-        f"{stored.name}.flat", stored.data.reshape(-1), QuantParams(quant.scale, quant.zero_point, axis)
-    )
-    return graph.add(Dequantize(), [vector], source.origin, before=before).output
+    axis = None if quant.axis is None else len(shape) - 1
+    data, params = stored.data.reshape(shape), QuantParams(quant.scale, quant.zero_point, axis)
+    flat = graph.constant(f"{stored.name}.flat", data, params)
+    return graph.add(Dequantize(), [flat], source.origin, before=before).output
 
 
 def fold_clamp(graph: Graph) -> bool:

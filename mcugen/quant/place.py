@@ -12,6 +12,7 @@ from mcugen.errors import McugenError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
+from mcugen.quant import recurrent
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.weights import plain_codes
 
@@ -159,7 +160,8 @@ class _Placer:
             ends = [n for n in self._ends(members) if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
             for node in ends:
                 neighbours.setdefault(node, set()).update(n for n in ends if n is not node)
-        return [n for n, others in neighbours.items() if not others and not n.op.weight_axes]
+        lonely = [n for n, others in neighbours.items() if not others and not n.op.weight_axes]
+        return [n for n in lonely if not recurrent.has_integer_form(n)]
 
 
 def _activations(node: Node) -> list[Value]:
@@ -167,7 +169,9 @@ def _activations(node: Node) -> list[Value]:
 
 
 def has_integer_form(node: Node, dtype: DType) -> bool:
-    """Whether the operator's own rule computes this node on tensors of that type."""
+    """Whether the operator's own rule computes this node on tensors of that type, or several nodes do."""
+    if recurrent.has_integer_form(node):
+        return True
     scratch = Graph("trial")
     trial = Scheme(dtype)
     try:

@@ -41,3 +41,5 @@ class Plan:
     activations: dict[str, Stored] = field(default_factory=dict)
     layers: dict[str, Codes] = field(default_factory=dict)
     precision: dict[str, DType] = field(default_factory=dict)
+    internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """Ranges within layers that have such (`Operator.internals`): by name of the first output, and by role."""

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import onnx
 
+from mcugen.hir.graph import Node
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array
 from mcugen.quant.float_model import FloatModel
 from mcugen.report.accuracy import run_onnxruntime
@@ -63,7 +66,24 @@ def profile_model(
         for name, array in {**sample, **outputs}.items():
             lows.setdefault(name, []).append(float(array.min()))
             highs.setdefault(name, []).append(float(array.max()))
+    for sample in samples:
+        for name, array in internal_tensors(model, sample).items():
+            lows.setdefault(name, []).append(float(array.min()))
+            highs.setdefault(name, []).append(float(array.max()))
     return Profile(sha256, len(samples), {n: TensorProfile(tuple(lows[n]), tuple(highs[n]), (), ()) for n in lows})
+
+
+def internal_tensors(model: FloatModel, sample: Mapping[str, Array]) -> dict[str, Array]:
+    """What layers compute within (`Operator.internals`), as `<first output>.<role>`: known to no runtime but ours."""
+    found: dict[str, Array] = {}
+
+    def observe(node: Node, arrays: list[Array]) -> None:
+        inner = node.op.internals(node.sig, *arrays)
+        found.update({f"{node.outputs[0].name}.{role}": array for role, array in inner.items()})
+
+    if any(type(node.op).internals is not Operator.internals for node in model.graph.nodes):
+        interpret(model.graph, sample, observe)
+    return found
 
 
 def read_profile(path: Path, sha256: str) -> Profile:

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.ops.fixedpoint import quantize
+from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.place import is_quantized_constant
-from mcugen.quant.plan import Plan
+from mcugen.quant.plan import Plan, Stored
+from mcugen.quant.recurrent import expand
 from mcugen.quant.scheme import activation_params
 
 
@@ -95,6 +99,26 @@ class _QdqWriter(OnnxWriter):
         quant = activation_params(value.data.min(), value.data.max(), precision, self.plan.scheme)
         return self._dequantized(value.name, quantize(value.data, quant, precision), quant)
 
+    def replacement(self, node: Node) -> bool:
+        """Recurrent layers in integers are several nodes."""
+        precision = self._precision(node)
+        if precision is DType.FLOAT32 or not isinstance(node.op, Recurrent):
+            return False
+        inputs = ["" if v is None or v.is_constant else self.read(v, node) for v in node.inputs]
+        outputs = [v.name for v in node.outputs]
+        x = Stored(precision, self._params(node.input(0), node))
+        ranges = dict(self.plan.internals[outputs[0]])
+        for name, result in zip(outputs, node.op.results, strict=True):
+            if result != "Y_c" and name in self.plan.activations:  # of equal scale, so that nothing is converted
+                ranges["hidden"] = (self.plan.activations[name].low, self.plan.activations[name].high)
+                break
+        found = expand(node, inputs, outputs, ranges, x, replace(self.plan.scheme, activations=precision))
+        if found is None:
+            return False
+        self.nodes += found[0]
+        self.initializers |= {tensor.name: tensor for tensor in found[1]}
+        return True
+
     def _bias(self, reader: Node, bias: Array, scales: Array) -> str:
         """int32 in units of input scale · weight scale; of a multiple of it where they do not fit (16-bit input)."""
         unit = self._params(reader.input(0), reader).scales * scales
@@ -106,6 +130,8 @@ class _QdqWriter(OnnxWriter):
 
     def _params(self, value: Value, reader: Node) -> QuantParams:
         """Of the activation as the reader gets it."""
+        while value.name not in self.plan.activations and value.producer is not None:
+            value = value.producer.input(0)  # moved, and unknown to the float model
         stored = self.plan.activations[value.name]
         wanted = self._precision(reader)
         return (

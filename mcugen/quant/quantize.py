@@ -90,12 +90,16 @@ class Quantizer:
             dtype = placement.dtypes[name]
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
             plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
+        for node in graph.nodes:
+            prefix = f"{node.outputs[0].name}."
+            inner = {k.removeprefix(prefix): t for k, t in self.profile.tensors.items() if k.startswith(prefix)}
+            plan.internals[node.outputs[0].name] = {role: (t.low, t.high) for role, t in inner.items()}
         if known is None:
             plan = refine(
                 self.model, plan, self.samples, self.profile, lambda d, t: self.progress("rounding weights", d, t)
             )
         else:
-            plan.layers |= known
+            plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = prepare_model(write_qdq(self.model, plan), self.source.file)
         return Quantization(self.source, self.model, self.profile, placement, plan, proto)
 
@@ -125,6 +129,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         remedy = f"fix it: --dim {key}={high}"
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
     proto = source.proto
+    wide = wide or any(node.op_type in ("LSTM", "GRU", "RNN") for node in proto.graph.node)
     if wide or scheme.activations is DType.INT16:
         proto = _with_int16(proto, source.file)
     return build_float_model(proto, "model", options.fixed_dims, options.bound, scheme.equalize)

@@ -91,6 +91,20 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
     return q < INT32_MIN ? INT32_MIN : q > INT32_MAX ? INT32_MAX : (int32_t)q;
 }
 
+/* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
+static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32_t n, int64_t offset, int32_t shift)
+{
+    return (int32_t)(((int64_t)a * m + (int64_t)b * n + offset) >> shift);
+}
+
+/* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
+ * half up. Needs values below 2^(30 - bits). */
+static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, int32_t bits, int32_t shift)
+{
+    const int32_t one = (int32_t)1 << bits;
+    return (low * one + (high - low) * (at & (one - 1)) + ((int32_t)1 << (shift - 1))) >> shift;
+}
+
 /* acc + a * b; one instruction with one rounding where the CPU has it. */
 static inline float mcugen_multiply_add(float acc, float a, float b)
 {

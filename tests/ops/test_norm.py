@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from checks import Cases, check_c
-from onnx_models import Net, check_everywhere, imported, numpy_outputs, operators, optimized
+from onnx_models import Net, check_everywhere, check_quantized, imported, numpy_outputs, operators, optimized
 from onnx_models import random_feeds as feeds_of
 
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
+from mcugen.hir.interpreter import interpret
 
 RANDOM = np.random.default_rng(7)
 
@@ -102,6 +104,89 @@ def test_normalization_stays_channels_last_between_convolutions():
     assert names.count("transpose") == 2
     assert names[0] == names[-1] == "transpose"
     check_everywhere(model, relative=1e-4)
+
+
+# --------------------------------------------------------------------------------------------------- integers
+
+
+def quant() -> tuple[float, int]:
+    return float(RANDOM.uniform(0.01, 0.05)), int(RANDOM.integers(-50, 50))
+
+
+def test_int8():
+    cases = Cases(opset=21)
+    for axis in (1, 2, 3, -1):
+        inner = (2, 6, 5, 30)[axis:]
+        cases.add_int8("LayerNormalization", (2, 6, 5, 30), quant(), quant(), some(*inner), some(*inner), axis=axis)
+    cases.add_int8("LayerNormalization", (4, 64), quant(), quant(), some(64), epsilon=0.5)
+    cases.add_int8("LayerNormalization", (3, 1), quant(), quant(), some(1), some(1))
+    cases.add_int8("InstanceNormalization", (2, 3, 5, 9), quant(), quant(), some(3), some(3))
+    cases.add_int8("GroupNormalization", (2, 6, 5, 9), quant(), quant(), some(6), some(6), num_groups=2)
+    cases.add_int8("MeanVarianceNormalization", (2, 6, 25, 29), quant(), quant())
+    cases.check_int8()
+
+
+def test_int16_in_and_out():
+    net = Net(21)
+    for number, (op_type, shape, scale, types) in enumerate(
+        [
+            ("LayerNormalization", (4, 64), (64,), (np.int16, np.int16)),
+            ("InstanceNormalization", (2, 3, 500), (3,), (np.int16, np.int16)),
+            ("LayerNormalization", (8, 7), (7,), (np.int16, np.int8)),
+            ("LayerNormalization", (8, 7), (7,), (np.int8, np.int16)),
+        ]
+    ):
+        x = net.input(f"x{number}", *shape, dtype=types[0])
+        real = net.op(op_type, net.dequantize(x, 4.1e-4, 0, types[0]), net.const(some(*scale)), net.const(some(*scale)))
+        step = 3.1e-4 if types[1] is np.int16 else 0.031
+        net.output(net.quantize(real, step, 0, types[1], out=f"y{number}"), dtype=types[1])
+    model = net.model()
+    assert set(operators(optimized(model))) == {"normalize"}
+    check_quantized(model)
+
+
+def test_root_mean_square_of_int8():
+    net = Net(23)
+    x = net.dequantize(net.input("x", 5, 6, 16, dtype=np.int8), 0.03, -7)
+    scale = some(16)
+    net.output(net.quantize(net.op("RMSNormalization", x, net.const(scale), epsilon=0.01), 0.02, 5, out="y"))
+    net.outputs[0] = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT8, (5, 6, 16))
+    model = net.plain_model()
+    feeds = feeds_of(model)
+    compiled = compile_model(model)
+    assert operators(compiled.graph) == ["normalize"]
+    found = interpret(compiled.graph, feeds)
+    real = (feeds["x"].astype(np.float64) + 7) * np.float32(0.03)
+    exact = real / np.sqrt((real * real).mean(-1, keepdims=True) + 0.01) * scale / np.float32(0.02) + 5
+    assert np.abs(found["y"] - np.clip(exact, -128, 127)).max() < 0.51
+    check_c(compiled, feeds, found)
+
+
+def test_extreme_rows_of_int8():
+    """Constant rows give the bias; one element of many that differs is as exact as any other row."""
+    net = Net(21)
+    x = net.dequantize(net.input("x", 6, 3000, dtype=np.int8), 0.05, 100)
+    normal = net.op("LayerNormalization", x, net.const(np.full(3000, 0.5)), net.const(np.full(3000, 0.25)))
+    net.output(net.quantize(normal, 0.125, -4, out="y"), dtype=np.int8)
+    rows = np.zeros((6, 3000), np.int8)
+    rows[1], rows[2], rows[3, 7], rows[4, ::2], rows[5, ::2] = -128, 127, 1, -128, 127
+    rows[4, 1::2] = 127
+    model = net.model()
+    check_quantized(model, {"x": rows})
+    assert (numpy_outputs(model, {"x": rows})["y"][:3] == -2).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
+def test_extreme_scales(scale: float):
+    """Where precision would be lost, it stays a float island."""
+    net = Net(21)
+    for number, (before, after) in enumerate([(scale, 0.1), (0.1, scale)]):
+        x = net.dequantize(net.input(f"x{number}", 4, 30, dtype=np.int8), before, 3)
+        normal = net.op("LayerNormalization", x, net.const(some(30)))
+        net.output(net.quantize(normal, after, 0, out=f"y{number}"), dtype=np.int8)
+    model = net.model()
+    feeds = feeds_of(model)
+    check_c(compile_model(model), feeds, numpy_outputs(model, feeds))
 
 
 # ------------------------------------------------------------------------------------------ batch normalization

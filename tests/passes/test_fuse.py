@@ -7,11 +7,20 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from onnx_models import Net, apply, check_everywhere, operators
+from onnx_models import Net, apply, check_everywhere, check_quantized, operators, optimized
 
 from mcugen.ops.conv import Conv
+from mcugen.ops.matmul import MatMul
 from mcugen.passes.clean import fold_constants, fold_dequantized, simplify
-from mcugen.passes.fuse import fold_affine, fold_clamp, fold_pad, fold_transpose_into_dense, fuse_dense
+from mcugen.passes.fuse import (
+    fold_affine,
+    fold_clamp,
+    fold_pad,
+    fold_scale,
+    fold_transpose_into_dense,
+    fuse_dense,
+    sink_reshape,
+)
 from mcugen.passes.layout import channels_last
 
 Build = Callable[[Net, str], str]
@@ -299,3 +308,119 @@ def test_quantized_matrix_is_permuted_too():
         simplify,
     )
     assert operators(graph) == ["transpose", "conv", "reshape", "dense"]
+
+
+# ------------------------------------------------------------------------------------- rows of several axes
+
+
+def rows_net(*after: Build) -> Net:
+    net = Net()
+    y = net.op("MatMul", net.input("x", 2, 5, 3), net.const(values(3, 4)))
+    for build in after:
+        y = build(net, y)
+    net.output(y)
+    return net
+
+
+def relu(net: Net, x: str) -> str:
+    return net.op("Relu", x)
+
+
+ROWS = (fuse_dense, sink_reshape, fold_affine, fold_clamp, simplify)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (1, 1, 4), (), (1,)], ids=str)
+@pytest.mark.parametrize("first", [True, False])
+def test_bias_scale_and_activation_of_rows_enter_the_layer(shape: tuple[int, ...], first: bool):
+    net = rows_net(binary("Add", *shape, first=first), binary("Mul", *shape, first=first), relu)
+    graph = apply(net.model(), *ROWS)
+    assert operators(graph) == ["reshape", "dense", "reshape"]
+    check_everywhere(net.model())
+
+
+def test_quantized_bias_of_rows_stays_quantized():
+    net = Net()
+    product = net.op("MatMul", net.input("x", 2, 5, 3), net.const(values(3, 4)))
+    codes, scales = net.const([1, -2, 3, 4], np.int32), net.const(values(4))
+    bias = net.op("DequantizeLinear", codes, scales, net.const([0] * 4, np.int32), axis=0)
+    net.output(net.op("Add", product, bias))
+    graph = apply(net.model(), fold_constants, *ROWS)
+    assert operators(graph) == ["reshape", "dequantize", "dense", "reshape"]
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (5, 4), (2, 1, 1)], ids=str)
+def test_numbers_that_differ_from_row_to_row_stay(shape: tuple[int, ...]):
+    assert operators(apply(rows_net(binary("Add", *shape)).model(), *ROWS)) == ["reshape", "dense", "reshape", "add"]
+
+
+def test_rows_that_another_reads_stay():
+    net = rows_net(binary("Add", 4))
+    net.output(net.op("Abs", net.nodes[0].output[0]))
+    assert "add" in operators(apply(net.model(), *ROWS))
+
+
+# ---------------------------------------------------------------------------------------------- fold_scale
+
+
+def product_net(before: Build | None, after: Build | None, dtype: type = np.float32) -> Net:
+    net = Net()
+    a, b = net.input("a", 2, 3, 4, dtype=dtype), net.input("b", 2, 4, 5, dtype=dtype)
+    product = net.op("MatMul", *((before(net, a), before(net, b)) if before else (a, b)))
+    net.output(after(net, product) if after else product, dtype=dtype)
+    return net
+
+
+def scaled(function: str, factor: float, dtype: type = np.float32, first: bool = True) -> Build:
+    def build(net: Net, x: str) -> str:
+        operands = [x, net.const(factor, dtype)]
+        return net.op(function, *(operands if first else operands[::-1]))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "factor"),
+    [
+        (None, scaled("Mul", 0.3), 0.3),
+        (None, scaled("Mul", 0.3, first=False), 0.3),
+        (None, scaled("Div", 4), 0.25),
+        (scaled("Mul", 3), None, 9),
+        (scaled("Mul", 3), scaled("Div", 2), 4.5),
+    ],
+)
+def test_scale_enters_the_product(before: Build | None, after: Build | None, factor: float):
+    net = product_net(before, after)
+    (node,) = apply(net.model(), fold_scale).nodes
+    assert isinstance(node.op, MatMul)
+    assert node.op.factor == pytest.approx(factor)
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize(
+    "after", [scaled("Mul", -0.3), scaled("Div", 2, first=False), scaled("Mul", 0.0), scaled("Mul", 1e31)]
+)
+def test_other_scales_stay(after: Build):
+    assert len(operators(apply(product_net(None, after).model(), fold_scale))) == 2
+
+
+def test_doubles_are_scaled_as_doubles():
+    net = product_net(scaled("Mul", 1 / 3, np.float64), None, np.float64)
+    assert operators(apply(net.model(), fold_scale)) == ["matmul"]
+    check_everywhere(net.model(), relative=1e-13)
+
+
+def test_a_product_that_another_reads_keeps_its_scale():
+    net = product_net(None, scaled("Mul", 0.5))
+    net.output(net.op("Abs", net.nodes[0].output[0]))
+    assert "mul" in operators(apply(net.model(), fold_scale))
+
+
+def test_a_scaled_product_of_codes_is_rounded_once():
+    net = Net()
+    a, b = (
+        net.dequantize(net.input(n, 1, 30, 30, dtype=np.int8), s, z) for n, s, z in (("a", 0.05, 3), ("b", 0.03, -8))
+    )
+    net.output(net.quantize(net.op("Mul", net.op("MatMul", a, b), net.const(0.3)), 0.02, 0, out="y"), dtype=np.int8)
+    model = net.model()
+    assert operators(optimized(model)) == ["matmul"]
+    check_quantized(model)

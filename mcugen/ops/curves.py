@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of one 16-bit code in integers: a straight line, or straight lines between the entries of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.program import Param
+
+CODES = np.arange(-(2**15), 2**15 + 1)
+"""All codes of int16, and the end of the last segment."""
+
+_STRAIGHT = 1 / 32
+"""Codes by which a function may differ from a line: rounding of float32 explains that much."""
+
+_FEWEST, _MOST = 5, 11
+"""Binary logarithm of the number of segments."""
+
+_GOAL = {DType.INT16: 1 / 2, DType.INT8: 1 / 16}
+"""Largest error before rounding, in output codes, with which a smaller table is preferred to a better one."""
+
+_WORST = {DType.INT16: 4.0, DType.INT8: 1 / 2}
+"""Larger errors are not accepted: the function jumps."""
+
+_BEYOND = 4
+"""Entries reach so many times beyond the output's codes: the clamp's corner then needs no segment border."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """q = clamp((x · slope + offset) >> shift, low, high) in 64 bits: one rounding, half up."""
+
+    slope: int
+    offset: int
+    shift: int
+    low: int
+    high: int
+
+    @staticmethod
+    def of(slope: float, constant: float, low: int, high: int) -> Line:
+        """q = round(slope · x + constant); a steeper line than 2^29 is cut to that."""
+        slope = float(np.clip(slope, -(2.0**29), 2.0**29))
+        shift = 32
+        while abs(round(slope * 2.0**shift)) >= 2**31:
+            shift -= 1
+        offset = round(constant * 2.0**shift) + (1 << (shift - 1))
+        return Line(round(slope * 2.0**shift), offset, shift, low, high)
+
+    @staticmethod
+    def requantization(x: TensorType, y: TensorType) -> Line:
+        """The same reals in the parameters of `y`."""
+        ratio = min(x.q.scale[0] / y.q.scale[0], 2.0**29)
+        return Line.of(ratio, y.q.zero_point - ratio * x.q.zero_point, *y.dtype.limits)
+
+    @staticmethod
+    def through(wanted: Array, dtype: DType) -> Line | None:
+        """The line, cut off above and below, on which wanted[i] (real) of CODES[i] lies; None: they are on no line."""
+        y = np.clip(wanted, *dtype.limits)
+        least, most = y.min(), y.max()
+        inside = np.flatnonzero((y > least) & (y < most))
+        if len(inside) < 2:
+            return None
+        first, last = inside[0], inside[-1]
+        slope = (y[last] - y[first]) / (last - first)
+        constant = y[first] - slope * CODES[first]
+        if not np.abs(np.clip(slope * CODES + constant, least, most) - y).max() < _STRAIGHT:
+            return None
+        return Line.of(slope, constant, round(least), round(most))
+
+    def __call__(self, x: Array) -> Array:
+        """The specification, as int64."""
+        q: Array = np.clip((x.astype(np.int64) * self.slope + self.offset) >> self.shift, self.low, self.high)
+        return q
+
+    def text(self, x: str, scalar: Callable[[Param], str]) -> str:
+        """The C expression of the line at `x`, an int32_t."""
+        high = self.shift == 32
+        shift = "" if high else f", {scalar(self.shift)}"
+        offset = f"(int64_t){scalar(self.offset)}"
+        value = f"mcugen_requantize{'_high' * high}({x}, {scalar(self.slope)}, {offset}{shift})"
+        return f"mcugen_clamp({value}, {scalar(self.low)}, {scalar(self.high)})"
+
+
+@dataclass(frozen=True)
+class Segments:
+    """How a table is read: q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift).
+
+    i = (x + 2^15) >> bits and `rest` the bits below. Entries are in units of 2^(bits − shift) codes; all fits int32.
+    """
+
+    bits: int
+    shift: int
+    low: int
+    high: int
+
+    def __call__(self, x: Array, table: Array) -> Array:
+        """The specification, as int64."""
+        at, t = x.astype(np.int64) + 2**15, table.astype(np.int64)
+        start, one = t[at >> self.bits], 1 << self.bits
+        wide = start * one + (t[(at >> self.bits) + 1] - start) * (at & (one - 1)) + (1 << (self.shift - 1))
+        q: Array = np.clip(wide >> self.shift, self.low, self.high)
+        return q
+
+    def text(self, x: str, table: str, scalar: Callable[[Param], str]) -> str:
+        """The C expression of the function at `x`, an int16_t."""
+        bits, shift = scalar(self.bits), scalar(self.shift)
+        at = f"({x} + 32768)"
+        ends = f"{table}[{at} >> {bits}], {table}[({at} >> {bits}) + 1]"
+        value = f"mcugen_interpolate({ends}, {at}, {bits}, {shift})"
+        return f"mcugen_clamp({value}, {scalar(self.low)}, {scalar(self.high)})"
+
+
+def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:
+    """The smallest table that gives wanted[i] (real) for CODES[i] within the goal, else the best; None: all are bad."""
+    low, high = dtype.limits
+    wanted = np.nan_to_num(wanted, nan=low)
+    span = _BEYOND * (high - low) / 2
+    exact = np.clip(wanted, low, high)
+    best: tuple[int, Array] | None = None
+    least = _WORST[dtype]
+    for bits, nodes in _candidates(np.clip(wanted, -span, span)):
+        reached = np.clip(np.interp(CODES, CODES[:: 1 << bits], nodes), exact.min(), exact.max())
+        error = float(np.abs(reached - exact).max())
+        if error <= least:
+            best, least = (bits, nodes), error
+        if error <= _GOAL[dtype]:
+            break
+    return None if best is None else _table(*best, exact, dtype)
+
+
+def _candidates(y: Array) -> Iterator[tuple[int, Array]]:
+    """Segments of 2^bits codes, and values at their ends: moved by half of how much the function bends, or not."""
+    for bits in range(16 - _FEWEST, 15 - _MOST, -1):
+        step = 1 << bits
+        ends = y[::step]
+        straight = ends.copy()
+        _extend(y, straight, step)
+        _extend(y[::-1], straight[::-1], step)
+        bend = y[step // 2 :: step] - (ends[:-1] + ends[1:]) / 2
+        yield bits, straight + (np.append(bend[0], bend) + np.append(bend, bend[-1])) / 4
+        yield bits, straight
+        yield bits, ends
+
+
+def _extend(y: Array, ends: Array, step: int) -> None:
+    """Where y reaches its extreme within a segment, what lies before goes straight on: the clamp cuts it off there."""
+    inside = (y > y.min()) & (y < y.max())
+    for end in np.flatnonzero(inside[:-1:step] & ~inside[step::step]) + 1:
+        start = int(end - 1) * step
+        last = start + int(np.argmin(inside[start:])) - 1
+        before = max(last - step, 0)
+        if last > before:
+            ends[end] = y[last] + (y[last] - y[before]) / (last - before) * (end * step - last)
+
+
+def _table(bits: int, nodes: Array, exact: Array, dtype: DType) -> tuple[Segments, Array]:
+    """Entries with as many fractional bits as fit their type and, times 2^bits, an int32."""
+    magnitude = math.log2(max(float(np.abs(nodes).max()), 1.0))
+    stored, room = (np.int16, math.log2(2**15 - 1)) if dtype is DType.INT8 else (np.int32, 30 - bits)
+    fraction = math.floor(room - magnitude)
+    entries = np.rint(nodes * 2.0**fraction).astype(stored)
+    return Segments(bits, bits + fraction, round(float(exact.min())), round(float(exact.max()))), entries

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers in integers, as standard ONNX: the input's products for all steps at once, then a Scan.
+
+Every tensor of a step is quantized, states included, which the Scan carries as codes: nothing in the loop is real.
+W and R are int8, with a scale for each row. In every scheme, only what they are multiplied with may be int8, all
+else is int16: in int8, a state would be rounded anew in each step and lose changes of less than half a code for good,
+and a gate of 255/256, the nearest to 1, would forget within some hundred steps what it should keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType, QuantParams, Shape
+from mcugen.ops.fixedpoint import quantize
+from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, Sizes, W, X
+from mcugen.quant.plan import Stored
+from mcugen.quant.scheme import Scheme, activation_params, weight_scales
+
+Ranges = Mapping[str, tuple[float, float]]
+"""Of the tensors within a layer, by role (`Recurrent.internals`)."""
+
+UNIT = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
+"""Results of sigmoid and tanh; 1 is the greatest code, a little less."""
+
+SUMMED = frozenset({"projection", "recurrence", "gates", "reset"})
+"""Roles that share one scale where they are int16: the sum of numbers is then that of the codes."""
+
+HEADROOM = 2.0
+"""Ranges of int16 tensors over what was seen: new inputs go further, and of 16 bits one is easily spared."""
+
+STANDARD = {Rnn: ("Tanh",), Lstm: ("Sigmoid", "Tanh", "Tanh"), Gru: ("Sigmoid", "Tanh")}
+"""The activations that have a quantized form."""
+
+
+# --------------------------------------------------------------------------------------------- writing ONNX
+
+
+@dataclass
+class Scope:
+    """An ONNX graph while it is written. Its tensors are called `<prefix>.<number>.<what>`."""
+
+    prefix: str
+    stored: Mapping[str, Stored]
+    """How tensors are stored, by role."""
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+
+    def constant(self, what: str, array: Array) -> str:
+        """A tensor of these numbers."""
+        name = f"{self.prefix}.{what}.{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
+        return name
+
+    def outputs(self, op_type: str, inputs: Sequence[str], names: Sequence[str], **attributes: object) -> Sequence[str]:
+        """A node with these outputs."""
+        self.nodes.append(helper.make_node(op_type, inputs, names, f"{names[0]}/{op_type}", **attributes))
+        return names
+
+    def op(self, op_type: str, *inputs: str, out: str = "", **attributes: object) -> str:
+        """A node with one output."""
+        name = out or f"{self.prefix}.{len(self.nodes)}.{op_type}"
+        return self.outputs(op_type, inputs, [name], **attributes)[0]
+
+    def codes(self, real: str, role: str, out: str = "") -> str:
+        """Reals → how tensors of that role are stored."""
+        return self.op("QuantizeLinear", real, *self._params(role), out=out)
+
+    def real(self, codes: str, role: str) -> str:
+        """The reals behind codes."""
+        return self.op("DequantizeLinear", codes, *self._params(role))
+
+    def rounded(self, real: str, role: str) -> str:
+        """Reals as they are once stored."""
+        return self.real(self.codes(real, role), role)
+
+    def weights(self, what: str, codes: Array, scales: Array) -> str:
+        """Reals of constant codes, one scale for each index of the first axis."""
+        scale = self.constant(f"{what}_scale", scales.astype(np.float32))
+        zero = self.constant(f"{what}_zero_point", np.zeros(len(scales), codes.dtype))
+        return self.op("DequantizeLinear", self.constant(what, codes), scale, zero, axis=0)
+
+    def shaped(self, x: str, shape: Shape, out: str = "") -> str:
+        """Other sizes."""
+        return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
+
+    def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
+        """Parts of the last axis."""
+        names = [f"{self.prefix}.{len(self.nodes)}.part{i}" for i in range(len(sizes))]
+        return self.outputs("Split", [x, self.constant("sizes", np.asarray(sizes, np.int64))], names, axis=-1)
+
+    def _params(self, role: str) -> list[str]:
+        stored = self.stored[role]
+        scale = self.constant(f"{role}_scale", np.asarray(stored.quant.scale[0], np.float32))
+        return [scale, self.constant(f"{role}_zero_point", np.asarray(stored.quant.zero_point, stored.dtype.numpy))]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of weights [N, K] in int8, their scales, and the real bias [N] that goes with them."""
+
+    codes: Array
+    scales: Array
+    bias: Array | None
+
+    @staticmethod
+    def of(rows: Array, bias: Array | None, unit: QuantParams, scheme: Scheme) -> Matrix:
+        """Rounded to nearest, for inputs stored with `unit`; scales so small that the bias left int32 are raised."""
+        least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / unit.scales / 2**30
+        scales = np.maximum(weight_scales(rows, 0, scheme), least).astype(np.float32).astype(np.float64)
+        scales = np.broadcast_to(scales, len(rows))
+        return Matrix(np.clip(np.rint(rows / scales[:, None]), -127, 127).astype(np.int8), scales, bias)
+
+    def times(self, scope: Scope, x: str, unit: QuantParams) -> str:
+        """x [M, K] (reals stored with `unit`) → x Wᵀ + b [M, N]."""
+        operands = [x, scope.weights("weight", self.codes, self.scales)]
+        if self.bias is not None:
+            scales = unit.scales * self.scales
+            operands.append(scope.weights("bias", np.rint(self.bias / scales).astype(np.int32), scales))
+        return scope.op("Gemm", *operands, transB=1)
+
+
+# -------------------------------------------------------------------------------------------------- one step
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One direction's step while its `body` is written; `recurrent` are the matrices that a hidden state meets."""
+
+    body: Scope
+    hidden: int
+    recurrent: tuple[Matrix, ...]
+
+    def product(self, index: int, h: str, role: str) -> str:
+        """R's product with reals that are stored as `role`."""
+        body = self.body
+        return body.rounded(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
+
+    def parts(self, x: str, *gates: int) -> Sequence[str]:
+        """Cut into so many gates each."""
+        return self.body.split(x, [n * self.hidden for n in gates])
+
+    def sum(self, a: str, b: str) -> str:
+        """What an activation sees."""
+        return self.body.rounded(self.body.op("Add", a, b), "gates")
+
+    def sigmoid(self, x: str) -> str:
+        """A gate, 0 to 1."""
+        return self.body.rounded(self.body.op("Sigmoid", x), "sigmoid")
+
+    def tanh(self, x: str) -> str:
+        """-1 to 1."""
+        return self.body.rounded(self.body.op("Tanh", x), "tanh")
+
+    def scaled(self, gate: str, x: str, role: str) -> str:
+        """x as far as a gate lets it pass."""
+        return self.body.rounded(self.body.op("Mul", gate, x), role)
+
+
+def _rnn(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
+    """h' = tanh(p + R h)."""
+    total = cell.sum(projection, cell.product(0, states[0], "hidden"))
+    return [cell.body.codes(cell.body.op("Tanh", total), "hidden")]
+
+
+def _lstm(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
+    """i, o, f = σ(p + R h); g = tanh(p + R h); c' = f · c + i · g; h' = o · tanh(c')."""
+    body, (h, c) = cell.body, states
+    i, o, f, g = cell.parts(cell.sum(projection, cell.product(0, h, "hidden")), 1, 1, 1, 1)
+    kept = cell.scaled(cell.sigmoid(f), c, "cell")
+    fresh = cell.scaled(cell.sigmoid(i), cell.tanh(g), "cell")
+    new = body.codes(body.op("Add", kept, fresh), "cell")
+    squashed = cell.tanh(body.real(new, "cell"))
+    return [body.codes(body.op("Mul", cell.sigmoid(o), squashed), "hidden"), new]
+
+
+def _gru(cell: Cell, projection: str, states: Sequence[str]) -> list[str]:
+    """z, r = σ(p + R h); g = tanh(p + R (r · h)), or of p + r · (R h + b); h' = g + z · (h - g)."""
+    body, (h,) = cell.body, states
+    fed = body.rounded(h, "fed")
+    p_gates, p_fresh = cell.parts(projection, 2, 1)
+    linear = len(cell.recurrent) == 1
+    products = cell.product(0, fed, "fed")
+    r_gates, r_fresh = cell.parts(products, 2, 1) if linear else (products, "")
+    z, r = (cell.sigmoid(x) for x in cell.parts(cell.sum(p_gates, r_gates), 1, 1))
+    scaled = cell.scaled(r, r_fresh if linear else fed, "reset")
+    fresh = cell.tanh(cell.sum(p_fresh, scaled if linear else cell.product(1, scaled, "reset")))
+    difference = body.rounded(body.op("Sub", h, fresh), "difference")
+    return [body.codes(body.op("Add", fresh, cell.scaled(z, difference, "difference")), "hidden")]
+
+
+STEPS: dict[type[Recurrent], Callable[[Cell, str, Sequence[str]], list[str]]] = {Rnn: _rnn, Lstm: _lstm, Gru: _gru}
+"""From the reals of a step's projection and states to the codes of the next states."""
+
+
+# ----------------------------------------------------------------------------------------------- whole layers
+
+
+def has_integer_form(node: Node) -> bool:
+    """Whether `expand` knows the layer: standard activations, constant weights, and none of ONNX's rarer options."""
+    op = node.op
+    if not isinstance(op, Recurrent) or node.input(X).type.dtype is not DType.FLOAT32:
+        return False
+    given = dict(enumerate(node.inputs))
+    constants = all(v is None or v.is_constant for i in (W, R, B) for v in [given.get(i)])
+    rare = given.get(LENS) is not None or given.get(P) is not None or op.clip < np.inf or getattr(op, "coupled", False)
+    standard = all(tuple(map(str, names)) == STANDARD[type(op)] for names in op.activations)
+    return constants and not rare and standard and min((*node.input(X).type.shape, *node.input(R).type.shape)) > 0
+
+
+def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
+    """How the tensors of a step are stored, by role; "fed" is a hidden state as R reads it.
+
+    Scales of what is int16 in every scheme are powers of two: to scale a product is then to shift it.
+    """
+    narrow = {"fed", *([] if isinstance(op, Gru) else ["hidden"]), *(["reset"] if _resets_first(op) else [])}
+    wide = replace(scheme, activations=DType.INT16, power_of_two=True)
+    summed = [bound for role in SUMMED - narrow for bound in ranges.get(role, ())]
+    found = {"sigmoid": UNIT, "tanh": UNIT}
+    for role, (low, high) in {**ranges, "fed": ranges["hidden"]}.items():
+        if role in narrow:
+            found[role] = _stored(low, high, scheme)
+        else:
+            low, high = (min(summed), max(summed)) if role in SUMMED else (low, high)
+            found[role] = _stored(HEADROOM * low, HEADROOM * high, wide)
+    if scheme.activations is DType.INT16:
+        found["fed"] = found["hidden"]
+    return found
+
+
+def _stored(low: float, high: float, scheme: Scheme) -> Stored:
+    return Stored(scheme.activations, activation_params(low, high, scheme.activations, scheme), "", low, high)
+
+
+def _resets_first(op: Recurrent) -> bool:
+    """Whether R is multiplied with a state that a gate has scaled."""
+    return isinstance(op, Gru) and not op.linear
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer on its way to ONNX; `rows` are the real vectors of all steps and sequences."""
+
+    scope: Scope
+    node: Node
+    op: Recurrent
+    sizes: Sizes
+    inputs: Sequence[str]
+    rows: str
+    x: QuantParams
+    scheme: Scheme
+
+    def direction(self, d: int) -> dict[str, str]:
+        """One direction as a Scan; real results by name, without the axis of directions."""
+        first = [self._first_state(index, d) for index in range(len(self.op.states))]
+        axis, backwards = int(self.sizes.batch_first), int(self.op.backwards[d])
+        names = [f"{self.scope.prefix}.{d}.{result}" for result in (*self.op.states, "y")]
+        self.scope.outputs(
+            "Scan",
+            [*first, self._projection(d)],
+            names,
+            body=self._body(d),
+            num_scan_inputs=1,
+            scan_input_axes=[axis],
+            scan_input_directions=[backwards],
+            scan_output_axes=[axis],
+            scan_output_directions=[backwards],
+        )
+        results = {f"Y_{s}": (name, STATE_ROLES[s]) for s, name in zip(self.op.states, names, strict=False)}
+        results["Y"] = (names[-1], "hidden")
+        return {r: self.scope.real(*results[r]) for r in self.op.results}
+
+    def _bias(self, d: int) -> Array | None:
+        bias = self.node.inputs[B] if len(self.node.inputs) > B else None
+        return None if bias is None or bias.data is None else self.op.summed_bias(bias.data[d])
+
+    def _projection(self, d: int) -> str:
+        """Codes of W x + b, for all steps."""
+        weights, bias, sizes = self.node.input(W).data, self._bias(d), self.sizes
+        assert weights is not None
+        count = weights.shape[1]
+        matrix = Matrix.of(weights[d], None if bias is None else bias[:count], self.x, self.scheme)
+        codes = self.scope.codes(matrix.times(self.scope, self.rows, self.x), "projection")
+        outer = (sizes.batch, sizes.steps) if sizes.batch_first else (sizes.steps, sizes.batch)
+        return self.scope.shaped(codes, (*outer, count))
+
+    def _first_state(self, index: int, d: int) -> str:
+        """Codes of a first state [batch, hidden]; zero where the layer has none."""
+        role, at = STATE_ROLES[self.op.states[index]], (H0, C0)[index]
+        value = self.node.inputs[at] if len(self.node.inputs) > at else None
+        axis = int(self.sizes.batch_first)
+        if value is not None and value.data is None:
+            number = self.scope.constant("direction", np.asarray(d, np.int64))
+            return self.scope.codes(self.scope.op("Gather", self.inputs[at], number, axis=axis), role)
+        shape = (self.sizes.batch, self.sizes.hidden)
+        real = np.zeros(shape, np.float32) if value is None or value.data is None else value.data.take(d, axis)
+        stored = self.scope.stored[role]
+        return self.scope.constant(role, quantize(real, stored.quant, stored.dtype))
+
+    def _body(self, d: int) -> onnx.GraphProto:
+        """One step: codes of the states and of a projection → codes of the next states, and of h once more."""
+        body = Scope(f"{self.scope.prefix}.{d}", self.scope.stored)
+        roles = [*(STATE_ROLES[s] for s in self.op.states), "projection"]
+        reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
+        cell = Cell(body, self.sizes.hidden, self._recurrent(d))
+        after = STEPS[type(self.op)](cell, reals[-1], reals[:-1])
+        after.append(body.op("Identity", after[0]))
+        rows = {"projection": self.op.gates * self.sizes.hidden}
+        shapes = [(self.sizes.batch, rows.get(role, self.sizes.hidden)) for role in roles]
+        formal = [_info(f"{body.prefix}.{role}", body.stored[role], s) for role, s in zip(roles, shapes, strict=True)]
+        made = [
+            _info(name, body.stored[role], shapes[0]) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)
+        ]
+        return helper.make_graph(body.nodes, body.prefix, formal, made, body.initializers)
+
+    def _recurrent(self, d: int) -> tuple[Matrix, ...]:
+        """R, in the parts that a step multiplies apart, with the biases that do not belong to W's product."""
+        weights, bias, fed = self.node.input(R).data, self._bias(d), self.scope.stored["fed"].quant
+        assert weights is not None
+        rows, first = weights[d], (len(weights[d]) - self.sizes.hidden)
+        if _resets_first(self.op):
+            return tuple(Matrix.of(part, None, fed, self.scheme) for part in (rows[:first], rows[first:]))
+        if bias is None or len(bias) == len(rows):
+            return (Matrix.of(rows, None, fed, self.scheme),)
+        late = np.concatenate([np.zeros(first, bias.dtype), bias[len(rows) :]])
+        return (Matrix.of(rows, late, fed, self.scheme),)
+
+
+def _info(name: str, stored: Stored, shape: Shape) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(stored.dtype.numpy), shape)
+
+
+def expand(
+    node: Node, inputs: Sequence[str], outputs: Sequence[str], ranges: Ranges, x: Stored, scheme: Scheme
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
+    """The layer as ONNX nodes and initializers between real tensors; None where it has no integer form.
+
+    `inputs` are the tensors of the node's inputs (those of constants are not read), of which the first is stored
+    as `x` says; `outputs` those of its outputs. `ranges` are those of `Recurrent.internals`. Needs opset 21.
+    """
+    if not has_integer_form(node):
+        return None
+    op = node.op
+    assert isinstance(op, Recurrent)
+    scope = Scope(f"{outputs[0]}.integer", stores(op, ranges, scheme))
+    sizes = op.sizes(node.input(X).type, node.input(R).type)
+    rows = scope.shaped(inputs[X], (sizes.steps * sizes.batch, sizes.depth))
+    layer = _Layer(scope, node, op, sizes, inputs, rows, x.quant, scheme)
+    made = [layer.direction(d) for d in range(sizes.directions)]
+    for result, name in zip(op.results, outputs, strict=True):
+        shape, axis = (sizes.y_shape, -2 if sizes.batch_first else 1) if result == "Y" else (sizes.state_shape, -2)
+        if result != "Y" and not sizes.batch_first:
+            axis = 0
+        single = tuple(1 if a == axis % len(shape) else n for a, n in enumerate(shape))
+        parts = [scope.shaped(found[result], single) for found in made]
+        scope.op("Concat", *parts, out=name, axis=axis % len(shape))
+    return scope.nodes, scope.initializers
