@@ -50,8 +50,7 @@ from mcugen.report.layers import DIVERGED_DB
 from mcugen.report.listing import print_board, print_boards, print_model
 from mcugen.report.operators import operator_table
 from mcugen.report.samples import Samples, graph_endpoints, load_samples, random_samples
-from mcugen.report.text import print_report
-from mcugen.report.tradeoffs import print_tradeoffs
+from mcugen.report.text import print_report, print_tradeoffs
 from mcugen.version import __version__
 
 app = typer.Typer(

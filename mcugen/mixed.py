@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 from mcugen.board import Board
@@ -70,15 +72,44 @@ class Demand:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A model with some layers raised."""
+    """A model with some layers raised, for the board."""
 
     wanted: Mapping[str, DType]
+    quantization: Quantization
     compiled: CompiledModel
+    sample: Mapping[str, Array]
+
+    @cached_property
+    def instructions(self) -> int | None:
+        """Retired in one inference, where QEMU has such a board."""
+        if not self.compiled.board.qemu:
+            return None
+        return self.compiled.simulate([as_stored(self.sample, self.compiled.program.inputs)]).instructions
 
     @property
-    def quantization(self) -> Quantization:
-        assert self.compiled.quantization is not None
-        return self.compiled.quantization
+    def work(self) -> int:
+        """An estimate of instructions that takes no time."""
+        board = self.compiled.board
+        soft = 1 if board.name == "host" or "fpu" in board.features else SOFT_FLOAT
+        return sum(_work(graph, soft) for graph in self.compiled.graph.nested())
+
+    def growth(self, before: _Trial, measured: bool = False) -> float:
+        """Of arena and instructions together, each as a share of what it was."""
+        work = self.instructions if measured else None
+        old_work = before.instructions if measured else None
+        costs = [(self.compiled.program.arena_size, before.compiled.program.arena_size)]
+        costs += [(work or self.work, old_work or before.work)]
+        return sum(new / max(old, 1) - 1 for new, old in costs)
+
+
+def _work(graph: Graph, soft: int) -> int:
+    """Multiply-accumulates, and elements of all results, in units of the type that they are computed in."""
+    total = 0
+    for node in graph.nodes:
+        dtype = node.inputs[0].type.dtype if node.inputs and node.inputs[0] is not None else DType.INT8
+        factor = CYCLES_PER_MAC.get(dtype, 1) * (soft if dtype.is_float else 1)
+        total += factor * (node.op.macs(node.sig) + sum(v.type.count for v in node.outputs))
+    return total
 
 
 @dataclass
@@ -108,7 +139,7 @@ class Search:
         """All layers in int8; the float model's outputs."""
         base = self.quantizer.quantize(self.fixed)
         self._codes = base.plan.layers
-        self._first = _Trial(self.fixed, compile_model(base, self.board, self.options))
+        self._first = self._compiled(self.fixed, base)
         first = self._first.compiled
         self._reference = first.float_reference(self.samples.inputs)
         self.goal = self.demand.goal(self._judged(first, self._reference))
@@ -121,42 +152,42 @@ class Search:
         """Raises layers, the most rewarding first, a step of the ladder at a time."""
         for dtype in LADDER[1:]:
             for layer in self._by_sensitivity(now, dtype):
-                trial = self._trial({**now.wanted, layer: dtype})
+                trial = self._trial({**now.wanted, layer: dtype}, layer)
                 if trial is None:
                     continue
                 now = trial
                 self._raised.append(layer)
                 if self._accept(now, layer, dtype):
                     return now
-        found = f"{self.goal.metric.show(self.steps[-1].value)} with every layer raised that fits the board"
-        raise ConstraintError(f"the model must have a {self.goal}", found, "allow more")
+        last = self.steps[-1]
+        best = last.value if last.confirmed is None else last.confirmed
+        found = f"{self.goal.metric.show(best)} with all layers raised that fit the board"
+        raise ConstraintError(f"the model must reach the goal: {self.goal}", found, "ask for less")
 
     def _descend(self, now: _Trial) -> _Trial:
         """Lowers raised layers again where the goal holds without, the least rewarding first; the last was needed."""
-        raised = list(dict.fromkeys(self._raised[:-1]))
+        raised = dict.fromkeys(self._raised[:-1])
         for layer in sorted(raised, key=lambda name: self._scores[name]):
             for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
-                wanted = {**now.wanted, layer: dtype}
-                trial = self._trial({name: d for name, d in wanted.items() if d is not LADDER[0]})
-                if trial is not None and self._accept(trial, layer, dtype, keep=False):
+                wanted = {name: d for name, d in {**now.wanted, layer: dtype}.items() if d is not LADDER[0]}
+                trial = self._trial(wanted, layer)
+                if trial is None or trial.growth(now, measured=True) >= 0:
+                    continue
+                if self._accept(trial, layer, dtype, keep=False):
                     now = trial
                     break
         return now
 
     def _by_sensitivity(self, now: _Trial, dtype: DType) -> list[str]:
         """Layers that can be raised to `dtype`, by noise removed for each unit of cost."""
-        before = self._noise(now)
-        arena, work = _cost(now.compiled)
+        noise = self._noise(now)
         layers = list(self._candidates(now, dtype))
         found: dict[str, float] = {}
         for done, layer in enumerate(layers, 1):
-            trial = self._trial({**now.wanted, layer: dtype})
+            trial = self._trial({**now.wanted, layer: dtype}, layer)
             self.progress(f"sensitivity to {dtype.value}", done, len(layers))
-            if trial is None or trial.quantization.placement.precision[layer] is not dtype:
-                continue
-            higher = _cost(trial.compiled)
-            cost = higher[0] / max(arena, 1) + higher[1] / max(work, 1) - 2
-            found[layer] = (before - self._noise(trial)) / max(cost, LEAST_COST)
+            if trial is not None:
+                found[layer] = (noise - self._noise(trial)) / max(trial.growth(now), LEAST_COST)
         self._scores |= found
         return sorted(found, key=lambda name: -found[name])
 
@@ -171,13 +202,18 @@ class Search:
 
     # ------------------------------------------------------------------------------------------------- a model
 
-    def _trial(self, wanted: Mapping[str, DType]) -> _Trial | None:
-        """A model with the weights of the first; None if it does not fit the board."""
+    def _trial(self, wanted: Mapping[str, DType], layer: str) -> _Trial | None:
+        """A model with the weights of the first; None if `layer` cannot be as wanted, or the board is too small."""
         quantization = self.quantizer.quantize(wanted, self._codes)
-        try:
-            return _Trial(wanted, compile_model(quantization, self.board, self.options))
-        except DoesNotFitError:
+        if quantization.placement.precision[layer] is not wanted.get(layer, LADDER[0]):
             return None
+        with suppress(DoesNotFitError):
+            return self._compiled(wanted, quantization)
+        return None
+
+    def _compiled(self, wanted: Mapping[str, DType], quantization: Quantization) -> _Trial:
+        compiled = compile_model(quantization, self.board, self.options)
+        return _Trial(wanted, quantization, compiled, self.samples.inputs[0])
 
     def _accept(self, trial: _Trial, layer: str, dtype: DType, keep: bool = True) -> bool:
         """Whether the goal holds; a line of the table."""
@@ -185,10 +221,19 @@ class Search:
         confirmed = self._in_c(trial) if self.goal.holds(value) else None
         holds = confirmed is not None and self.goal.holds(confirmed)
         report = trial.compiled.report
-        instructions, is_estimate = self._instructions(trial.compiled)
-        bytes_ = report.ram.arena, report.flash.weights
         self.steps.append(
-            Step(layer, dtype.value, value, confirmed, *bytes_, instructions, is_estimate, holds, keep or holds)
+            Step(
+                layer=layer,
+                precision=dtype.value,
+                value=value,
+                confirmed=confirmed,
+                arena=report.ram.arena,
+                weights=report.flash.weights,
+                instructions=trial.work if trial.instructions is None else trial.instructions,
+                is_estimate=trial.instructions is None,
+                holds=holds,
+                kept=keep or holds,
+            )
         )
         return holds
 
@@ -212,31 +257,3 @@ class Search:
         stored = [as_stored(sample, host.program.inputs) for sample in self.samples.inputs]
         outputs = host.simulate(stored, measure=False).outputs
         return self.goal.metric.compute(self._judged(host, outputs))
-
-    def _instructions(self, compiled: CompiledModel) -> tuple[int, bool]:
-        """Of one inference: retired ones where QEMU has such a machine, else an estimate."""
-        if not self.board.qemu:
-            return _work(compiled), True
-        stored = as_stored(self.samples.inputs[0], compiled.program.inputs)
-        return compiled.simulate([stored]).instructions or 0, False
-
-
-def _cost(compiled: CompiledModel) -> tuple[int, int]:
-    """Bytes of arena, and instructions by an estimate that takes no time."""
-    return compiled.program.arena_size, _work(compiled)
-
-
-def _work(compiled: CompiledModel) -> int:
-    has_fpu = compiled.board.name == "host" or "fpu" in compiled.board.features
-    soft = 1 if has_fpu else SOFT_FLOAT
-    return sum(_layer_work(graph, soft) for graph in compiled.graph.nested())
-
-
-def _layer_work(graph: Graph, soft: int) -> int:
-    """Multiply-accumulates, and elements of all results, in units of the type that they are computed in."""
-    total = 0
-    for node in graph.nodes:
-        dtype = node.sig.input(0).dtype if node.inputs and node.inputs[0] is not None else DType.INT8
-        factor = CYCLES_PER_MAC.get(dtype, 1) * (soft if dtype.is_float else 1)
-        total += factor * (node.op.macs(node.sig) + sum(v.type.count for v in node.outputs))
-    return total

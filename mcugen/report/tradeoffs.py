@@ -3,15 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from mcugen.errors import printable
 from mcugen.report.metrics import Metric
 
 
@@ -57,30 +50,3 @@ class Step:
     is_estimate: bool
     holds: bool
     kept: bool
-
-
-def print_tradeoffs(goal: Goal, steps: Sequence[Step], console: Console) -> None:
-    """The table that was walked, a line a step."""
-    table = Table(title=escape(f"goal: {goal}"), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("#", justify="right")
-    table.add_column("layer", overflow="ellipsis", no_wrap=True)
-    table.add_column("becomes", no_wrap=True)
-    for head in (goal.metric.title, "in C", "arena", "weights", "instructions"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("goal", no_wrap=True)
-    for number, step in enumerate(steps):
-        table.add_row(str(number), *_cells(goal, step), style=None if step.kept else "dim")
-    console.print(table)
-
-
-def _cells(goal: Goal, step: Step) -> tuple[str, ...]:
-    return (
-        escape(printable(step.layer)) or "(all)",
-        step.precision,
-        goal.metric.show(step.value),
-        "" if step.confirmed is None else goal.metric.show(step.confirmed),
-        f"{step.arena:,}",
-        f"{step.weights:,}",
-        f"{'~' * step.is_estimate}{step.instructions:,}",
-        "met" if step.holds else "missed" if step.kept else "missed: taken back",
-    )
