@@ -40,7 +40,7 @@ class OnnxWriter:
         renamed: dict[str, str] = {}
         declared = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
-            tensor, dtype = self._output(value)
+            tensor, dtype = self._output(name, value)
             declared.append(tensor_info(name, dtype, value.type.shape))
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
                 self.add("Identity", [tensor], name)
@@ -73,7 +73,7 @@ class OnnxWriter:
         """The element type of an input of the model."""
         return value.type.dtype
 
-    def output(self, value: Value) -> tuple[str, DType]:
+    def output(self, name: str, value: Value) -> tuple[str, DType]:
         """The tensor that the caller of the model gets, and its element type."""
         return self.read(value, None), value.type.dtype
 
@@ -196,11 +196,11 @@ class OnnxWriter:
             copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
         )
 
-    def _output(self, value: Value) -> tuple[str, DType]:
+    def _output(self, name: str, value: Value) -> tuple[str, DType]:
         if value.data is not None:
             return self.store(value.name, value.data), value.type.dtype
         assert value.name in self.written, value.name  # the source has all outputs
-        return self.output(value)
+        return self.output(name, value)
 
     def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
         inputs = [tensor_info(v.name, self.input_dtype(v), v.type.shape) for v in self.graph.inputs]
