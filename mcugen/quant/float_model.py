@@ -71,6 +71,17 @@ def build_float_model(
     return fused
 
 
+def all_tensors(model: FloatModel) -> onnx.ModelProto:
+    """The float model with every tensor among its outputs."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    present = {v.name for v in (*proto.graph.output, *proto.graph.input)}
+    for value in (v for v in model.tensors if v.name not in present):
+        info = onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, value.type.shape)
+        proto.graph.output.append(info)
+    return proto
+
+
 def _with_constants(model: onnx.ModelProto, bound: Mapping[str, Array]) -> onnx.ModelProto:
     """The model with bound inputs as initializers."""
     copy = onnx.ModelProto()

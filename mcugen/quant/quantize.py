@@ -151,7 +151,7 @@ def quantizer(
     if profile is None:
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
-        profile = profile_model(model, samples, lambda done, total: progress("profiling", done, total), source.sha256)
+        profile = profile_model(model, samples, lambda done, total: progress("profiling", done, total))
     return Quantizer(source, model, samples, scheme, profile, progress)
 
 
