@@ -229,6 +229,11 @@ class DirectPool(Pool):
     order: str = ""
 
     @property
+    def moves_data(self) -> bool:  # type: ignore[override]
+        """Whether each result is an element of the input."""
+        return self.function == "max"
+
+    @property
     def name(self) -> str:
         """The function's name."""
         return f"direct_{self.function}_pool"
@@ -243,8 +248,9 @@ class DirectPool(Pool):
         return None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The values; and the positions, if wanted."""
+        """The values, codes only of a maximum; and the positions, if wanted."""
         (out,) = super().infer(*inputs)
+        out = out if self.moves_data else out.with_quant(None)
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
