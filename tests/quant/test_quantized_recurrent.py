@@ -208,6 +208,17 @@ def test_no_bias_and_some_results(kind: str):
     check(layer, net.model(), INT8)
 
 
+@pytest.mark.parametrize("kind", LAYERS)
+def test_sums_need_no_64_bits(kind: str):
+    """Their scales are powers of two."""
+    layer, model = made(LAYERS[kind], steps=3, batch=1, depth=3, hidden=6)
+    integer = written(model, layer.feeds(0), INT8)
+    assert integer is not None
+    compiled = compile_model(integer)
+    source = compiled.bundle.files[f"{compiled.bundle.name}.c"]
+    assert "mcugen_shift_right(" in source and "mcugen_weighted_sum(" not in source
+
+
 @pytest.mark.qemu
 def test_on_a_board():
     layer, model = made(LAYERS["lstm"], "bidirectional", steps=5, batch=1, depth=3, hidden=6)
