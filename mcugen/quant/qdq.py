@@ -120,7 +120,7 @@ class _QdqWriter(OnnxWriter):
     def _bias(self, reader: Node, bias: Array, scales: Array) -> str:
         """int32 in units of input scale · weight scale; of a multiple of it where they do not fit (16-bit input)."""
         unit = self._params(reader.input(0), reader).scales * scales
-        unit = np.broadcast_to(unit, bias.shape).astype(np.float32).astype(np.float64)
+        unit = np.resize(unit, bias.shape).astype(np.float32).astype(np.float64)  # groups may share scales
         while np.abs(bias / unit).max(initial=0.0) >= 2**31 - 1:
             unit = unit * 2
         codes = np.rint(bias / unit).astype(np.int32)

@@ -15,7 +15,7 @@ from mcugen.options import CompileOptions
 from mcugen.quant import recurrent
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.place import Placement, place
-from mcugen.quant.plan import Plan, Stored
+from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges
@@ -72,8 +72,13 @@ class Quantizer:
     progress: Progress = no_progress
     _choices: dict[tuple[tuple[str, ...], DType], Choice] = field(default_factory=dict)
 
-    def quantize(self, wanted: Mapping[str, DType] | None = None) -> Quantization:
-        """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers."""
+    def quantize(
+        self, wanted: Mapping[str, DType] | None = None, known: Mapping[str, Codes] | None = None
+    ) -> Quantization:
+        """With `wanted` precisions by layer (name of its output), else the scheme's. UsageError for unknown layers.
+
+        Weights are those of `known`, where given: another precision of activations needs no others.
+        """
         graph = self.model.graph
         unknown = sorted(set(wanted or {}) - {v.name for node in graph.nodes for v in node.outputs})
         if unknown:
@@ -90,9 +95,12 @@ class Quantizer:
             prefix = f"{node.outputs[0].name}."
             inner = {k.removeprefix(prefix): t for k, t in self.profile.tensors.items() if k.startswith(prefix)}
             plan.internals[node.outputs[0].name] = {role: (t.low, t.high) for role, t in inner.items()}
-        plan = refine(
-            self.model, plan, self.samples, self.profile, lambda d, t: self.progress("rounding weights", d, t)
-        )
+        if known is None:
+            plan = refine(
+                self.model, plan, self.samples, self.profile, lambda d, t: self.progress("rounding weights", d, t)
+            )
+        else:
+            plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = prepare_model(write_qdq(self.model, plan), self.source.file)
         return Quantization(self.source, self.model, self.profile, placement, plan, proto)
 
