@@ -26,7 +26,7 @@ from mcugen.quant.scheme import Scheme, activation_params
 
 INT8, INT16 = Scheme(DType.INT8), Scheme(DType.INT16)
 SCHEMES = [pytest.param(INT8, id="int8"), pytest.param(INT16, id="int16x8")]
-APART = {DType.INT8: 2, DType.INT16: 8}
+APART = {DType.INT8: 2, DType.INT16: 16}
 """Codes of results after some steps."""
 LAYERS = {
     "rnn": Layer("RNN", {}),
