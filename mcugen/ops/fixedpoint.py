@@ -17,7 +17,7 @@ Int64Array = npt.NDArray[np.int64]
 class Requantizer:
     """q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), one rounding, half up.
 
-    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31, less
+    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31 as a rule, less
     where a scale is 1 or above (which equals shifting the accumulator first). Averages round `ties_to_even`
     instead, like ONNX: sums over a power of two elements hit ties too often to ignore.
     """
@@ -28,13 +28,13 @@ class Requantizer:
     ties_to_even: bool = False
 
     @staticmethod
-    def of(scale: Array | float, zero_point: int, ties_to_even: bool = False) -> Requantizer:
+    def of(scale: Array | float, zero_point: int, ties_to_even: bool = False, shift: int = 31) -> Requantizer:
         """The requantizer by real factors `scale` (accumulator unit ÷ output unit).
 
-        From 2^29 on, every accumulator but 0 saturates: larger factors are cut to it.
+        From 2^29 on, every accumulator but 0 saturates: larger factors are cut to it. `shift` is where to begin:
+        see most_shift.
         """
         scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29)
-        shift = 31
         while np.rint(scales.max() * 2.0**shift) >= 2**31:
             shift -= 1
         return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point, ties_to_even)
@@ -66,6 +66,11 @@ def is_quantized(tensor: TensorType | None) -> bool:
     if tensor is None or tensor.quant is None or tensor.quant.axis is not None:
         return False
     return tensor.dtype is DType.INT8 or (tensor.dtype is DType.INT16 and tensor.quant.zero_point == 0)
+
+
+def most_shift(dtype: DType) -> int:
+    """The shift to begin with for sums and products of such elements: of int16 they may be 2^15 times finer than q."""
+    return 46 if dtype is DType.INT16 else 31
 
 
 def same_codes(x: TensorType, y: TensorType) -> bool:

@@ -13,7 +13,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer
+from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import is_quantized
 from mcugen.ops.movement import axis_walk, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
@@ -82,7 +82,7 @@ class FixedSoftmax:
     def of(sig: Signature, axis: int) -> FixedSoftmax | None:
         """For these types, or None: rows so long that the table loses precision, scales of no softmax."""
         x, y = sig.input(0), sig.output
-        if not is_quantized(x) or not is_quantized(y) or x.shape[axis] > 4096:
+        if not is_quantized(x) or not is_quantized(y) or x.shape[axis] > _LONGEST:
             return None
         exp = FixedExp.of(x, axis)
         gain = 1.0 / y.q.scale[0]
@@ -100,12 +100,96 @@ class FixedSoftmax:
         """Zero point and rounding."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
+    @property
+    def params(self) -> dict[str, Param]:
+        """Of the kernel."""
+        return {
+            "numerator": self.numerator,
+            "bits": self.exp.bits,
+            "offset": self.offset,
+            "shift_more": self.shift - 32,
+        }
+
     def __call__(self, x: Array, axis: int) -> Array:
         """The specification."""
         e = self.exp(x, axis)
         ratio = (self.numerator << self.exp.bits) // e.sum(axis, keepdims=True)
         q: Array = np.clip((e * ratio + self.offset) >> self.shift, *self.dtype.limits).astype(self.dtype.numpy)
         return q
+
+
+_LOG_BITS = 20
+"""Fraction bits of logarithms."""
+
+_LONGEST = 4096
+"""Longer rows lose precision in the sum."""
+
+
+def fixed_log2(v: Array) -> Array:
+    """log2(v) · 2^20, cut off, for integers 1 ≤ v < 2^32: squaring the mantissa (Q1.31) gives a bit at a time."""
+    whole = np.frexp(v.astype(np.float64))[1] - 1
+    mantissa, y = v.astype(np.uint64) << (31 - whole).astype(np.uint64), whole.astype(np.int64)
+    for _ in range(_LOG_BITS):
+        square = mantissa * mantissa
+        bit = square >> np.uint64(63)
+        mantissa, y = square >> (np.uint64(31) + bit), 2 * y + bit.astype(np.int64)
+    return y
+
+
+@dataclass(frozen=True)
+class FixedLogSoftmax:
+    """The logarithm of softmax in integers, one rounding, half up.
+
+    l = ((log2(Σ e) − bits · 2^20) · unit) >> unit_shift, with a unit of 31 bits: the logarithm, in codes · 2^shift.
+    q = clamp(((x[k] − max) · slope − l + (zero_point << shift) + 2^(shift−1)) >> shift).
+    """
+
+    exp: FixedExp
+    slope: int
+    unit: int
+    unit_shift: int
+    shift: int
+    zero_point: int
+    dtype: DType
+
+    @staticmethod
+    def of(sig: Signature, axis: int) -> FixedLogSoftmax | None:
+        """For these types, or None: long rows, an output so fine that all saturates."""
+        x, y = sig.input(0), sig.output
+        if not is_quantized(x) or not is_quantized(y) or x.shape[axis] > _LONGEST:
+            return None
+        ratio, unit = x.q.scale[0] / y.q.scale[0], math.log(2) / y.q.scale[0]
+        if not 2.0**-16 < ratio < 2.0**16 or not 2.0**-16 < unit < 2.0**20:
+            return None
+        shift = 30 - max(math.floor(math.log2(ratio)), 0)
+        unit_shift = 30 - math.floor(math.log2(unit)) - (shift - _LOG_BITS)
+        slope, unit = round(ratio * 2**shift), round(unit * 2.0 ** (shift - _LOG_BITS + unit_shift))
+        return FixedLogSoftmax(FixedExp.of(x, axis), slope, unit, unit_shift, shift, y.q.zero_point, y.dtype)
+
+    @property
+    def offset(self) -> int:
+        """Zero point and rounding."""
+        return (self.zero_point << self.shift) + (1 << (self.shift - 1))
+
+    def __call__(self, x: Array, axis: int) -> Array:
+        """The specification."""
+        below = x.astype(np.int64) - x.max(axis, keepdims=True)
+        log2 = fixed_log2(self.exp(x, axis).sum(axis, keepdims=True)) - (self.exp.bits << _LOG_BITS)
+        base = self.offset - ((log2 * self.unit) >> self.unit_shift)
+        q: Array = np.clip((below * self.slope + base) >> self.shift, *self.dtype.limits).astype(self.dtype.numpy)
+        return q
+
+    @property
+    def params(self) -> dict[str, Param]:
+        """Of the kernel."""
+        return {
+            "slope": self.slope,
+            "log2_one": self.exp.bits << _LOG_BITS,
+            "unit": self.unit,
+            "unit_shift": self.unit_shift,
+            "offset": self.offset,
+            "shift": self.shift,
+        }
 
 
 @dataclass(frozen=True)
@@ -130,7 +214,7 @@ class Softmax(Operator):
         """In the type of the reals, or in fixed point."""
         (x,) = arrays
         if sig.output.quant is not None:
-            fixed = FixedSoftmax.of(sig, self.axis)
+            fixed = self._fixed(sig)
             assert fixed is not None
             return (fixed(x, self.axis),)
         centered = x - x.max(self.axis, keepdims=True)
@@ -139,8 +223,11 @@ class Softmax(Operator):
         return (centered - np.log(total) if self.log else e / total,)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Softmax by tables of exponentials."""
-        return (self, inputs) if not self.log and FixedSoftmax.of(sig, self.axis) is not None else None
+        """By tables of exponentials."""
+        return (self, inputs) if self._fixed(sig) is not None else None
+
+    def _fixed(self, sig: Signature) -> FixedSoftmax | FixedLogSoftmax | None:
+        return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """The axis follows."""
@@ -151,11 +238,10 @@ class Softmax(Operator):
         x, y = node.input(0).type, node.output.type
         params = axis_walk(x.shape, self.axis)
         operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
-        fixed, code = FixedSoftmax.of(node.sig, self.axis), dict[str, object]()
+        fixed, code = self._fixed(node.sig), dict[str, object]()
         if fixed is not None:
             operands += fixed.exp.operands(builder)
-            params |= {"numerator": fixed.numerator, "bits": fixed.exp.bits, "offset": fixed.offset}
-            params |= {"shift_more": fixed.shift - 32}
+            params |= fixed.params
             code |= {"y_t": y.dtype.c, "low": y.dtype.limits[0], "high": y.dtype.limits[1]}
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
         same = x.dtype is y.dtype
@@ -171,7 +257,7 @@ class Softmax(Operator):
 
 
 @onnx_operator("Softmax", kernels=("softmax_f32", "softmax_f64", "softmax_s8", "softmax_s16"))
-@onnx_operator("LogSoftmax", kernels=("log_softmax_f32", "log_softmax_f64"))
+@onnx_operator("LogSoftmax", kernels=("log_softmax_f32", "log_softmax_f64", "log_softmax_s8", "log_softmax_s16"))
 def _import_softmax(node: OnnxNode) -> list[Value]:
     node.require_dtype(node.input(0), DType.FLOAT32, DType.FLOAT64)
     axis = normalize_axis(node, node.attr("axis", -1), node.input(0).type.rank)

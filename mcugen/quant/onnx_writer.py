@@ -48,6 +48,7 @@ class OnnxWriter:
                 renamed |= {tensor: name, name: self.fresh(f"{name}_real")}
         for node in self.nodes:
             rename(node, renamed)
+        number_equal_names(self.nodes)
         return self._model(declared)
 
     # ------------------------------------------------------------------------------------ what writers refine
@@ -102,9 +103,11 @@ class OnnxWriter:
         return name
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
-        """Appends a node with one output and returns the output's name."""
+        """Appends a node with one output and returns the output's name. `name` is given to one node only."""
         self._names.add(output)
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
+        taken = any(node.name == name for node in self.nodes)
+        name = f"{output}/{op_type}" if taken or not name else name
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
         return output
 
     # ------------------------------------------------------------------------------------------------- details
@@ -225,6 +228,17 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
             own |= {t.name for t in body.initializer}
             inside = (name for inner in body.node for name in reads(inner))
             yield from (name for name in (*inside, *(o.name for o in body.output)) if name not in own)
+
+
+def number_equal_names(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Lets nodes that stem from one of the source be told apart, as ONNX Runtime demands."""
+    taken: set[str] = set()
+    for node in nodes:
+        name, count = node.name, 1
+        while node.name and node.name in taken:
+            count += 1
+            node.name = f"{name}_{count}"
+        taken.add(node.name)
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

@@ -123,8 +123,15 @@ class _Placer:
                 stack += [user for v in node.outputs for user in v.users]
         return [n for n in found if n not in self.movers]
 
+    def _alike(self, node: Node) -> list[Value]:
+        """The tensors of a node that have one scale."""
+        if node in self.movers:
+            small = self._small_parts(node)
+            return [*node.outputs, *(v for v in _activations(node) if v not in small)]
+        return recurrent.hidden_results(node) if recurrent.has_integer_form(node) else []
+
     def _groups(self) -> dict[Value, list[Value]]:
-        """float32 activations joined by what only moves data, by a representative (union-find)."""
+        """float32 activations joined by what only moves data and the like, by a representative (union-find)."""
         parent: dict[Value, Value] = {}
 
         def root(value: Value) -> Value:
@@ -133,10 +140,9 @@ class _Placer:
             return value
 
         for node in self.nodes:
-            if node in self.movers:
-                small = self._small_parts(node)
-                for value in (*(v for v in _activations(node) if v not in small), *node.outputs):
-                    parent[root(value)] = root(node.outputs[0])
+            alike = self._alike(node)
+            for value in alike:
+                parent[root(value)] = root(alike[0])
         groups: dict[Value, list[Value]] = {}
         for value in self.graph.values():
             if not value.is_constant and value.type.dtype is DType.FLOAT32:

@@ -16,7 +16,7 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.place import is_quantized_constant
 from mcugen.quant.plan import Plan, Stored
-from mcugen.quant.recurrent import expand
+from mcugen.quant.recurrent import expand, hidden_results
 from mcugen.quant.scheme import activation_params
 
 
@@ -108,10 +108,8 @@ class _QdqWriter(OnnxWriter):
         outputs = [v.name for v in node.outputs]
         x = Stored(precision, self._params(node.input(0), node))
         ranges = dict(self.plan.internals[outputs[0]])
-        for name, result in zip(outputs, node.op.results, strict=True):
-            if result != "Y_c" and name in self.plan.activations:  # of equal scale, so that nothing is converted
-                ranges["hidden"] = (self.plan.activations[name].low, self.plan.activations[name].high)
-                break
+        for value in hidden_results(node)[:1]:  # all have one scale: nothing is converted
+            ranges["hidden"] = (self.plan.activations[value.name].low, self.plan.activations[value.name].high)
         found = expand(node, inputs, outputs, ranges, x, replace(self.plan.scheme, activations=precision))
         if found is None:
             return False
@@ -122,7 +120,7 @@ class _QdqWriter(OnnxWriter):
     def _bias(self, reader: Node, bias: Array, scales: Array) -> str:
         """int32 in units of input scale · weight scale; of a multiple of it where they do not fit (16-bit input)."""
         unit = self._params(reader.input(0), reader).scales * scales
-        unit = np.broadcast_to(unit, bias.shape).astype(np.float32).astype(np.float64)
+        unit = np.resize(unit, bias.shape).astype(np.float32).astype(np.float64)  # groups may share scales
         while np.abs(bias / unit).max(initial=0.0) >= 2**31 - 1:
             unit = unit * 2
         codes = np.rint(bias / unit).astype(np.int32)

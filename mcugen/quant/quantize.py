@@ -12,6 +12,7 @@ from mcugen.errors import UnsupportedError, UsageError
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.options import CompileOptions
+from mcugen.quant import recurrent
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.place import Placement, place
 from mcugen.quant.plan import Codes, Plan, Stored
@@ -129,7 +130,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         remedy = f"fix it: --dim {key}={high}"
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
     proto = source.proto
-    wide = wide or any(node.op_type in ("LSTM", "GRU", "RNN") for node in proto.graph.node)
+    wide = wide or any(node.op_type in recurrent.OP_TYPES for node in proto.graph.node)
     if wide or scheme.activations is DType.INT16:
         proto = _with_int16(proto, source.file)
     return build_float_model(proto, "model", options.fixed_dims, options.bound, scheme.equalize)
