@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -54,7 +55,9 @@ class Quantization:
     def describe(self) -> str:
         """For the banner of the generated code."""
         precision = next(key for key, dtype in PRECISIONS.items() if dtype is self.plan.scheme.activations)
-        return f"precision {precision} by {self.profile.samples} samples"
+        others = Counter(d for d in self.placement.precision.values() if d is not self.plan.scheme.activations)
+        text = f"precision {precision} by {self.profile.samples} samples"
+        return text + "".join(f", {count} operators in {dtype.value}" for dtype, count in others.items())
 
 
 @dataclass
