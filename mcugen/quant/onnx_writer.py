@@ -30,6 +30,7 @@ class OnnxWriter:
         self._producers = {name: node for node in source.graph.node for name in node.output if name}
         self._names = {*self._stored, *self._producers, *self.written, *graph.output_names}
         self._copied: set[int] = set()
+        self._computing = {node.origin[0] for node in graph.nodes if node.origin and not node.op.moves_data}
 
     def write(self) -> onnx.ModelProto:
         """The model: inputs of fixed shape, nodes in topological order, no dead ones."""
@@ -129,6 +130,8 @@ class OnnxWriter:
         inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
         clamp = getattr(node.op, "clamp", None)
         first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
+        if node.op.moves_data and first in self._computing:
+            first = ""  # the name belongs to what computes between data movements
         if clamp is None:
             self.add(op_type, inputs, name, first, **attributes)
             return True
