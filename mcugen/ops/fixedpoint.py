@@ -32,9 +32,7 @@ class Requantizer:
     ties_to_even: bool = False
 
     @staticmethod
-    def of(
-        scale: Array | float, zero_point: int, ties_to_even: bool = False, sums: Array | None = None
-    ) -> Requantizer:
+    def of(scale: Array | float, zero_point: int, ties_to_even: bool = False, sums: Array | None = None) -> Requantizer:
         """The requantizer by real factors `scale` (accumulator unit ÷ output unit).
 
         `sums` are the largest magnitudes of the accumulators by channel, below LONGEST_SUM: with them, multipliers
