@@ -4,9 +4,11 @@ DIGITS := examples/digits
 
 .PHONY: demo test lint bench docs quant-study onnx-tests sweep clean setup
 
-demo: setup  ## compile the digits example, run it in the simulator, report
-	$(BIN)/mcugen compile $(DIGITS)/digits_int8.onnx --board rt1060 -o build/demo
-	$(BIN)/mcugen report $(DIGITS)/digits_int8.onnx --board rt1060 --data $(DIGITS)/eval.npz
+DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
+
+demo: setup  ## quantize and compile the digits example, run it in the simulator, report
+	$(BIN)/mcugen compile $(DEMO) -o build/demo
+	$(BIN)/mcugen report $(DEMO) --data $(DIGITS)/eval.npz
 
 test: lint  ## everything but the long sweeps
 	$(BIN)/pytest -n 2 -m "not slow"

@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MCUGEN = Path(sys.executable).with_name("mcugen")
 DEMO = (
     "report",
-    "examples/digits/digits_int8.onnx",
+    "examples/digits/digits_f32.onnx",
+    "--calibration",
+    "examples/digits/calibration.npz",
     "--board",
     "rt1060",
     "--data",

@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Node, Value
-from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, Signature
+from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.movement import Reshape
+from mcugen.ops.fixedpoint import clamp_range
+from mcugen.ops.matmul import BLOCK, finish, integer_weights, interleave, requantizer
+from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Range
-from mcugen.ops.spatial import Window, check_reach
+from mcugen.ops.spatial import Spatial, Window, both, check_reach
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
@@ -84,6 +86,8 @@ class ConvTranspose(Scatter):
     """The gradient of a convolution, clamped: x [N, C, *space], w [C, O/groups, *kernel], optional bias [O]."""
 
     mnemonic: ClassVar[str] = "conv_transpose"
+    weight_axes: ClassVar[Mapping[int, int]] = {1: 1}
+    bias_input: ClassVar[int | None] = 2
     groups: int = 1
     clamp: Range | None = None
 
@@ -120,9 +124,42 @@ class ConvTranspose(Scatter):
         """inputs · kernel · channels of a group."""
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
 
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """int8 with one or two spatial axes and symmetric weights, which lie by output channel there."""
+        x, w = inputs[0], inputs[1]
+        if x is None or w is None or x.type.dtype is not DType.INT8 or x.type.rank > 4 or w.data is None:
+            return None
+        by_output = self._by_output(graph, w)
+        form = None if by_output is None else integer_weights(graph, sig, [x, by_output, *inputs[2:]])
+        return None if form is None else (TransposedConv(self.window, False, self.space, self.groups, self.clamp), form)
+
+    def _by_output(self, graph: Graph, w: Value) -> Value | None:
+        """Quantized weights as [O, C/groups, *kernel]; channels of all groups share the scales of the stored ones."""
+        assert w.data is not None
+        quant = w.type.quant
+        if quant is None or quant.axis not in (None, 1):
+            return None
+        params = quant if quant.axis is None else QuantParams(quant.scale * self.groups, quant.zero_point, 0)
+        return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params)
+
     def with_clamp(self, low: float, high: float) -> Self | None:
         """After the sum."""
         return None if self.clamp else replace(self, clamp=(low, high))
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """ConvTranspose, its padding at the end as its output's size has it."""
+        w = self.window
+        rows = zip(sig.input(0).shape[2:], sig.input(1).shape[2:], w.strides, w.dilations, w.before, strict=True)
+        full = [(n - 1) * s + (k - 1) * d + 1 - b for n, k, s, d, b in rows]
+        excess = [f - out for f, out in zip(full, self.space, strict=True)]
+        attributes: dict[str, object] = {
+            "group": self.groups,
+            "strides": list(w.strides),
+            "dilations": list(w.dilations),
+            "pads": [*w.before, *(max(e, 0) for e in excess)],
+            "output_padding": [max(-e, 0) for e in excess],
+        }
+        return "ConvTranspose", attributes, ()
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Row by row."""
@@ -137,6 +174,86 @@ class ConvTranspose(Scatter):
             params |= {"low": real_param(self.clamp[0], x.dtype), "high": real_param(self.clamp[1], x.dtype)}
         code: dict[str, object] = {"columns": False, "clamp": bool(self.clamp)}
         self._emit(node, builder, ("x", "w", "bias"), x.shape[2:], w.shape[2:], params, code)
+
+
+def swap_channels(weights: Array, groups: int) -> Array:
+    """[C, O/groups, *kernel] → [O, C/groups, *kernel]."""
+    grouped = weights.reshape(groups, -1, *weights.shape[1:]).swapaxes(1, 2)
+    return np.ascontiguousarray(grouped.reshape(-1, *grouped.shape[2:]))
+
+
+@dataclass(frozen=True)
+class TransposedConv(Spatial):
+    """ConvTranspose of codes: x, symmetric weights [O, C/groups, *kernel] (or [O, *kernel, C/groups]), int32 bias.
+
+    Each output pixel gathers the input pixels that meet there; `window.after` is of no meaning.
+    """
+
+    mnemonic: ClassVar[str] = "conv_transpose"
+    space: Shape = ()
+    groups: int = 1
+    clamp: Range | None = None
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """O channels of the given space."""
+        x, w = inputs[0], inputs[1]
+        assert x is not None and w is not None
+        if self._last(x)[-1] != self._last(w)[-1] * self.groups:
+            raise ModelError("conv_transpose: channels must match", f"{x.shape} by {w.shape}", "repair the model")
+        channels = w.shape[0]
+        if self.is_channels_last:
+            return (TensorType((x.shape[0], *self.space, channels), DType.INT32, layout=Layout.CHANNELS_LAST),)
+        return (TensorType((x.shape[0], channels, *self.space), DType.INT32, layout=Layout.CHANNELS_FIRST),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Exact sums, requantized."""
+        perm = to_channels_last(arrays[0].ndim)
+        x, w = (a.astype(np.int64) for a in arrays[:2])
+        if self.is_channels_last:
+            x, w = x.transpose(inverse(perm)), w.transpose(inverse(perm))
+        real = ConvTranspose(self.window, self.space, self.groups)
+        (acc,) = real.evaluate(sig, x - sig.input(0).q.zero_point, swap_channels(w, self.groups))
+        y = finish(acc.transpose(perm) + arrays[2], sig, self.clamp)
+        return (y if self.is_channels_last else y.transpose(inverse(perm)),)
+
+    def macs(self, sig: Signature) -> int:
+        """inputs · kernel · channels of a group."""
+        w = sig.input(1)
+        return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Two spatial axes always; four output channels at a time, their weights interleaved."""
+        sig, name, w = node.sig, node.output.name, self.window
+        weights, bias = node.input(1).data, node.input(2).data
+        assert weights is not None and bias is not None
+        kernel = both(weights.shape[1:-1], 1)
+        per_group = weights.reshape(self.groups, len(weights) // self.groups, -1)
+        requantize = requantizer(sig).for_high_word()
+        low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
+        constants = {
+            "w": np.concatenate([interleave(g) for g in per_group]),
+            "bias": bias.astype(np.int32),
+            "multiplier": np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32),
+        }
+        params: dict[str, Param] = {"batch": sig.input(0).shape[0], "groups": self.groups}
+        params |= {"group_in": weights.shape[-1], "group_out": len(weights) // self.groups}
+        for key, (vertical, horizontal) in {
+            "in": both(sig.input(0).shape[1:-1], 1),
+            "out": both(self.space, 1),
+            "k": kernel,
+            "stride": both(w.strides, 1),
+            "dilation": both(w.dilations, 1),
+            "pad": both(w.before, 0),
+        }.items():
+            params |= {f"{key}_h": vertical, f"{key}_w": horizontal}
+        params |= {"x_zero": sig.input(0).q.zero_point, "low": low, "high": high, "offset": requantize.offset}
+        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
+        operands += [(role, Access.IN, builder.const(f"{name}.{role}", data)) for role, data in constants.items()]
+        operands.append(("y", Access.OUT, builder.buffer(node.output)))
+        operands.append(("taps", Access.SCRATCH, builder.scratch(f"{name}.taps", DType.INT32, 2 * math.prod(kernel))))
+        code: dict[str, object] = {"w_t": DType.of(weights).c, "shift": requantize.shift}
+        code |= {"y_t": sig.output.dtype.c, "rest": len(weights) // self.groups % BLOCK != 0}
+        builder.emit(node, "conv_transpose_s8", operands, params, code=code)
 
 
 @dataclass(frozen=True)
@@ -189,7 +306,7 @@ def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
     return found
 
 
-@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose",))
+@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", "conv_transpose_s8"))
 def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
     node.require_dtype(x, *_FLOATS)

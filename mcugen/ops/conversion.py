@@ -129,7 +129,8 @@ class FlipSign(Elementwise):
         if isinstance(producer.op, FlipSign):
             source = producer.input(0)
             return source if source.type.quant == node.output.type.quant else None
-        inner = producer.input(0).producer if producer.op.moves_data and len(producer.inputs) == 1 else None
+        alone = len(producer.inputs) == len(producer.outputs) == 1
+        inner = producer.input(0).producer if producer.op.moves_data and alone else None
         if inner is None or not isinstance(inner.op, FlipSign) or inner.input(0).type.quant != node.output.type.quant:
             return None
         types = [node.output.type]

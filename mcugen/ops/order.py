@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +22,7 @@ class TopK(Operator):
     """The k largest (or smallest) elements along `axis` in order, and their indices; of equal ones the first first."""
 
     mnemonic: ClassVar[str] = "top_k"
+    moves_data: ClassVar[bool] = True
     axis: int = 0
     k: int = 1
     largest: bool = True
@@ -31,7 +32,7 @@ class TopK(Operator):
         (x,) = inputs
         assert x is not None
         shape = (*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :])
-        return TensorType(shape, x.dtype, layout=x.layout), TensorType(shape, DType.INT64, layout=x.layout)
+        return replace(x, shape=shape), TensorType(shape, DType.INT64, layout=x.layout)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """A stable sort; of the reversed axis, reversed, for the largest."""

@@ -16,7 +16,7 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import Requantizer, is_quantized, same_codes
+from mcugen.ops.fixedpoint import Requantizer, is_quantized, most_shift, same_codes
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
@@ -152,8 +152,9 @@ class AveragePool(Pool):
         divisors = np.arange(1, math.prod(int(c.max()) for c in counts) + 1)
         if math.prod(int(c.min()) for c in counts) == len(divisors):
             divisors = divisors[-1:]
-        ratio = sig.input(0).q.scale[0] / sig.output.q.scale[0]
-        return Requantizer.of(ratio / divisors, sig.output.q.zero_point, ties_to_even=True)
+        x, y = sig.input(0), sig.output
+        ratio = x.q.scale[0] / y.q.scale[0]
+        return Requantizer.of(ratio / divisors, y.q.zero_point, ties_to_even=True, shift=most_shift(x.dtype))
 
     def _pool(self, sig: Signature, x: Array) -> Array:
         quant = sig.input(0).quant if sig.output.quant is not None else None
@@ -228,6 +229,11 @@ class DirectPool(Pool):
     order: str = ""
 
     @property
+    def moves_data(self) -> bool:  # type: ignore[override]
+        """Whether each result is an element of the input."""
+        return self.function == "max"
+
+    @property
     def name(self) -> str:
         """The function's name."""
         return f"direct_{self.function}_pool"
@@ -242,8 +248,9 @@ class DirectPool(Pool):
         return None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """The values; and the positions, if wanted."""
+        """The values, codes only of a maximum; and the positions, if wanted."""
         (out,) = super().infer(*inputs)
+        out = out if self.moves_data else out.with_quant(None)
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

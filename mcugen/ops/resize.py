@@ -121,10 +121,9 @@ class Taps:
         low = np.clip(np.floor(inside), 0, max(size - 2, 0)).astype(np.int64)
         return Taps(tuple(low.tolist()), tuple((inside - low.astype(np.float32)).tolist()))
 
-    @property
-    def fixed(self) -> Array:
-        """Weights in Q0.15."""
-        weights: Array = np.rint(np.asarray(self.weight) * 2**15).astype(np.uint16)
+    def fixed(self, bits: int) -> Array:
+        """Weights with that many bits of fraction."""
+        weights: Array = np.rint(np.asarray(self.weight) * 2**bits).astype(np.uint16 if bits < 16 else np.int32)
         return weights
 
 
@@ -133,6 +132,11 @@ _BITS = 23
 
 _DROPPED = {DType.INT8: 0, DType.INT16: 8}
 """Fraction bits of Σ weight · x that are cut off, so that it does so for int16 too."""
+
+
+def _weight_bits(sig: Signature) -> int:
+    """Fraction bits of weights in tables."""
+    return 15 if sig.input(0).dtype is sig.output.dtype is DType.INT8 else _BITS
 
 
 @dataclass(frozen=True)
@@ -173,26 +177,27 @@ class ResizeLinear(Operator):
             x = low * (1 - weight) + high * weight
         return (x,)
 
-    def _neighbours(self, x: Array, axis: int, *, fixed: bool = False) -> tuple[Array, Array, Array]:
-        """Elements below and above each position of an axis, and the weight of those above."""
+    def _neighbours(self, x: Array, axis: int, bits: int = 0) -> tuple[Array, Array, Array]:
+        """Elements below and above each position of an axis, and the weight of those above (of `bits`: fixed point)."""
         taps = self.taps[axis]
         assert taps is not None
         low = np.asarray(taps.low)
         shape = [-1 if a == axis else 1 for a in range(x.ndim)]
-        weight = taps.fixed.astype(np.int64) if fixed else np.asarray(taps.weight, np.float32)
+        weight = taps.fixed(bits).astype(np.int64) if bits else np.asarray(taps.weight, np.float32)
         high = np.minimum(low + 1, x.shape[axis] - 1)
         return np.take(x, low, axis), np.take(x, high, axis), weight.reshape(shape)
 
     def _evaluate_fixed(self, sig: Signature, x: Array) -> Array:
-        one, last = 1 << _BITS, self._axes[-1]
-        v0, v1, wb = self._neighbours(x, last, fixed=True)
+        one, last, bits = 1 << _BITS, self._axes[-1], _weight_bits(sig)
+        more, less = 1 << (_BITS - bits), 2 * bits - _BITS
+        v0, v1, wb = self._neighbours(x, last, bits)
         if len(self._axes) == 1:
-            acc = v0 * (one - wb * 256) + v1 * (wb * 256)
+            acc = v0 * (one - wb * more) + v1 * (wb * more)
         else:
-            v00, v10, wa = self._neighbours(v0, self._axes[0], fixed=True)
-            v01, v11, _ = self._neighbours(v1, self._axes[0], fixed=True)
-            w11 = (wa * wb + 64) >> 7
-            w10, w01 = wa * 256 - w11, wb * 256 - w11
+            v00, v10, wa = self._neighbours(v0, self._axes[0], bits)
+            v01, v11, _ = self._neighbours(v1, self._axes[0], bits)
+            w11 = (wa * wb + (1 << (less - 1))) >> less
+            w10, w01 = wa * more - w11, wb * more - w11
             acc = v00 * (one - w10 - w01 - w11) + v01 * w01 + v10 * w10 + v11 * w11
         centered = (acc - (sig.input(0).q.zero_point << _BITS)) >> _DROPPED[sig.input(0).dtype]
         return self._requantizer(sig)(centered, *sig.output.dtype.limits).astype(sig.output.dtype.numpy)
@@ -239,6 +244,7 @@ class ResizeLinear(Operator):
             offset = requantize.offset - (x.quant.zero_point << _BITS) * multiplier
             params |= {"multiplier": multiplier, "offset": offset, "shift_more": requantize.shift - 32}
             code |= {"y_t": y.dtype.c, "low": y.dtype.limits[0], "high": y.dtype.limits[1]}
+            code["fine"] = _weight_bits(node.sig) == _BITS
         operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
             operands += self._tables(node, builder, letter, axis)
@@ -250,7 +256,8 @@ class ResizeLinear(Operator):
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> list[tuple[str, Access, Buffer]]:
         taps, name = self.taps[axis], node.output.name
         assert taps is not None
-        weight = np.asarray(taps.weight, np.float32) if node.input(0).type.dtype.is_float else taps.fixed
+        is_float = node.input(0).type.dtype.is_float
+        weight = np.asarray(taps.weight, np.float32) if is_float else taps.fixed(_weight_bits(node.sig))
         return [
             (f"{letter}_low", Access.IN, builder.const(f"{name}.{letter}_low", _index_table(taps.low))),
             (f"{letter}_weight", Access.IN, builder.const(f"{name}.{letter}_weight", weight)),

@@ -22,6 +22,11 @@ MOST_TAPS = 1 << 24
 """Strides, dilations and paddings beyond it are refused: positions must fit 32 bits."""
 
 
+def both(values: Sequence[int], missing: int) -> tuple[int, int]:
+    """Numbers for the vertical and the horizontal axis, of which one-dimensional operators lack the first."""
+    return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
 def check_reach(node: OnnxNode, entries: Sequence[int]) -> None:
     """ModelError where a stride, dilation or padding is negative or absurdly large."""
     if entries and not 0 <= min(entries) <= max(entries) < _FARTHEST:

@@ -6,11 +6,14 @@ Each operator's `integer` rule decides; where it has none, the float operator st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
+from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
 
@@ -26,9 +29,21 @@ def sink_dequantize(graph: Graph) -> bool:
         if stored.type.q.axis is not None or (isinstance(node.op, Pad) and node.op.value != 0):
             continue  # a padding value other than 0 may have no code
         moved = graph.add(node.op, [stored], node.origin, before=node)
-        graph.rewrite(node, Dequantize(), [moved.output], types=[node.output.type], origin=source.origin)
+        for old, new in zip(node.outputs, moved.outputs, strict=True):
+            _read_instead(graph, old, new, source, node)
+        graph.remove(node)
         changed = True
     return changed
+
+
+def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before: Node) -> None:
+    """Makes readers of `real` read the dequantized `codes`, or what is no real number (a position) itself."""
+    if codes.type.quant is not None:
+        graph.release_name(real)
+        origin = (*source.origin, *before.origin)
+        node = graph.add(Dequantize(), [codes], origin, names=[real.name], types=[real.type], before=before)
+        codes = node.output
+    graph.replace(real, codes)
 
 
 def convert_qdq(graph: Graph) -> bool:
@@ -41,6 +56,7 @@ def convert_qdq(graph: Graph) -> bool:
 
 
 def _convert(graph: Graph, node: Node) -> bool:
+    """Once for each type that the result is stored in: one would not do for a finer or for a wider other."""
     stores = _stores(graph, node)
     if stores is None:
         return False
@@ -49,6 +65,14 @@ def _convert(graph: Graph, node: Node) -> bool:
     inputs = [_stored(v) for v in node.inputs]
     if not any(v is not None and v.type.quant is not None and not v.is_constant for v in inputs):
         return False
+    converted = [_emit_integer(graph, node, inputs, alike) for alike in stores]
+    if all(converted):
+        graph.remove(node)
+    return any(converted)
+
+
+def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stores: Sequence[Node]) -> bool:
+    """Computes the result in the type of `stores`, for their readers; False: there is no integer form."""
     out = stores[0].output.type
     if isinstance(stores[0].op, Cast):
         if not isinstance(node.op, Conv | Dense | MatMul) or not all(v is None or _counts(v) for v in inputs):
@@ -62,22 +86,26 @@ def _convert(graph: Graph, node: Node) -> bool:
         return False
     op, operands = form
     graph.release_name(stores[0].output)
-    new = graph.add(op, operands, node.origin, names=[stores[0].output.name], types=[out], before=node)
+    result = graph.add(op, operands, node.origin, names=[stores[0].output.name], types=[out], before=node).output
     for store in stores:
-        graph.replace(store.output, new.output)
+        graph.replace(store.output, result)
         graph.remove(store)
-    graph.remove(node)
     return True
 
 
-def _stores(graph: Graph, node: Node) -> list[Node] | None:
-    """The Quantize nodes (or casts to int32) that are the only readers of the node's output, all alike."""
-    if graph.is_output(node.output):
-        return None
+def _stores(graph: Graph, node: Node) -> list[list[Node]] | None:
+    """The Quantize nodes (or casts to int32) that are the only readers of the node's output, by type."""
     users = node.output.users
-    alike = len({(type(u.op), u.outputs[0].type.with_shape(())) for u in users}) == 1
-    fits = all(isinstance(u.op, Quantize) or (isinstance(u.op, Cast) and u.op.to is DType.INT32) for u in users)
-    return users if users and alike and fits else None
+    if graph.is_output(node.output) or not users:
+        return None
+    if not all(isinstance(u.op, Quantize) or (isinstance(u.op, Cast) and u.op.to is DType.INT32) for u in users):
+        return None
+    alike: dict[object, list[Node]] = {}
+    for user in users:
+        alike.setdefault((type(user.op), user.output.type.with_shape(())), []).append(user)
+    if len(alike) > 1 and any(isinstance(u.op, Cast) for u in users):
+        return None
+    return list(alike.values())
 
 
 def _counts(value: Value) -> bool:
@@ -93,7 +121,9 @@ def _stored(value: Value | None) -> Value | None:
 
 
 def _requantized(graph: Graph, node: Node, value: Value | None, out: TensorType) -> Value | None:
-    """Brings an input of a data movement to the output's scale."""
+    """Brings an input of a data movement to the output's scale and type."""
+    if value is not None and value.data is not None and value.type.dtype is DType.FLOAT32:
+        return graph.constant(f"{value.name}.codes", quantize(value.data, out.q, out.dtype), out.quant)
     if value is None or value.type.quant is None or (value.type.quant, value.type.dtype) == (out.quant, out.dtype):
         return value
     type_ = TensorType(value.type.shape, out.dtype, out.quant, value.type.layout)

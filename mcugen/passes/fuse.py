@@ -11,6 +11,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.conv import Conv
+from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad, Reshape, Transpose
@@ -179,14 +180,14 @@ def _constant_data(value: Value) -> Array | None:
 
 
 def fold_affine(graph: Graph) -> bool:
-    """A constant per channel after Conv or Dense.
+    """A constant per channel after Conv, ConvTranspose or Dense.
 
     Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div likewise.
     Batch normalization is such a pair.
     """
     changed = False
     for node in list(graph.nodes):
-        if node in graph.nodes and isinstance(node.op, Conv | Dense) and node.op.clamp is None:
+        if node in graph.nodes and isinstance(node.op, Conv | ConvTranspose | Dense) and node.op.clamp is None:
             while (merged := _absorb_affine(graph, node)) is not None:
                 node, changed = merged, True
     return changed
@@ -220,12 +221,27 @@ def _absorb_affine(graph: Graph, node: Node) -> Node | None:
         if weights.data is None:
             return None
         factor = constant if function == "Mul" else 1.0 / constant
-        rows = factor.reshape(-1, *[1] * (weights.type.rank - 1))
-        weights = graph.constant(f"{weights.name}.scaled", (weights.data * rows).astype(np.float32))
+        weights = graph.constant(f"{weights.name}.scaled", _scaled_weights(node, weights.data, factor))
         new_bias = graph.constant(f"{node.output.name}.bias", (bias * factor).astype(np.float32))
     merged = graph.rewrite(user, node.op, [node.input(0), weights, new_bias], origin=node.origin)
     graph.remove(node)
     return merged
+
+
+def _scaled_weights(node: Node, weights: Array, factor: Array) -> Array:
+    """Times one factor an output channel."""
+    kernel = (1,) * (weights.ndim - 2)
+    if not isinstance(node.op, ConvTranspose):
+        return (weights * factor.reshape(-1, 1, *kernel)).astype(np.float32)
+    grouped = weights.reshape(node.op.groups, -1, *weights.shape[1:])  # [groups, C/groups, O/groups, *kernel]
+    scaled = grouped * factor.reshape(node.op.groups, 1, -1, *kernel)
+    return scaled.reshape(weights.shape).astype(np.float32)
+
+
+def _channels(node: Node) -> int:
+    """Output channels of a layer."""
+    shape = node.input(1).type.shape
+    return shape[1] * node.op.groups if isinstance(node.op, ConvTranspose) else shape[0]
 
 
 def _per_channel(value: Value, node: Node) -> Array | None:
@@ -233,7 +249,7 @@ def _per_channel(value: Value, node: Node) -> Array | None:
     data = _constant_data(value)
     if data is None:
         return None
-    channels = node.input(1).type.shape[0]
+    channels = _channels(node)
     rank = node.output.type.rank
     axis = rank - 1 if isinstance(node.op, Dense) or getattr(node.op, "is_channels_last", False) else 1
     shape = (1,) * (rank - data.ndim) + data.shape
@@ -245,7 +261,7 @@ def _per_channel(value: Value, node: Node) -> Array | None:
 
 def _bias_data(node: Node) -> Array | None:
     if len(node.inputs) < 3 or node.inputs[2] is None:
-        return np.zeros(node.input(1).type.shape[0])
+        return np.zeros(_channels(node))
     data = node.input(2).data
     return None if data is None else data.astype(np.float64)
 

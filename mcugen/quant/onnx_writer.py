@@ -30,6 +30,7 @@ class OnnxWriter:
         self._producers = {name: node for node in source.graph.node for name in node.output if name}
         self._names = {*self._stored, *self._producers, *self.written, *graph.output_names}
         self._copied: set[int] = set()
+        self._computing = {node.origin[0] for node in graph.nodes if node.origin and not node.op.moves_data}
 
     def write(self) -> onnx.ModelProto:
         """The model: inputs of fixed shape, nodes in topological order, no dead ones."""
@@ -40,7 +41,7 @@ class OnnxWriter:
         renamed: dict[str, str] = {}
         declared = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
-            tensor, dtype = self._output(value)
+            tensor, dtype = self._output(name, value)
             declared.append(tensor_info(name, dtype, value.type.shape))
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
                 self.add("Identity", [tensor], name)
@@ -48,6 +49,7 @@ class OnnxWriter:
                 renamed |= {tensor: name, name: self.fresh(f"{name}_real")}
         for node in self.nodes:
             rename(node, renamed)
+        number_equal_names(self.nodes)
         return self._model(declared)
 
     # ------------------------------------------------------------------------------------ what writers refine
@@ -72,7 +74,7 @@ class OnnxWriter:
         """The element type of an input of the model."""
         return value.type.dtype
 
-    def output(self, value: Value) -> tuple[str, DType]:
+    def output(self, name: str, value: Value) -> tuple[str, DType]:
         """The tensor that the caller of the model gets, and its element type."""
         return self.read(value, None), value.type.dtype
 
@@ -102,9 +104,11 @@ class OnnxWriter:
         return name
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
-        """Appends a node with one output and returns the output's name."""
+        """Appends a node with one output and returns the output's name. `name` is given to one node only."""
         self._names.add(output)
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
+        taken = any(node.name == name for node in self.nodes)
+        name = f"{output}/{op_type}" if taken or not name else name
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
         return output
 
     # ------------------------------------------------------------------------------------------------- details
@@ -126,6 +130,8 @@ class OnnxWriter:
         inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
         clamp = getattr(node.op, "clamp", None)
         first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
+        if node.op.moves_data and first in self._computing:
+            first = ""  # the name belongs to what computes between data movements
         if clamp is None:
             self.add(op_type, inputs, name, first, **attributes)
             return True
@@ -193,11 +199,11 @@ class OnnxWriter:
             copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
         )
 
-    def _output(self, value: Value) -> tuple[str, DType]:
+    def _output(self, name: str, value: Value) -> tuple[str, DType]:
         if value.data is not None:
             return self.store(value.name, value.data), value.type.dtype
         assert value.name in self.written, value.name  # the source has all outputs
-        return self.output(value)
+        return self.output(name, value)
 
     def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
         inputs = [tensor_info(v.name, self.input_dtype(v), v.type.shape) for v in self.graph.inputs]
@@ -225,6 +231,17 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
             own |= {t.name for t in body.initializer}
             inside = (name for inner in body.node for name in reads(inner))
             yield from (name for name in (*inside, *(o.name for o in body.output)) if name not in own)
+
+
+def number_equal_names(nodes: Sequence[onnx.NodeProto]) -> None:
+    """Lets nodes that stem from one of the source be told apart, as ONNX Runtime demands."""
+    taken: set[str] = set()
+    for node in nodes:
+        name, count = node.name, 1
+        while node.name and node.name in taken:
+            count += 1
+            node.name = f"{name}_{count}"
+        taken.add(node.name)
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import Cases, check_by_reference, check_model
-from onnx_models import Net, imported, operators, optimized, random_feeds
+from checks import Cases, check_by_reference, check_c, check_model
+from onnx_models import Net, check_quantized, imported, numpy_outputs, operators, optimized, random_feeds
 
+from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
 
 # (input shape, output channels of a group, kernel, attributes)
@@ -44,6 +45,44 @@ def test_windows(computed: bool):
     model = net.model()
     assert set(operators(optimized(model))) == {"conv_transpose"}  # with their clamps
     check_model(model, random_feeds(model))
+
+
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
+def test_int8(per_channel: bool):
+    """Every window of one or two axes, and enough channels for blocks of four and a rest."""
+    net = Net()
+    random = np.random.default_rng(3)
+    for number, (shape, channels, kernel, attributes) in enumerate(c for c in CASES if len(c[0]) < 5):
+        channels += 4 * (number % 3)
+        groups = attributes.get("group", 1)
+        x = net.dequantize(net.input(f"x{number}", *shape, dtype=np.int8), 0.05, 7)
+        scales = random.uniform(0.005, 0.02, channels if per_channel else ()).astype(np.float32)
+        codes = net.const(random.integers(-127, 128, (shape[1], channels, *kernel)), np.int8)
+        zeros = net.const(np.zeros(scales.shape), np.int8)
+        w = net.op("DequantizeLinear", codes, net.const(scales), zeros, axis=1)
+        bias = [net.const(random.standard_normal(channels * groups))] if number % 2 else []
+        y = net.op("ConvTranspose", x, w, *bias, **attributes)
+        y = net.op("Relu", y) if number < 2 else y
+        net.output(net.quantize(y, 0.1013, -9, out=f"y{number}"), dtype=np.int8)
+    model = net.model()
+    assert set(operators(optimized(model))) == {"conv_transpose", "transpose", "reshape"}
+    check_quantized(model, share=0.02)
+    check_c(compile_model(model), random_feeds(model), numpy_outputs(model, random_feeds(model)))
+
+
+def test_upsampling_between_convolutions_stays_channels_last():
+    net = Net()
+    random = np.random.default_rng(3)
+
+    def layer(op_type: str, x: str, size: tuple[int, ...], **attributes: Any) -> str:
+        w = net.dequantize(net.const(random.integers(-127, 128, size), np.int8), 0.01)
+        return net.fake(net.op(op_type, x, w, **attributes), 0.2, 3)
+
+    y = layer("Conv", net.dequantize(net.input("x", 1, 4, 6, 6, dtype=np.int8), 0.05, 7), (6, 4, 3, 3))
+    y = layer("ConvTranspose", y, (6, 5, 2, 2), strides=[2, 2])
+    y = layer("Conv", y, (4, 5, 3, 3))
+    net.output(net.quantize(y, 0.2, 3, out="y"), dtype=np.int8)
+    assert operators(optimized(net.model())) == ["transpose", "conv", "conv_transpose", "conv", "transpose"]
 
 
 def test_float64():

@@ -168,6 +168,61 @@ def test_two_readers_of_different_scale():
     check_quantized(net.model())
 
 
+def test_a_layer_that_two_read_in_different_scales_is_exact_for_both():
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 3, 20, 20, dtype=np.int8), 0.05, 3)
+    real = qdq_conv(net, x, 8, 3, True, np.int8, 0)
+    net.output(net.quantize(real, 0.1, -5, out="coarse"), net.quantize(real, 0.03, 2, out="fine"), dtype=np.int8)
+    model = net.model()
+    assert_integer(optimized(model))
+    check_quantized(model)
+
+
+def test_order_is_that_of_the_codes():
+    """What compares elements of one tensor alone needs no reals, though its results include positions."""
+    net = Net()
+    x = net.dequantize(net.input("x", 4, 30, dtype=np.int8), 0.05, 3)
+    top, at = net.ops("TopK", x, net.const([5], np.int64), outs=["top", "at"])
+    net.output(net.quantize(top, 0.05, 3, out="best"), dtype=np.int8)
+    net.output(at, net.op("ArgMax", x, axis=1, out="arg"), dtype=np.int64)
+    image = net.dequantize(net.input("image", 1, 2, 8, 9, dtype=np.int8), 0.05, 3)
+    most, where = net.ops("MaxPool", image, outs=["most", "where"], kernel_shape=[2, 2], strides=[2, 2])
+    net.output(net.quantize(net.op("Relu", most), 0.05, 3, out="pooled"), dtype=np.int8)
+    net.output(where, dtype=np.int64)
+    volume = net.dequantize(net.input("volume", 1, 2, 4, 5, 6, dtype=np.int8), 0.05, 3)
+    net.output(net.quantize(net.op("MaxPool", volume, kernel_shape=[2, 2, 2]), 0.05, 3, out="deep"), dtype=np.int8)
+    model = net.model()
+    assert_integer(optimized(model))
+    check_quantized(model)
+
+
+def test_a_real_constant_moves_among_codes():
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 3, 5, dtype=np.int8), 0.05, 3)
+    joined = net.op("Concat", x, net.const(rng().uniform(-9, 9, (1, 2, 5))), axis=1)
+    net.output(net.quantize(joined, 0.05, 3, out="y"), dtype=np.int8)
+    check_integer(net)
+
+
+def test_exporters_place_one_pair_behind_each_tensor():
+    """All readers, the model's output among them, read the one dequantized tensor; int16 readers a further pair."""
+    net = Net(opset=21)
+    x = net.dequantize(net.input("x", 1, 3, 12, 12, dtype=np.int8), 0.05, 3)
+    a = net.fake(qdq_conv(net, x, 4, 3, True, np.int8, 0), 0.03, 2, out="a")
+    b = net.fake(net.op("Sigmoid", a), 0.004, -128)
+    wide = net.fake(a, 2e-4, 0, np.int16)
+    net.output(a, net.op("Div", a, net.op("Exp", b), out="float"))
+    net.output(net.quantize(net.op("Tanh", wide), 4e-5, 0, np.int16, out="wide"), dtype=np.int16)
+    model = net.model()
+    names = operators(optimized(model))
+    assert "conv" in names
+    feeds = random_feeds(model)
+    found, expected = numpy_outputs(model, feeds), onnxruntime_outputs(model, feeds)
+    np.testing.assert_allclose(found["a"], expected["a"], atol=0.0301)
+    assert np.isclose(found["a"], expected["a"], atol=1e-6).mean() > 0.995
+    assert np.isclose(found["float"], expected["float"], atol=1e-5).mean() > 0.98
+
+
 def test_int16_activations_stay_float_and_right():
     net = Net(opset=21)
     net.input("x", 60, dtype=np.int16)

@@ -310,6 +310,17 @@ def test_quantized_matrix_is_permuted_too():
     assert operators(graph) == ["transpose", "conv", "reshape", "dense"]
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_normalization_enters_a_transposed_convolution(group: int):
+    net = Net()
+    x = net.input("x", 1, 4, 5, 5)
+    y = net.op("ConvTranspose", x, net.const(values(4, 3, 2, 2)), strides=[2, 2], group=group)
+    statistics = [net.const(np.sort(values(3 * group))) for _ in range(4)]
+    net.output(net.op("Relu", net.op("BatchNormalization", y, *statistics)))
+    assert operators(apply(net.model(), fold_affine, fold_clamp)) == ["conv_transpose"]
+    check_everywhere(net.model())
+
+
 # ------------------------------------------------------------------------------------- rows of several axes
 
 
