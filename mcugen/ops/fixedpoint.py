@@ -22,8 +22,8 @@ class Requantizer:
 
     `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31 as a rule, less
     where a scale is 1 or above (which equals shifting the accumulator first), more where 16 bits need all of the
-    multiplier's. Averages round `ties_to_even`
-    instead, like ONNX: sums over a power of two elements hit ties too often to ignore.
+    multiplier's. Averages round `ties_to_even` instead, like ONNX: sums over a power of two elements hit ties too
+    often to ignore.
     """
 
     multiplier: Int64Array
