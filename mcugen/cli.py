@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from mcugen.board import load_board
 from mcugen.cli_options import (
+    AUTO,
     BoardName,
     Json,
-    MetricName,
+    Judging,
     Model,
-    PixelScale,
     Plugin,
     Quantizing,
     Quiet,
@@ -39,6 +39,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.lir.printer import print_program
 from mcugen.lir.program import Endpoint
+from mcugen.mixed import Demand, Search
 from mcugen.options import CompileOptions
 from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
@@ -49,7 +50,7 @@ from mcugen.report.layers import DIVERGED_DB
 from mcugen.report.listing import print_board, print_boards, print_model
 from mcugen.report.operators import operator_table
 from mcugen.report.samples import Samples, graph_endpoints, load_samples, random_samples
-from mcugen.report.text import print_report
+from mcugen.report.text import print_report, print_tradeoffs
 from mcugen.version import __version__
 
 app = typer.Typer(
@@ -80,6 +81,7 @@ def compile_command(
     ] = None,
     options: CompileOptions,
     quantizing: Quantizing,
+    judging: Judging,
     dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
     quiet: Quiet = False,
@@ -87,7 +89,7 @@ def compile_command(
 ) -> None:
     """Writes a folder of C to paste into a project."""
     trace = Trace(dump_after)
-    compiled = _compiled(model, board, options, quantizing, quiet, trace)
+    compiled = _compiled(model, board, options, quantizing, judging, quiet, trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
@@ -107,11 +109,9 @@ def report(
     model: Model,
     *,
     board: BoardName,
-    data: Annotated[Path | None, typer.Option(help="evaluation samples, .npz", show_default=False)] = None,
     options: CompileOptions,
     quantizing: Quantizing,
-    pixel_scale: PixelScale = 1.0,
-    metric: MetricName = "",
+    judging: Judging,
     compare_layers: Annotated[
         bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
     ] = False,
@@ -120,13 +120,13 @@ def report(
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
-    compiled = _compiled(model, board, options, quantizing, quiet)
+    compiled = _compiled(model, board, options, quantizing, judging, quiet)
     if compare_layers and compiled.quantization is None:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
-    samples = _samples(sample_endpoints(compiled), data, pixel_scale, quantizing.preprocess)
+    samples = _samples(sample_endpoints(compiled), judging.data, quantizing, judging)
     with _steps(quiet) as progress:
-        result = evaluate(compiled, samples, metric_of(metric, samples.labels), diverged, progress)
+        result = evaluate(compiled, samples, metric_of(judging.metric, samples.labels), diverged, progress)
     _write_json(json_, result)
     if json_ != "-":
         print_report(result, stdout, compare_layers)
@@ -145,12 +145,12 @@ def run(
     ],
     options: CompileOptions,
     quantizing: Quantizing,
-    pixel_scale: PixelScale = 1.0,
+    judging: Judging,
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
-    compiled = _compiled(model, board, options, quantizing, quiet)
-    samples = load_samples(inputs, compiled.program.inputs, pixel_scale)
+    compiled = _compiled(model, board, options, quantizing, judging, quiet)
+    samples = load_samples(inputs, compiled.program.inputs, judging.pixel_scale)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
     arrays = stacked(results)
@@ -165,6 +165,7 @@ def inspect(
     board: BoardName = "host",
     options: CompileOptions,
     quantizing: Quantizing,
+    judging: Judging,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
     quiet: Quiet = False,
     json_: Json = "",
@@ -172,7 +173,7 @@ def inspect(
     """Prints the graph, MACs, parameters and peak activation memory."""
     if ir is not None and json_ == "-":
         raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
-    compiled = _compiled(model, board, options, quantizing, quiet)
+    compiled = _compiled(model, board, options, quantizing, judging, quiet)
     _write_json(json_, compiled.report)
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
@@ -188,12 +189,13 @@ def quantize(
     output: Annotated[Path, typer.Option("-o", "--output", help="the QDQ model, .onnx", show_default=False)],
     options: CompileOptions,
     quantizing: Quantizing,
+    judging: Judging,
     quiet: Quiet = False,
 ) -> None:
     """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
     if quantizing.precision == "float32":
         raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES.npz")
-    quantized = _quantized(model, options, quantizing, quiet)
+    quantized = _quantized(model, options, quantizing, judging, quiet)
     data = quantized.proto.SerializeToString(deterministic=True)
     replace_file(output, lambda file: file.write(data))
 
@@ -241,30 +243,51 @@ def main() -> None:
 
 
 def _compiled(
-    model: Path, board: str, options: CompileOptions, quantizing: Quantizing, quiet: bool, trace: Trace | None = None
+    model: Path,
+    board: str,
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    quiet: bool,
+    trace: Trace | None = None,
 ) -> CompiledModel:
     """Compiles a model as it is, or quantizes it first."""
     if quantizing.precision == "float32":
         return compile_model(model, board, options, trace)
-    return compile_model(_quantized(model, options, quantizing, quiet), board, options, trace)
+    return compile_model(_quantized(model, options, quantizing, judging, quiet, board), board, options, trace)
 
 
-def _quantized(model: Path, options: CompileOptions, quantizing: Quantizing, quiet: bool) -> Quantization:
-    """By the samples or the profile of the command line."""
+def _quantized(
+    model: Path, options: CompileOptions, quantizing: Quantizing, judging: Judging, quiet: bool, board: str = "host"
+) -> Quantization:
+    """By the samples or the profile of the command line; `auto` for a board."""
+    is_auto = quantizing.precision == AUTO
     source = load(model)
-    fused = float_model(source, options, quantizing.scheme, DType.INT16 in quantizing.layers.values())
-    samples: Sequence[dict[str, Array]] = ()
+    fused = float_model(source, options, quantizing.scheme, is_auto or DType.INT16 in quantizing.layers.values())
+    endpoints = graph_endpoints(fused.graph, options.states)
+    known: list[dict[str, Array]] = []
     if quantizing.calibration is not None:
-        samples = load_samples(
-            quantizing.calibration, graph_endpoints(fused.graph), preprocess=quantizing.preprocess
-        ).inputs
+        known = _samples(endpoints, quantizing.calibration, quantizing, judging).inputs
     profile = read_profile(quantizing.profile, source.sha256) if quantizing.profile else None
     with _steps(quiet) as progress:
-        return quantizer(source, fused, quantizing.scheme, samples, profile, progress).quantize(quantizing.layers)
+        maker = quantizer(source, fused, quantizing.scheme, known, profile, progress)
+        if not is_auto:
+            return maker.quantize(quantizing.layers)
+        samples = _samples(endpoints, judging.data or quantizing.calibration, quantizing, judging)
+        demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
+        search = Search(maker, load_board(board), options, samples, demand, quantizing.layers, progress)
+        try:
+            return search.run()
+        finally:
+            if not quiet and search.steps:
+                print_tradeoffs(search.goal, search.steps, stderr)
 
 
-def _samples(endpoints: Sequence[Endpoint], data: Path | None, pixel_scale: float, preprocess: str) -> Samples:
-    return random_samples(endpoints) if data is None else load_samples(data, endpoints, pixel_scale, preprocess)
+def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quantizing, judging: Judging) -> Samples:
+    """Of a file, or random ones."""
+    if file is None:
+        return random_samples(endpoints)
+    return load_samples(file, endpoints, judging.pixel_scale, quantizing.preprocess)
 
 
 def _write_json(target: str, result: Report) -> None:

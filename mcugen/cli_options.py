@@ -50,15 +50,6 @@ Json = Annotated[
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
 Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
-MetricName = Annotated[
-    str,
-    typer.Option(
-        "--metric",
-        help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
-        show_default=False,
-    ),
-]
-PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
 
 
 def compile_options(
@@ -74,6 +65,9 @@ def compile_options(
         name, _dims(dim or []), _bound(bind or []), _states(state or []), tuple(plugin or ()), optimize
     )
 
+
+AUTO = "auto"
+"""The precision that is chosen layer by layer."""
 
 TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
 """Fields of Scheme by the names that the command line gives them."""
@@ -95,7 +89,8 @@ def quantizing(
     precision: Annotated[
         str,
         typer.Option(
-            help=f"of the arithmetic: {', '.join(PRECISIONS)}; int8 where samples are given", show_default=False
+            help=f"of the arithmetic: {', '.join((*PRECISIONS, AUTO))}; int8 where samples are given",
+            show_default=False,
         ),
     ] = "",
     calibration: Annotated[
@@ -128,7 +123,7 @@ def quantizing(
 ) -> Quantizing:
     """The options of all commands that quantize."""
     precision = precision or ("int8" if calibration or profile else "float32")
-    _one_of("--precision", precision, tuple(PRECISIONS))
+    _one_of("--precision", precision, (*PRECISIONS, AUTO))
     _one_of("--method", method, ("", *METHODS))
     for technique in without or ():
         _one_of("--without", technique, tuple(TECHNIQUES))
@@ -139,12 +134,56 @@ def quantizing(
         raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
     used = {field: name not in (without or ()) for name, field in TECHNIQUES.items()}
     scheme = Scheme(
-        PRECISIONS[precision], method, symmetric, power_of_two, not per_tensor, integer_io=integer_io, **used
+        PRECISIONS.get(precision, DType.INT8),
+        method,
+        symmetric,
+        power_of_two,
+        not per_tensor,
+        integer_io=integer_io,
+        **used,
     )
     return Quantizing(precision, calibration, profile, preprocess, scheme, _layers(layer or []))
 
 
-SHARED: dict[str, Callable[..., Any]] = {"options": compile_options, "quantizing": quantizing}
+@dataclass(frozen=True)
+class Judging:
+    """What the command line says about evaluation: samples, the measure, and what a quantized model must reach."""
+
+    data: Path | None
+    pixel_scale: float
+    metric: str
+    max_drop: float | None
+    min_sqnr: float | None
+
+
+def judging(
+    data: Annotated[
+        Path | None, typer.Option(help="evaluation samples, .npz; labels in `labels` or `y`", show_default=False)
+    ] = None,
+    pixel_scale: Annotated[float, typer.Option(help="factor of `x_uint8` samples for a float input")] = 1.0,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
+            show_default=False,
+        ),
+    ] = "",
+    max_accuracy_drop: Annotated[
+        float | None,
+        typer.Option(help="of --precision auto, in percentage points against float32; else 0.5", show_default=False),
+    ] = None,
+    min_sqnr: Annotated[
+        float | None,
+        typer.Option("--min-sqnr", help="of --precision auto, in dB, in place of accuracy", show_default=False),
+    ] = None,
+) -> Judging:
+    """The options of all commands that judge a model."""
+    if max_accuracy_drop is not None and min_sqnr is not None:
+        raise UsageError("there can be one goal", "--max-accuracy-drop and --min-sqnr", "leave one out")
+    return Judging(data, pixel_scale, metric, max_accuracy_drop, min_sqnr)
+
+
+SHARED: dict[str, Callable[..., Any]] = {"options": compile_options, "quantizing": quantizing, "judging": judging}
 """What a command's parameter of that name is made of."""
 
 

@@ -119,11 +119,11 @@ def layer_results(graph: Graph, tensors: dict[str, np.ndarray]) -> dict[Node, tu
 
     results = {}
     for node in graph.nodes:
-        (result,) = evaluate_node(node, [read(v) for v in node.inputs if v is not None])
-        ours[node.output] = result
-        expected = _of_onnxruntime(node.output, tensors)
-        if expected is not None and node.output.type.quant is not None:
-            results[node] = (result, expected)
+        found = evaluate_node(node, [read(v) for v in node.inputs if v is not None])
+        ours.update(zip(node.outputs, found, strict=True))
+        expected = _of_onnxruntime(node.outputs[0], tensors)
+        if expected is not None and node.outputs[0].type.quant is not None:
+            results[node] = (found[0], expected)
     return results
 
 

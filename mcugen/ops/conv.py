@@ -16,7 +16,7 @@ from mcugen.hir.operator import IntegerForm, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import clamp_range
+from mcugen.ops.fixedpoint import clamp_range, is_quantized
 from mcugen.ops.matmul import (
     BLOCK,
     emit_rows,
@@ -24,9 +24,12 @@ from mcugen.ops.matmul import (
     exact_product,
     finish,
     float_tensors,
+    int16_tensors,
     integer_weights,
     interleave,
+    largest_sums,
     requantizer,
+    sum_dtype,
 )
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -69,10 +72,13 @@ class Conv(Spatial):
     mnemonic: ClassVar[str] = "conv"
     kernels: ClassVar[tuple[Kernel, ...]] = (
         Kernel("depthwise_f32", when=(float_tensors, _is_depthwise)),
+        Kernel("depthwise_s16", when=(int16_tensors, _is_depthwise)),
         Kernel("depthwise_s8", when=(_is_depthwise,)),
         Kernel("dense_f32", when=(float_tensors, _is_single_row)),
+        Kernel("dense_s16", when=(int16_tensors, _is_single_row)),
         Kernel("dense_s8", when=(_is_single_row,)),
         Kernel("conv2d_f32", when=(float_tensors,)),
+        Kernel("conv2d_s16", when=(int16_tensors,)),
         Kernel("conv2d_s8"),
     )
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
@@ -103,7 +109,7 @@ class Conv(Spatial):
         centered = x if quant is None else x.astype(np.int64) - quant.zero_point
         y = correlate(self.window, self.groups, centered, w) + bias
         if quant is not None:
-            y = finish(y, sig, self.clamp)
+            y = finish(y, sig, self.clamp, largest_sums(sig.input(0), w, bias))
         elif self.clamp is not None:
             y = np.clip(y, *self.clamp).astype(x.dtype)
         return (y if self.is_channels_last else y.transpose(np.argsort(perm)),)
@@ -113,7 +119,7 @@ class Conv(Spatial):
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 with symmetric weights."""
+        """int8 or int16 with symmetric weights."""
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
 
@@ -200,7 +206,7 @@ class Conv(Spatial):
             params,
             scratch=("rows", ring),
             code={"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0},
-            inplace=_may_overwrite_input(params),
+            inplace=_may_overwrite_input(params, node.input(0).type.dtype, node.output.type.dtype),
             variant=f"{k_h}x{k_w}" if unrolled else "",
         )
 
@@ -222,7 +228,7 @@ class Conv(Spatial):
         return params, *kernel
 
 
-def _may_overwrite_input(params: dict[str, Param]) -> bool:
+def _may_overwrite_input(params: dict[str, Param], x: DType, y: DType) -> bool:
     """Whether row oy of a depthwise output ends before the first input row that is not yet in the ring.
 
     After row oy the ring holds input rows up to oy·stride − pad + span − 1; the next one must start at or
@@ -231,7 +237,8 @@ def _may_overwrite_input(params: dict[str, Param]) -> bool:
     p = {key: int(value) for key, value in params.items()}
     reach = (p["k_h"] - 1) * p["dilation_h"] + 1 - p["pad_h"]
     rows = range(p["out_h"])
-    return all(min(oy * p["stride_h"] + reach, p["in_h"]) * p["in_w"] >= (oy + 1) * p["out_w"] for oy in rows)
+    in_row, out_row = p["in_w"] * x.nbytes, p["out_w"] * y.nbytes
+    return all(min(oy * p["stride_h"] + reach, p["in_h"]) * in_row >= (oy + 1) * out_row for oy in rows)
 
 
 # --------------------------------------------------------------------------------------------------- direct
@@ -259,16 +266,15 @@ class DirectConv(Conv):
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 with constant symmetric weights."""
-        int8 = sig.input(0).dtype is DType.INT8 and sig.output.dtype is DType.INT8
-        form = integer_weights(graph, sig, inputs) if int8 else None
+        """int8 or int16 with constant symmetric weights."""
+        form = integer_weights(graph, sig, inputs) if is_quantized(sig.output) else None
         return None if form is None else (self, form)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Any type of float, and int8."""
+        """Any type of float; codes."""
         dtype = node.output.type.dtype
         if node.output.type.quant is not None:
-            self._lower_int8(node, builder)
+            self._lower_codes(node, builder)
             return
         params: dict[str, Param] = {}
         code: dict[str, object] = {"acc_t": dtype.c, "y_t": dtype.c, "integer": False, "clamp": bool(self.clamp)}
@@ -276,15 +282,17 @@ class DirectConv(Conv):
             params |= {"low": real_param(self.clamp[0], dtype), "high": real_param(self.clamp[1], dtype)}
         emit_direct(node, builder, self, ("x", "w", "bias"), params, code)
 
-    def _lower_int8(self, node: Node, builder: Builder) -> None:
-        """32-bit sums of x less its zero point, which padding lacks; requantized."""
-        out, name, channels = node.output.type, node.output.name, node.input(1).type.shape[0]
-        requantize = requantizer(node.sig).for_high_word()
+    def _lower_codes(self, node: Node, builder: Builder) -> None:
+        """Sums of x less its zero point, which padding lacks; requantized."""
+        out, name, (weights, bias) = node.output.type, node.output.name, (node.input(i).data for i in (1, 2))
+        assert weights is not None and bias is not None
+        sums = largest_sums(node.input(0).type, weights, bias)
+        requantize = requantizer(node.sig, sums).for_high_word()
         low, high = clamp_range(self.clamp, out.q, out.dtype)
         params: dict[str, Param] = {"x_zero": node.input(0).type.q.zero_point, "low": low, "high": high}
         params["offset"] = requantize.offset
-        code: dict[str, object] = {"acc_t": "int32_t", "y_t": out.dtype.c, "integer": False, "clamp": False}
-        multiplier = np.broadcast_to(requantize.multiplier, channels).astype(np.int32)
+        code: dict[str, object] = {"acc_t": sum_dtype(sums).c, "y_t": out.dtype.c, "integer": False, "clamp": False}
+        multiplier = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
         table = builder.const(f"{name}.multiplier", multiplier)
         emit_direct(node, builder, self, ("x", "w", "bias"), params, code, {"multiplier": table}, requantize.shift)
 

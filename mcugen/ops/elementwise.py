@@ -34,6 +34,20 @@ class Scalars:
         return f"p->{name}"
 
 
+class Literals(Scalars):
+    """Writes integers where they are used."""
+
+    def __call__(self, value: Param) -> str:
+        """A literal of int32, else as any other scalar."""
+        if isinstance(value, float) or not -(2**31) < value < 2**31:
+            return super().__call__(value)
+        return str(value) if value >= 0 else f"({value})"
+
+
+MOST_SHARED = 8
+"""Integer constants of a loop that is shared by layers: more leave the registers, and are loaded for each element."""
+
+
 @dataclass(frozen=True)
 class Elementwise(Operator):
     """y[i] = f(x0[i], x1[i], …) with numpy broadcasting; inputs have equal rank or one element."""
@@ -242,6 +256,9 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     scalar = Scalars()
     names = [f"{'t' if i in tables else 'x'}{i}" for i in range(len(node.inputs))]
     lines = _statements(node, steps, tables, scalar)
+    if len(scalar.params) > MOST_SHARED and not any(isinstance(v, float) for v in scalar.params.values()):
+        scalar = Literals()
+        lines = _statements(node, steps, tables, scalar)
     params: dict[str, Param] = {f"d{axis}": size for axis, size in enumerate(dims)}
     loads = []
     for n, i in enumerate(streams):

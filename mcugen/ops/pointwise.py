@@ -353,12 +353,19 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
 
+def _reduced(terms: tuple[int, ...], shift: int) -> tuple[tuple[int, ...], int]:
+    """The same sum >> shift with as few bits as it takes: those that are 0 in all terms are dropped."""
+    spare = min(shift, *((t & -t).bit_length() - 1 for t in terms if t))
+    return tuple(t >> spare for t in terms), shift - spare
+
+
 @dataclass(frozen=True)
 class FixedSum:
     """q = (x·m0 + y·m1 + offset) >> shift: the sum of two quantized tensors, one rounding, half up.
 
     Of int8 tensors in 32 bits: the shift is the largest for which no intermediate leaves int32; the factors then
-    carry some 21 bits. Where a tensor is int16 it is `wide`: 64 bits, and factors of 31.
+    carry some 21 bits. Where a tensor is int16 it is `wide`: 64 bits, and factors of 31, unless scales that differ by
+    powers of two make do with less.
     """
 
     factors: tuple[int, int]
@@ -378,6 +385,8 @@ class FixedSum:
             return None
         m0, m1 = (round(r * 2**shift) for r in ratios)
         offset = (out.q.zero_point << shift) + (1 << (shift - 1)) - x.q.zero_point * m0 - y.q.zero_point * m1
+        (m0, m1, offset), shift = _reduced((m0, m1, offset), shift)
+        wide = wide and codes // 2 * (abs(m0) + abs(m1)) + abs(offset) >= 2**31
         return FixedSum((m0, m1), offset, shift, wide)
 
     def __call__(self, x: Array, y: Array) -> Array:
@@ -491,6 +500,12 @@ class Binary(Elementwise):
         requantize = self._product(sig)
         zero = [scalar(-sig.input(i).q.zero_point) for i in (0, 1)]
         product = f"({x} + {zero[0]}) * ({y} + {zero[1]})"
+        (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
+        most = math.prod(
+            -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
+        )
+        if self.function == "Mul" and most * factor + abs(offset) < 2**31:
+            return f"mcugen_shift_right({product} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
         wide = f"mcugen_requantize({product}, {scalar(int(requantize.multiplier[0]))}, "
         value = f"{wide}{_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
         if self.function == "Mul":

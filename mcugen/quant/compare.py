@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import onnx
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import interpret
@@ -15,7 +14,7 @@ from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.importer import import_model
 from mcugen.ops.fixedpoint import dequantize
 from mcugen.pipeline import convert_integers
-from mcugen.quant.float_model import FloatModel
+from mcugen.quant.float_model import FloatModel, all_tensors
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.qdq import stored_name
 from mcugen.quant.quantize import Quantization
@@ -72,17 +71,6 @@ def integer_tensors(graph: Graph, sample: Sample) -> dict[str, Array]:
     outputs = interpret(graph, as_stored(sample, graph_endpoints(graph)), keep)
     results = {v.name: _real(v, outputs[n]) for n, v in zip(graph.output_names, graph.outputs, strict=True)}
     return found | results
-
-
-def all_tensors(model: FloatModel) -> onnx.ModelProto:
-    """The float model with every tensor among its outputs."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    present = {v.name for v in (*proto.graph.output, *proto.graph.input)}
-    for value in (v for v in model.tensors if v.name not in present):
-        info = onnx.helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, value.type.shape)
-        proto.graph.output.append(info)
-    return proto
 
 
 def weights_sqnr_db(weights: Array, codes: Codes) -> float:

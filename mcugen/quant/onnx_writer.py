@@ -41,7 +41,7 @@ class OnnxWriter:
         renamed: dict[str, str] = {}
         declared = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
-            tensor, dtype = self._output(value)
+            tensor, dtype = self._output(name, value)
             declared.append(tensor_info(name, dtype, value.type.shape))
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
                 self.add("Identity", [tensor], name)
@@ -74,7 +74,7 @@ class OnnxWriter:
         """The element type of an input of the model."""
         return value.type.dtype
 
-    def output(self, value: Value) -> tuple[str, DType]:
+    def output(self, name: str, value: Value) -> tuple[str, DType]:
         """The tensor that the caller of the model gets, and its element type."""
         return self.read(value, None), value.type.dtype
 
@@ -104,9 +104,11 @@ class OnnxWriter:
         return name
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
-        """Appends a node with one output and returns the output's name."""
+        """Appends a node with one output and returns the output's name. `name` is given to one node only."""
         self._names.add(output)
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
+        taken = any(node.name == name for node in self.nodes)
+        name = f"{output}/{op_type}" if taken or not name else name
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
         return output
 
     # ------------------------------------------------------------------------------------------------- details
@@ -197,11 +199,11 @@ class OnnxWriter:
             copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
         )
 
-    def _output(self, value: Value) -> tuple[str, DType]:
+    def _output(self, name: str, value: Value) -> tuple[str, DType]:
         if value.data is not None:
             return self.store(value.name, value.data), value.type.dtype
         assert value.name in self.written, value.name  # the source has all outputs
-        return self.output(value)
+        return self.output(name, value)
 
     def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
         inputs = [tensor_info(v.name, self.input_dtype(v), v.type.shape) for v in self.graph.inputs]

@@ -35,20 +35,35 @@ class Placement:
 
 
 def place(
-    graph: Graph, scheme: Scheme, wanted: Mapping[str, DType] | None = None, spans: Mapping[str, float] | None = None
+    graph: Graph,
+    scheme: Scheme,
+    wanted: Mapping[str, DType] | None = None,
+    spans: Mapping[str, float] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> Placement:
     """Every node that has an integer form gets it, in `wanted[output]` or else the scheme's type.
 
     What only moves data goes along with its neighbours; an island of one cheap node between floats stays float.
-    `spans` are the lengths of the tensors' ranges, as far as known.
+    `spans` are the lengths of the tensors' ranges, as far as known. A state is stored as an output and as the input
+    that keeps it (`states`) alike.
     """
-    return _Placer(graph, scheme, wanted or {}, spans or {}).place()
+    return _Placer(graph, scheme, wanted or {}, spans or {}, states or {}).place()
 
 
 class _Placer:
     """The decisions while they are made."""
 
-    def __init__(self, graph: Graph, scheme: Scheme, wanted: Mapping[str, DType], spans: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        scheme: Scheme,
+        wanted: Mapping[str, DType],
+        spans: Mapping[str, float],
+        states: Mapping[str, str],
+    ) -> None:
+        inputs = {v.name: v for v in graph.inputs}
+        outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+        self.states = [(outputs[output], inputs[kept]) for output, kept in states.items()]
         self.graph, self.scheme, self.wanted, self.spans = graph, scheme, wanted, spans
         self.nodes = [n for n in graph.nodes if any(v.type.dtype is DType.FLOAT32 for v in n.outputs)]
         self.precision: dict[Node, DType] = {}
@@ -123,8 +138,15 @@ class _Placer:
                 stack += [user for v in node.outputs for user in v.users]
         return [n for n in found if n not in self.movers]
 
+    def _alike(self, node: Node) -> list[Value]:
+        """The tensors of a node that have one scale."""
+        if node in self.movers:
+            small = self._small_parts(node)
+            return [*node.outputs, *(v for v in _activations(node) if v not in small)]
+        return recurrent.hidden_results(node) if recurrent.has_integer_form(node) else []
+
     def _groups(self) -> dict[Value, list[Value]]:
-        """float32 activations joined by what only moves data, by a representative (union-find)."""
+        """float32 activations joined by what only moves data and the like, by a representative (union-find)."""
         parent: dict[Value, Value] = {}
 
         def root(value: Value) -> Value:
@@ -133,10 +155,11 @@ class _Placer:
             return value
 
         for node in self.nodes:
-            if node in self.movers:
-                small = self._small_parts(node)
-                for value in (*(v for v in _activations(node) if v not in small), *node.outputs):
-                    parent[root(value)] = root(node.outputs[0])
+            alike = self._alike(node)
+            for value in alike:
+                parent[root(value)] = root(alike[0])
+        for output, kept in self.states:
+            parent[root(output)] = root(kept)
         groups: dict[Value, list[Value]] = {}
         for value in self.graph.values():
             if not value.is_constant and value.type.dtype is DType.FLOAT32:

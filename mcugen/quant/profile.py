@@ -3,25 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import onnx
+import numpy as np
 
+from mcugen.errors import UsageError
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array
-from mcugen.quant.float_model import FloatModel
-from mcugen.report.accuracy import run_onnxruntime
+from mcugen.quant.float_model import FloatModel, all_tensors
+from mcugen.quant.session import Session
+
+BINS = 2048
+"""Of each histogram: eight for each code of int8."""
+
+Sample = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class TensorProfile:
     """`lows`, `highs`: extremes of each sample, in order; `histogram`: counts in equal bins over all of them.
 
-    `means`: of each index of axis 1 (or of the last axis of a matrix), over samples and all other axes.
+    `means`: of each index of axis 1 (of a vector: of axis 0), over samples and all other axes.
     """
 
     lows: tuple[float, ...]
@@ -39,41 +45,130 @@ class TensorProfile:
         """The greatest value."""
         return max(self.highs)
 
+    @property
+    def edges(self) -> Array:
+        """Where bins begin and end (all at the same place if every element is the same)."""
+        return np.linspace(self.low, self.high, len(self.histogram) + 1)
+
+    @property
+    def counts(self) -> Array:
+        """The histogram as float64."""
+        return np.asarray(self.histogram, np.float64)
+
 
 @dataclass(frozen=True)
 class Profile:
-    """Of the model with this SHA-256, on so many samples."""
+    """Of the float model with this fingerprint, on so many samples."""
 
     sha256: str
     samples: int
     tensors: Mapping[str, TensorProfile]
 
 
-def profile_model(
-    model: FloatModel, samples: Sequence[Mapping[str, Array]], progress: Callable[[int, int], None], sha256: str
-) -> Profile:
-    """Stand-in: extremes alone."""
-    instrumented = onnx.ModelProto()
-    instrumented.CopyFrom(model.proto)
-    present = {o.name for o in instrumented.graph.output} | {v.name for v in model.graph.inputs}
-    for tensor in (t for t in model.tensors if t.name not in present):
-        info = onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, tensor.type.shape)
-        instrumented.graph.output.append(info)
-    lows: dict[str, list[float]] = {}
-    highs: dict[str, list[float]] = {}
-    results = run_onnxruntime(instrumented, samples, lambda done: progress(done, len(samples)))
-    for sample, outputs in zip(samples, results, strict=True):
-        for name, array in {**sample, **outputs}.items():
-            lows.setdefault(name, []).append(float(array.min()))
-            highs.setdefault(name, []).append(float(array.max()))
-    for sample in samples:
-        for name, array in internal_tensors(model, sample).items():
-            lows.setdefault(name, []).append(float(array.min()))
-            highs.setdefault(name, []).append(float(array.max()))
-    return Profile(sha256, len(samples), {n: TensorProfile(tuple(lows[n]), tuple(highs[n]), (), ()) for n in lows})
+def fingerprint(model: FloatModel) -> str:
+    """SHA-256 of what decides about activations: the inputs' shapes and all constants, as fused and equalized."""
+    digest = hashlib.sha256()
+    for value in model.graph.values():
+        digest.update(f"{value.name}: {value.type}\n".encode())
+        if value.data is not None:
+            digest.update(np.ascontiguousarray(value.data).tobytes())
+    return digest.hexdigest()
 
 
-def internal_tensors(model: FloatModel, sample: Mapping[str, Array]) -> dict[str, Array]:
+def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> Profile:
+    """Runs every sample twice: for extremes and means, then for histograms. UsageError where NaN or infinity appear."""
+    observer = _Observer(model)
+    seen: dict[str, _Extremes] = {}
+    for index, sample in enumerate(samples):
+        for name, array in observer.tensors(sample):
+            if not np.isfinite(array).all():
+                raise _not_finite(model, name, index)
+            seen.setdefault(name, _Extremes()).add(array)
+        progress(index + 1, 2 * len(samples))
+    counts = {name: np.zeros(BINS, np.int64) for name in seen}
+    for index, sample in enumerate(samples):
+        for name, array in observer.tensors(sample):
+            counts[name] += histogram(array, seen[name].low, seen[name].high)
+        progress(len(samples) + index + 1, 2 * len(samples))
+    tensors = {name: extremes.profile(counts[name]) for name, extremes in seen.items()}
+    return Profile(fingerprint(model), len(samples), tensors)
+
+
+def histogram(array: Array, low: float, high: float) -> Array:
+    """Counts in BINS equal bins of [low, high], of elements that lie there."""
+    if high == low:
+        return np.bincount([0], [array.size], BINS).astype(np.int64)
+    place = (array.reshape(-1).astype(np.float64) - low) * (BINS / (high - low))
+    return np.bincount(np.minimum(place.astype(np.int64), BINS - 1), minlength=BINS)
+
+
+def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
+    """The profile of all their elements together; there are no means, as channels need not correspond."""
+    if len(tensors) == 1:
+        return tensors[0]
+    lows, highs = (np.asarray([getattr(t, side) for t in tensors]) for side in ("lows", "highs"))
+    merged_lows, merged_highs = tuple(map(float, lows.min(0))), tuple(map(float, highs.max(0)))
+    counts = sum(_rebinned(t, min(merged_lows), max(merged_highs)) for t in tensors)
+    return TensorProfile(merged_lows, merged_highs, tuple(np.asarray(counts).tolist()), ())
+
+
+def _rebinned(tensor: TensorProfile, low: float, high: float) -> Array:
+    """The histogram over a range that contains the tensor's own; elements lie evenly within a bin."""
+    if tensor.low == tensor.high:
+        return np.asarray(histogram(np.asarray(tensor.low), low, high) * sum(tensor.histogram))
+    below = np.concatenate([[0.0], np.cumsum(tensor.counts)])
+    at_edges = np.interp(np.linspace(low, high, BINS + 1), tensor.edges, below)
+    return np.diff(np.rint(at_edges)).astype(np.int64)
+
+
+@dataclass
+class _Extremes:
+    """Of one tensor, sample by sample."""
+
+    lows: list[float] = field(default_factory=list)
+    highs: list[float] = field(default_factory=list)
+    total: Array | float = 0.0
+
+    def add(self, array: Array) -> None:
+        """One more sample."""
+        self.lows.append(float(array.min()))
+        self.highs.append(float(array.max()))
+        axis = min(1, array.ndim - 1)
+        others = tuple(a for a in range(array.ndim) if a != axis)
+        self.total = self.total + array.mean(others, dtype=np.float64)
+
+    @property
+    def low(self) -> float:
+        return min(self.lows)
+
+    @property
+    def high(self) -> float:
+        return max(self.highs)
+
+    def profile(self, counts: Array) -> TensorProfile:
+        """What is kept."""
+        means = np.atleast_1d(self.total) / len(self.lows)
+        return TensorProfile(tuple(self.lows), tuple(self.highs), tuple(counts.tolist()), tuple(means.tolist()))
+
+
+class _Observer:
+    """The float model with every tensor among its outputs."""
+
+    def __init__(self, model: FloatModel) -> None:
+        self.model = model
+        self.session = Session(all_tensors(model))
+        inputs = {v.name for v in model.graph.inputs}
+        self.inputs = [v.name for v in model.tensors if v.name in inputs]
+        self.computed = [v.name for v in model.tensors if v.name not in inputs]
+
+    def tensors(self, sample: Sample) -> Iterator[tuple[str, Array]]:
+        """Every tensor that is not empty, for one sample."""
+        found = {name: sample[name] for name in self.inputs} | self.session.run(self.computed, sample)
+        yield from ((name, array) for name, array in found.items() if array.size)
+        yield from internal_tensors(self.model, sample).items()
+
+
+def internal_tensors(model: FloatModel, sample: Sample) -> dict[str, Array]:
     """What layers compute within (`Operator.internals`), as `<first output>.<role>`: known to no runtime but ours."""
     found: dict[str, Array] = {}
 
@@ -86,6 +181,8 @@ def internal_tensors(model: FloatModel, sample: Mapping[str, Array]) -> dict[str
     return found
 
 
-def read_profile(path: Path, sha256: str) -> Profile:
-    """Stand-in."""
-    raise NotImplementedError(path)
+def _not_finite(model: FloatModel, name: str, sample: int) -> UsageError:
+    producer = next((v.producer for v in model.graph.values() if v.name == name), None)
+    place = f"{producer.place}: '{name}'" if producer else f"'{name}'"
+    remedy = "check the calibration samples and how they are preprocessed"
+    return UsageError(f"{place} must be finite on every sample", f"NaN or infinity on sample {sample}", remedy)

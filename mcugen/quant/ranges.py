@@ -1,24 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-in: the range of an activation is what was seen."""
+"""Which range of each activation its integers span: candidates by its profile, the choice by measured error."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mcugen.hir.types import Array, DType
+import numpy as np
+
+from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.profile import Profile
-from mcugen.quant.scheme import Scheme
+from mcugen.quant.profile import Profile, Sample, TensorProfile, merge_profiles
+from mcugen.quant.scheme import METHODS, Scheme, activation_params
+from mcugen.quant.sensitivity import OutputNoise, saturated_tensors
+
+Range = tuple[float, float]
+
+AVERAGING = 0.01
+"""Weight of each new sample in the moving average, as in PyTorch's MovingAverageMinMaxObserver."""
+
+PERCENT = 99.99
+"""Of the elements that the percentile method keeps; both ends lose equally many."""
+
+ENTROPY_RANGES = 128
+"""How many ranges the entropy method compares."""
+
+MSE_POINTS, MSE_ROUNDS = 9, 5
+"""Ends tried a round, and rounds: each looks four times as closely where the last found the least error."""
+
+SAME = 0.01
+"""Candidates whose ends differ by less than this share of the range are one."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A range and the method that found it."""
+    """A range and the method that found it. `sqnr_db`: of the model's outputs if this is all that is quantized."""
 
     method: str
     low: float
     high: float
+    sqnr_db: float | None = None
 
 
 def choose_ranges(
@@ -27,13 +50,179 @@ def choose_ranges(
     groups: Sequence[tuple[str, ...]],
     dtypes: Mapping[str, DType],
     scheme: Scheme,
-    samples: Sequence[Mapping[str, Array]],
+    samples: Sequence[Sample],
     progress: Callable[[int, int], None],
 ) -> dict[str, Choice]:
-    """By tensor, equal within each group."""
+    """By tensor, equal within each group: the candidate of least error at the model's outputs.
+
+    Without samples, the one of least expected error of the tensor itself. `scheme.method` leaves no choice; nor has an
+    output of softmax or sigmoid one, whose greatest values tell the classes apart.
+    """
+    judge = OutputNoise(model, groups, samples) if samples and not scheme.method else None
+    whole = saturated_tensors(model.proto)
     found: dict[str, Choice] = {}
-    for group in groups:
-        tensors = [profile.tensors[name] for name in group]
-        choice = Choice("minmax", min(t.low for t in tensors), max(t.high for t in tensors))
-        found |= dict.fromkeys(group, choice)
+    for done, group in enumerate(groups, 1):
+        tensor, dtype = merge_profiles([profile.tensors[name] for name in group]), dtypes[group[0]]
+        choices = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
+        params = [activation_params(c.low, c.high, dtype, scheme) for c in choices]
+        noises = [judge.noise(group, p, dtype) if judge else expected_noise(tensor, p, dtype) for p in params]
+        best = int(np.argmin(noises))  # the first of equals: min-max
+        sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
+        found |= dict.fromkeys(group, replace(choices[best], sqnr_db=sqnr))
+        progress(done, len(groups))
     return found
+
+
+def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dict[str, Range]:
+    """By method; 0 is within each."""
+    found = {method: _FINDERS[method](tensor, dtype, scheme) for method in METHODS}
+    return {method: (min(low, 0.0), max(high, 0.0)) for method, (low, high) in found.items()}
+
+
+def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
+    """Of the elements outside [low, high], as far as the histogram tells."""
+    if tensor.low == tensor.high:
+        return float(not low <= tensor.low <= high)
+    share = np.concatenate([[0.0], np.cumsum(tensor.counts)]) / tensor.counts.sum()
+    below, upto = np.interp([low, high], tensor.edges, share)
+    return float(below + 1.0 - upto)
+
+
+def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
+    """Mean squared error of clipping and rounding.
+
+    Elements lie in the middle of their bin; where the steps are finer than the bins, anywhere between two codes.
+    """
+    scale, (least, most) = float(params.scale[0]), dtype.limits
+    edges = tensor.edges
+    middle = (edges[1:] + edges[:-1]) / 2
+    inside = np.clip(middle, (least - params.zero_point) * scale, (most - params.zero_point) * scale)
+    coarse = scale > edges[1] - edges[0]
+    rounding = (np.rint(inside / scale) * scale - inside) ** 2 if coarse else scale**2 / 12
+    return float(np.average((middle - inside) ** 2 + rounding, weights=tensor.counts))
+
+
+def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
+    """Signal to noise in dB."""
+    edges = tensor.edges
+    signal = float(np.average(((edges[1:] + edges[:-1]) / 2) ** 2, weights=tensor.counts))
+    noise = expected_noise(tensor, params, dtype)
+    return 10 * math.log10(signal / noise) if signal and noise else math.inf
+
+
+# ----------------------------------------------------------------------------------------------------- methods
+
+
+def _minmax(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
+    return tensor.low, tensor.high
+
+
+def _moving_average(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
+    ends = np.asarray([tensor.lows, tensor.highs])
+    average = ends[:, 0]
+    for sample in ends[:, 1:].T:
+        average = average + AVERAGING * (sample - average)
+    return float(average[0]), float(average[1])
+
+
+def _percentile(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
+    tail = (1 - PERCENT / 100) / 2
+    share = np.concatenate([[0.0], np.cumsum(tensor.counts)]) / tensor.counts.sum()
+    first, last = np.searchsorted(share, tail, side="right") - 1, np.searchsorted(share, 1 - tail)
+    return float(tensor.edges[first]), float(tensor.edges[last])
+
+
+def _entropy(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
+    """Migacz, "8-bit inference with TensorRT" (GTC 2017): clipping at ±t, t of least Kullback-Leibler divergence."""
+    edges, counts = tensor.edges, _without_zeros(tensor)
+    best, least = (tensor.low, tensor.high), math.inf
+    for share in np.arange(ENTROPY_RANGES, 0, -1) / ENTROPY_RANGES:
+        reach = share * max(-tensor.low, tensor.high)
+        start = int(np.searchsorted(edges, -reach, side="right")) - 1 if -reach > tensor.low else 0
+        stop = int(np.searchsorted(edges, reach)) if reach < tensor.high else len(counts)
+        low, high = float(edges[start]), float(edges[stop])
+        levels = round((high - low) / activation_params(low, high, dtype, scheme).scale[0]) + 1
+        if stop - start <= levels:
+            break  # nothing is lost by codes finer than bins
+        divergence = _divergence(counts, start, stop, levels)
+        if divergence < least:
+            best, least = (low, high), divergence
+    return best
+
+
+def _without_zeros(tensor: TensorProfile) -> Array:
+    """The histogram without the peak at 0 (of ReLU, say): 0 is exact in any range, so it is no argument for one."""
+    counts = tensor.counts
+    zero = int(np.searchsorted(tensor.edges, 0.0, side="right")) - 1
+    if 0 <= zero < len(counts):
+        beside = [counts[i] for i in (zero - 1, zero + 1) if 0 <= i < len(counts)]
+        counts[zero] = min(counts[zero], max(beside))
+    return counts
+
+
+def _divergence(counts: Array, start: int, stop: int, levels: int) -> float:
+    """Kullback-Leibler: the distribution clipped to bins start..stop from what `levels` codes tell of it."""
+    inner = counts[start:stop]
+    clipped = inner.copy()
+    clipped[0] += counts[:start].sum()
+    clipped[-1] += counts[stop:].sum()
+    if not inner.any():
+        return math.inf
+    first = np.arange(levels) * len(inner) // levels
+    filled = clipped > 0
+    mean = np.add.reduceat(inner, first) / np.maximum(np.add.reduceat(filled, first, dtype=np.int64), 1)
+    coded = np.repeat(mean, np.diff(first, append=len(inner))) * filled
+    p, q = clipped / clipped.sum(), coded / coded.sum()
+    q = 0.9999 * q + 0.0001 / len(q)  # nothing is impossible
+    return float(np.sum(p[filled] * np.log(p[filled] / q[filled])))
+
+
+def _mse(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
+    """Least expected error: of a grid of both ends, then of finer ones around its best point."""
+    ends = np.array([min(tensor.low, 0.0), max(tensor.high, 0.0)])
+    centre, reach = np.array([0.5, 0.5]), 0.5
+
+    def noise(shares: tuple[float, float]) -> float:
+        low, high = ends * shares
+        return expected_noise(tensor, activation_params(low, high, dtype, scheme), dtype)
+
+    best = (1.0, 1.0)
+    for _ in range(MSE_ROUNDS):
+        tried = np.clip(np.linspace(centre - reach, centre + reach, MSE_POINTS), 0.0, 1.0)
+        lows, highs = (np.unique(t) if end else [1.0] for t, end in zip(tried.T, ends, strict=True))
+        best = min(itertools.chain([best], itertools.product(lows, highs)), key=noise)
+        centre, reach = np.asarray(best), reach / 4
+    return float(ends[0] * best[0]), float(ends[1] * best[1])
+
+
+_FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
+    "minmax": _minmax,
+    "moving_average": _moving_average,
+    "percentile": _percentile,
+    "entropy": _entropy,
+    "mse": _mse,
+}
+
+
+# ------------------------------------------------------------------------------------------------------ choice
+
+
+def _whole(tensor: TensorProfile) -> Choice:
+    return Choice("minmax", min(tensor.low, 0.0), max(tensor.high, 0.0))
+
+
+def _distinct(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> list[Choice]:
+    """The candidates that differ, in the order of METHODS; the one that is forced."""
+    if scheme.method:
+        return [Choice(scheme.method, *_forced(tensor, dtype, scheme))]
+    kept: list[Choice] = []
+    for method, (low, high) in candidate_ranges(tensor, dtype, scheme).items():
+        least = SAME * (high - low)
+        if all(abs(low - k.low) > least or abs(high - k.high) > least for k in kept):
+            kept.append(Choice(method, low, high))
+    return kept
+
+
+def _forced(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
+    low, high = _FINDERS[scheme.method](tensor, dtype, scheme)
+    return min(low, 0.0), max(high, 0.0)

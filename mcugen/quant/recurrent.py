@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers in integers, as standard ONNX: the input's products for all steps at once, then a Scan.
+"""Recurrent layers in integers, as standard ONNX: a Scan a direction, whose body is one step.
 
 Every tensor of a step is quantized, states included, which the Scan carries as codes: nothing in the loop is real.
 W and R are int8, with a scale for each row. In every scheme, only what they are multiplied with may be int8, all
@@ -16,15 +16,19 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, Sizes, W, X
+from mcugen.quant.onnx_writer import tensor_info
 from mcugen.quant.plan import Stored
 from mcugen.quant.scheme import Scheme, activation_params, weight_scales
 
 Ranges = Mapping[str, tuple[float, float]]
 """Of the tensors within a layer, by role (`Recurrent.internals`)."""
+
+OP_TYPES = ("RNN", "LSTM", "GRU")
+"""ONNX's names of what needs int16, whatever the scheme."""
 
 UNIT = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
 """Results of sigmoid and tanh; 1 is the greatest code, a little less."""
@@ -135,7 +139,12 @@ class Cell:
 
     body: Scope
     hidden: int
+    inner: Matrix
     recurrent: tuple[Matrix, ...]
+
+    def projection(self, x: str) -> str:
+        """W's product with the step's input."""
+        return self.body.rounded(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
 
     def product(self, index: int, h: str, role: str) -> str:
         """R's product with reals that are stored as `role`."""
@@ -208,10 +217,16 @@ def has_integer_form(node: Node) -> bool:
     if not isinstance(op, Recurrent) or node.input(X).type.dtype is not DType.FLOAT32:
         return False
     given = dict(enumerate(node.inputs))
-    constants = all(v is None or v.is_constant for i in (W, R, B) for v in [given.get(i)])
+    constants = all((v := given.get(i)) is None or v.is_constant for i in (W, R, B))
     rare = given.get(LENS) is not None or given.get(P) is not None or op.clip < np.inf or getattr(op, "coupled", False)
     standard = all(tuple(map(str, names)) == STANDARD[type(op)] for names in op.activations)
     return constants and not rare and standard and min((*node.input(X).type.shape, *node.input(R).type.shape)) > 0
+
+
+def hidden_results(node: Node) -> list[Value]:
+    """The outputs that hold hidden states: Y and Y_h."""
+    assert isinstance(node.op, Recurrent)
+    return [v for v, result in zip(node.outputs, node.op.results, strict=True) if result != "Y_c"]
 
 
 def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
@@ -245,15 +260,14 @@ def _resets_first(op: Recurrent) -> bool:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer on its way to ONNX; `rows` are the real vectors of all steps and sequences."""
+    """A layer on its way to ONNX; `codes` are those of X."""
 
     scope: Scope
     node: Node
     op: Recurrent
     sizes: Sizes
     inputs: Sequence[str]
-    rows: str
-    x: QuantParams
+    codes: str
     scheme: Scheme
 
     def direction(self, d: int) -> dict[str, str]:
@@ -263,7 +277,7 @@ class _Layer:
         names = [f"{self.scope.prefix}.{d}.{result}" for result in (*self.op.states, "y")]
         self.scope.outputs(
             "Scan",
-            [*first, self._projection(d)],
+            [*first, self.codes],
             names,
             body=self._body(d),
             num_scan_inputs=1,
@@ -280,16 +294,6 @@ class _Layer:
         bias = self.node.inputs[B] if len(self.node.inputs) > B else None
         return None if bias is None or bias.data is None else self.op.summed_bias(bias.data[d])
 
-    def _projection(self, d: int) -> str:
-        """Codes of W x + b, for all steps."""
-        weights, bias, sizes = self.node.input(W).data, self._bias(d), self.sizes
-        assert weights is not None
-        count = weights.shape[1]
-        matrix = Matrix.of(weights[d], None if bias is None else bias[:count], self.x, self.scheme)
-        codes = self.scope.codes(matrix.times(self.scope, self.rows, self.x), "projection")
-        outer = (sizes.batch, sizes.steps) if sizes.batch_first else (sizes.steps, sizes.batch)
-        return self.scope.shaped(codes, (*outer, count))
-
     def _first_state(self, index: int, d: int) -> str:
         """Codes of a first state [batch, hidden]; zero where the layer has none."""
         role, at = STATE_ROLES[self.op.states[index]], (H0, C0)[index]
@@ -304,20 +308,28 @@ class _Layer:
         return self.scope.constant(role, quantize(real, stored.quant, stored.dtype))
 
     def _body(self, d: int) -> onnx.GraphProto:
-        """One step: codes of the states and of a projection → codes of the next states, and of h once more."""
+        """One step: codes of the states and of an input → codes of the next states, and of h once more."""
         body = Scope(f"{self.scope.prefix}.{d}", self.scope.stored)
-        roles = [*(STATE_ROLES[s] for s in self.op.states), "projection"]
+        roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
         reals = [body.real(f"{body.prefix}.{role}", role) for role in roles]
-        cell = Cell(body, self.sizes.hidden, self._recurrent(d))
-        after = STEPS[type(self.op)](cell, reals[-1], reals[:-1])
+        cell = Cell(body, self.sizes.hidden, self._inner(d), self._recurrent(d))
+        after = STEPS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
         after.append(body.op("Identity", after[0]))
-        rows = {"projection": self.op.gates * self.sizes.hidden}
-        shapes = [(self.sizes.batch, rows.get(role, self.sizes.hidden)) for role in roles]
-        formal = [_info(f"{body.prefix}.{role}", body.stored[role], s) for role, s in zip(roles, shapes, strict=True)]
-        made = [
-            _info(name, body.stored[role], shapes[0]) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)
-        ]
+
+        def declared(name: str, role: str) -> onnx.ValueInfoProto:
+            columns = self.sizes.depth if role == "x" else self.sizes.hidden
+            return tensor_info(name, body.stored[role].dtype, (self.sizes.batch, columns))
+
+        formal = [declared(f"{body.prefix}.{role}", role) for role in roles]
+        made = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
         return helper.make_graph(body.nodes, body.prefix, formal, made, body.initializers)
+
+    def _inner(self, d: int) -> Matrix:
+        """W with its bias."""
+        weights, bias = self.node.input(W).data, self._bias(d)
+        assert weights is not None
+        bias = None if bias is None else bias[: weights.shape[1]]
+        return Matrix.of(weights[d], bias, self.scope.stored["x"].quant, self.scheme)
 
     def _recurrent(self, d: int) -> tuple[Matrix, ...]:
         """R, in the parts that a step multiplies apart, with the biases that do not belong to W's product."""
@@ -332,10 +344,6 @@ class _Layer:
         return (Matrix.of(rows, late, fed, self.scheme),)
 
 
-def _info(name: str, stored: Stored, shape: Shape) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(stored.dtype.numpy), shape)
-
-
 def expand(
     node: Node, inputs: Sequence[str], outputs: Sequence[str], ranges: Ranges, x: Stored, scheme: Scheme
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
@@ -348,16 +356,13 @@ def expand(
         return None
     op = node.op
     assert isinstance(op, Recurrent)
-    scope = Scope(f"{outputs[0]}.integer", stores(op, ranges, scheme))
+    scope = Scope(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
     sizes = op.sizes(node.input(X).type, node.input(R).type)
-    rows = scope.shaped(inputs[X], (sizes.steps * sizes.batch, sizes.depth))
-    layer = _Layer(scope, node, op, sizes, inputs, rows, x.quant, scheme)
+    layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme)
     made = [layer.direction(d) for d in range(sizes.directions)]
     for result, name in zip(op.results, outputs, strict=True):
-        shape, axis = (sizes.y_shape, -2 if sizes.batch_first else 1) if result == "Y" else (sizes.state_shape, -2)
-        if result != "Y" and not sizes.batch_first:
-            axis = 0
-        single = tuple(1 if a == axis % len(shape) else n for a, n in enumerate(shape))
-        parts = [scope.shaped(found[result], single) for found in made]
-        scope.op("Concat", *parts, out=name, axis=axis % len(shape))
+        shape = sizes.y_shape if result == "Y" else sizes.state_shape
+        axis = int(sizes.batch_first) + (result == "Y")
+        parts = [scope.shaped(found[result], (*shape[:axis], 1, *shape[axis + 1 :])) for found in made]
+        scope.op("Concat", *parts, out=name, axis=axis)
     return scope.nodes, scope.initializers

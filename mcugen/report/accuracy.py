@@ -92,19 +92,15 @@ def compare(
     Where the reference names classes by strings, the next output tells. VerificationError if sizes that the model
     computes differ, or if there are no numbers.
     """
-    endpoints = [e for e in endpoints if e.name in target[0] and reference[0][e.name].dtype.kind not in "OSU"]
-    if not endpoints:
-        raise VerificationError("some output must be numbers, to be compared", "strings alone")
     _check_sizes(endpoints, target, reference)
     metric = metric or METRICS["sqnr" if labels is None else "top1"]
-    wanted = reals(reference, endpoints)
-    found = Judged(reals(target, endpoints), wanted, inputs, labels)
-    twin = None if quantized is None else replace(found, outputs=reals(quantized, endpoints))
+    found = judged(endpoints, target, reference, labels, inputs)
+    twin = None if quantized is None else judged(endpoints, quantized, reference, labels, inputs)
     return Accuracy(
         metric=metric.name,
         reference=against,
         samples=len(target),
-        float32=None if metric.by_reference else _finite(metric.compute(replace(found, outputs=wanted))),
+        float32=None if metric.by_reference else _finite(metric.compute(replace(found, outputs=found.reference))),
         quantized=None if twin is None else _finite(metric.compute(twin)),
         target=_finite(metric.compute(found)),
         agreement=METRICS["agreement"].compute(found),
@@ -113,8 +109,22 @@ def compare(
     )
 
 
+def judged(
+    endpoints: Sequence[Endpoint],
+    outputs: Sequence[Outputs],
+    reference: Sequence[Outputs],
+    labels: Array | None = None,
+    inputs: Sequence[Outputs] = (),
+) -> Judged:
+    """Outputs in reals, those that are numbers in both; VerificationError if there are none."""
+    numeric = [e for e in endpoints if e.name in outputs[0] and reference[0][e.name].dtype.kind not in "OSU"]
+    if not numeric:
+        raise VerificationError("some output must be numbers, to be compared", "strings alone")
+    return Judged(reals(outputs, numeric), reals(reference, numeric), inputs, labels)
+
+
 def _check_sizes(endpoints: Sequence[Endpoint], target: Sequence[Outputs], reference: Sequence[Outputs]) -> None:
-    for endpoint in (e for e in endpoints if e.sizes):
+    for endpoint in (e for e in endpoints if e.sizes and e.name in target[0]):
         for found, wanted in zip(target, reference, strict=True):
             if found[endpoint.name].shape != wanted[endpoint.name].shape:
                 shapes = f"{found[endpoint.name].shape} and {wanted[endpoint.name].shape}"

@@ -15,6 +15,7 @@ from mcugen.report.accuracy import Accuracy
 from mcugen.report.figures import Layer, Report
 from mcugen.report.layers import LayerComparison, LayerError
 from mcugen.report.metrics import described
+from mcugen.report.tradeoffs import Goal, Step
 
 WORST = 10
 """How many layers a report explains unless all are asked for."""
@@ -38,6 +39,39 @@ def print_comparison(comparison: LayerComparison, console: Console, all_layers: 
     lines += [f"in float32: {layer.name} ({layer.op}): {layer.reason}" for layer in comparison.in_float]
     for line in lines:
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def print_tradeoffs(goal: Goal, steps: Sequence[Step], console: Console) -> None:
+    """The way of a search for the least precise arithmetic, a line a step; dim is what was taken back."""
+    console.print(f"goal: {escape(printable(str(goal)))}", highlight=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    heads = ("becomes", goal.metric.title, "arena", "weights", "instructions", "goal")
+    rows = [_step_figures(goal, step) for step in steps]
+    _add_name_column(table, "layer", console.width, heads, rows)
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("becomes", "goal") else "right", no_wrap=True)
+    for figures, step in zip(rows, steps, strict=True):
+        name = escape(printable(step.layer)) or "(all)"
+        table.add_row(name, *figures, style=None if step.kept else "dim")
+    console.print(table)
+
+
+def _step_figures(goal: Goal, step: Step) -> tuple[str, ...]:
+    return (
+        step.precision,
+        goal.metric.show(step.value),
+        f"{step.arena:,}",
+        f"{step.weights:,}",
+        f"{'~' * step.is_estimate}{step.instructions:,}",
+        _verdict(step),
+    )
+
+
+def _verdict(step: Step) -> str:
+    if step.holds:
+        return "met"
+    missed = "missed" if step.confirmed is None else "missed in C"
+    return missed if step.kept else "undone"
 
 
 def _totals(report: Report) -> Table:

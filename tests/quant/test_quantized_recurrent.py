@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from float_models import normal_samples, quantized, random_weights
+from float_models import sqnr as decibels
 from onnx import numpy_helper
 from onnx_models import Net, assert_close, c_outputs, imported, onnxruntime_outputs, optimized
 from test_recurrent import Layer, tensors
@@ -24,7 +26,7 @@ from mcugen.quant.scheme import Scheme, activation_params
 
 INT8, INT16 = Scheme(DType.INT8), Scheme(DType.INT16)
 SCHEMES = [pytest.param(INT8, id="int8"), pytest.param(INT16, id="int16x8")]
-APART = {DType.INT8: 2, DType.INT16: 8}
+APART = {DType.INT8: 2, DType.INT16: 16}
 """Codes of results after some steps."""
 LAYERS = {
     "rnn": Layer("RNN", {}),
@@ -84,9 +86,7 @@ def written(model: onnx.ModelProto, feeds: dict[str, np.ndarray], scheme: Scheme
 
 def sqnr(wanted: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> float:
     """Decibels, all outputs together."""
-    signal = sum(float((a.astype(np.float64) ** 2).sum()) for a in wanted.values())
-    noise = sum(float(((a.astype(np.float64) - found[k]) ** 2).sum()) for k, a in wanted.items())
-    return 10 * np.log10(signal / noise)
+    return decibels(list(wanted.values()), [found[name] for name in wanted])
 
 
 def assert_integer_loops(graph: Graph) -> None:
@@ -208,6 +208,17 @@ def test_no_bias_and_some_results(kind: str):
     check(layer, net.model(), INT8)
 
 
+@pytest.mark.parametrize("kind", LAYERS)
+def test_sums_need_no_64_bits(kind: str):
+    """Their scales are powers of two."""
+    layer, model = made(LAYERS[kind], steps=3, batch=1, depth=3, hidden=6)
+    integer = written(model, layer.feeds(0), INT8)
+    assert integer is not None
+    compiled = compile_model(integer)
+    source = compiled.bundle.files[f"{compiled.bundle.name}.c"]
+    assert "mcugen_shift_right(" in source and "mcugen_weighted_sum(" not in source
+
+
 @pytest.mark.qemu
 def test_on_a_board():
     layer, model = made(LAYERS["lstm"], "bidirectional", steps=5, batch=1, depth=3, hidden=6)
@@ -238,3 +249,34 @@ def test_what_has_no_integer_form_is_left_alone(layer: Layer):
     net = Net(21)
     layer.add_to(net, 0)
     assert written(net.model(), layer.feeds(0), INT8) is None
+
+
+# -------------------------------------------------------------------------------------------- in a whole model
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_in_a_model(kind: str):
+    """Between a convolution and a fully connected layer: one conversion at each border, and integers in between."""
+    _, single = made(LAYERS[kind], "bidirectional", steps=6, batch=1, depth=4, hidden=5)
+    net = Net(21)
+    x = net.input("x", 1, 3, 6)
+    y = net.op("Conv", x, net.const(random_weights(1, 4, 3, 3)), pads=[1, 1])
+    (old,) = single.graph.node
+    arrays = {t.name: numpy_helper.to_array(t) for t in single.graph.initializer}
+    weights = [net.const(arrays[name]) for name in old.input[1:4]]
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in old.attribute}
+    y = net.op(old.op_type, net.op("Transpose", y, perm=[2, 0, 1]), *weights, out="y", **attributes)
+    y = net.op("Reshape", y, net.const([6, 10], np.int64))
+    net.output(net.op("MatMul", y, net.const(random_weights(2, 10, 3)), out="z"))
+    model = net.model()
+    result = quantized(model)
+    assert result.placement.precision["y"] is DType.INT8 and not result.placement.reasons
+    compiled = compile_model(result)
+    assert_integer_loops(compiled.graph)
+    assert [n.op.name for n in compiled.graph.nodes].count("dequantize") == 1
+    feeds = normal_samples(model, 10, seed=9)
+    exact, found = ([onnxruntime_outputs(m, f)["z"] for f in feeds] for m in (model, result.proto))
+    assert decibels(exact, found) > 25
+    step = result.plan.activations["z"].quant.scale[0]
+    for feed, wanted in zip(feeds, found, strict=True):
+        assert np.abs(compiled.interpret(feed)["z"] - wanted).max() <= 2.01 * step

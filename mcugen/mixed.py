@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--precision auto`: the least precise arithmetic, layer by layer, that is precise enough.
+
+All layers start as int8. Each is raised alone, once, and its sensitivity is the noise at the model's outputs that
+this removes, for each unit of cost (growth of arena and instructions). Layers are then raised for good in that order,
+first to int16 activations, then to float32, until the goal holds in ONNX Runtime and in the generated code. At last,
+layers are lowered again where the goal holds without them, those first that brought least for their cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+
+from mcugen.board import Board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
+from mcugen.hir.graph import Graph
+from mcugen.hir.types import Array, DType
+from mcugen.options import CompileOptions
+from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
+from mcugen.report.accuracy import judged
+from mcugen.report.metrics import METRICS, Judged, Metric
+from mcugen.report.samples import Samples, as_stored
+from mcugen.report.tradeoffs import Goal, Step
+
+LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
+"""Precisions, from the cheapest."""
+
+PROBED = 32
+"""How many samples tell the sensitivities of layers."""
+
+LEAST_COST = 1e-3
+"""Relative growth below which costs are alike."""
+
+WORK_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
+"""Of an estimate, where nothing can be measured; without an FPU, float32 takes SOFT_FLOAT times as many."""
+
+SOFT_FLOAT = 10
+
+
+DEFAULT_DROP = 0.5
+"""Percentage points by which a share may fall, unless the user says otherwise."""
+
+DEFAULT_SQNR = 25.0
+"""dB that outputs must reach where neither labels nor the user say more."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How a model is judged, and what the user asked for: at most one of a largest drop and a least SQNR."""
+
+    metric: Metric
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+
+    def goal(self, outputs: Judged) -> Goal:
+        """What must hold, for these outputs of the float model. A drop is asked of what labels tell, else an SQNR."""
+        if self.min_sqnr is None and not self.metric.by_reference:
+            drop = DEFAULT_DROP if self.max_drop is None else self.max_drop
+            return Goal(self.metric, self.metric.compute(outputs), drop=drop)
+        if self.max_drop is not None:
+            rule = "--max-accuracy-drop needs a metric of its own for the float model"
+            raise UsageError(rule, f"'{self.metric.name}'", "add labels to the samples, or give --min-sqnr")
+        return Goal(METRICS["sqnr"], math.inf, least=DEFAULT_SQNR if self.min_sqnr is None else self.min_sqnr)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A model with some layers raised, for the board."""
+
+    wanted: Mapping[str, DType]
+    quantization: Quantization
+    compiled: CompiledModel
+    sample: Mapping[str, Array]
+
+    @cached_property
+    def instructions(self) -> int | None:
+        """Retired in one inference, where QEMU has such a board."""
+        if not self.compiled.board.qemu:
+            return None
+        return self.compiled.simulate([as_stored(self.sample, self.compiled.program.inputs)]).instructions
+
+    @property
+    def precision(self) -> Mapping[str, DType]:
+        """By layer, as it came to be."""
+        return self.quantization.placement.precision
+
+    @property
+    def work(self) -> int:
+        """An estimate of instructions that takes no time."""
+        board = self.compiled.board
+        soft = 1 if board.name == "host" or "fpu" in board.features else SOFT_FLOAT
+        return sum(_work(graph, soft) for graph in self.compiled.graph.nested())
+
+    def growth(self, before: _Trial, measured: bool = False) -> float:
+        """Of arena and instructions together, each as a share of what it was."""
+        work = self.instructions if measured else None
+        old_work = before.instructions if measured else None
+        costs = [(self.compiled.program.arena_size, before.compiled.program.arena_size)]
+        costs += [(work or self.work, old_work or before.work)]
+        return sum(new / max(old, 1) - 1 for new, old in costs)
+
+
+def _work(graph: Graph, soft: int) -> int:
+    """Multiply-accumulates, and elements of all results, in units of the type that they are computed in."""
+    total = 0
+    for node in graph.nodes:
+        dtype = node.inputs[0].type.dtype if node.inputs and node.inputs[0] is not None else DType.INT8
+        factor = WORK_PER_MAC.get(dtype, 1) * (soft if dtype.is_float else 1)
+        total += factor * (node.op.macs(node.sig) + sum(v.type.count for v in node.outputs))
+    return total
+
+
+@dataclass
+class Search:
+    """One search; `samples` are in reals, for the float model."""
+
+    quantizer: Quantizer
+    board: Board
+    options: CompileOptions
+    samples: Samples
+    demand: Demand
+    fixed: Mapping[str, DType] = field(default_factory=dict)
+    """Precisions that are no matter of choice, by layer."""
+    progress: Progress = no_progress
+    steps: list[Step] = field(default_factory=list)
+
+    def run(self) -> Quantization:
+        """The cheapest model found that meets the goal; ConstraintError if none does."""
+        self._start()
+        now = self._first
+        if not self._accept(now, "", LADDER[0]):
+            now = self._ascend(now)
+            now = self._descend(now)
+        return now.quantization
+
+    def _start(self) -> None:
+        """All layers in int8; the float model's outputs."""
+        base = self.quantizer.quantize(self.fixed)
+        self._codes = base.plan.layers
+        self._first = self._compiled(self.fixed, base)
+        first = self._first.compiled
+        self._reference = first.float_reference(self.samples.inputs)
+        self.goal = self.demand.goal(self._judged(first, self._reference))
+        self._scores: dict[str, float] = {}
+        self._raised: list[str] = []
+
+    # ------------------------------------------------------------------------------------------------ the walk
+
+    def _ascend(self, now: _Trial) -> _Trial:
+        """Raises layers, the most rewarding first, a step of the ladder at a time."""
+        for dtype in LADDER[1:]:
+            for layer in self._by_sensitivity(now, dtype):
+                if now.precision[layer] is dtype:
+                    continue  # its neighbours have raised it
+                trial = self._trial({**now.wanted, layer: dtype}, layer)
+                if trial is None:
+                    continue
+                now = trial
+                self._raised.append(layer)
+                if self._accept(now, layer, dtype):
+                    return now
+        last = self.steps[-1]
+        best = last.value if last.confirmed is None else last.confirmed
+        found = f"{self.goal.metric.show(best)} with all layers raised that fit the board"
+        raise ConstraintError(f"the model must reach the goal: {self.goal}", found, "ask for less")
+
+    def _descend(self, now: _Trial) -> _Trial:
+        """Lowers raised layers again where the goal holds without, the least rewarding first; the last was needed."""
+        raised = dict.fromkeys(self._raised[:-1])
+        for layer in sorted(raised, key=lambda name: self._scores[name]):
+            for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
+                wanted = {name: d for name, d in {**now.wanted, layer: dtype}.items() if d is not LADDER[0]}
+                trial = self._trial(wanted, layer)
+                if trial is None or trial.growth(now, measured=True) >= 0:
+                    continue
+                if self._accept(trial, layer, dtype, keep=False):
+                    now = trial
+                    break
+        return now
+
+    def _by_sensitivity(self, now: _Trial, dtype: DType) -> list[str]:
+        """Layers that can be raised to `dtype`, by noise removed for each unit of cost."""
+        noise = self._noise(now)
+        layers = list(self._candidates(now, dtype))
+        found: dict[str, float] = {}
+        for done, layer in enumerate(layers, 1):
+            trial = self._trial({**now.wanted, layer: dtype}, layer)
+            self.progress(f"sensitivity to {dtype.value}", done, len(layers))
+            if trial is not None:
+                found[layer] = (noise - self._noise(trial)) / max(trial.growth(now), LEAST_COST)
+        self._scores |= found
+        return sorted(found, key=lambda name: -found[name])
+
+    def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
+        """Layers that compute, in less than `dtype`."""
+        for node in (n for n in self.quantizer.model.graph.nodes if not n.op.moves_data):
+            name = node.outputs[0].name
+            is_free = name in now.precision and name not in self.fixed
+            if is_free and LADDER.index(now.precision[name]) < LADDER.index(dtype):
+                yield name
+
+    # ------------------------------------------------------------------------------------------------- a model
+
+    def _trial(self, wanted: Mapping[str, DType], layer: str) -> _Trial | None:
+        """A model with the weights of the first; None if `layer` cannot be as wanted, or the board is too small."""
+        quantization = self.quantizer.quantize(wanted, self._codes)
+        if quantization.placement.precision[layer] is not wanted.get(layer, LADDER[0]):
+            return None
+        with suppress(DoesNotFitError):
+            return self._compiled(wanted, quantization)
+        return None
+
+    def _compiled(self, wanted: Mapping[str, DType], quantization: Quantization) -> _Trial:
+        compiled = compile_model(quantization, self.board, self.options)
+        return _Trial(wanted, quantization, compiled, self.samples.inputs[0])
+
+    def _accept(self, trial: _Trial, layer: str, dtype: DType, keep: bool = True) -> bool:
+        """Whether the goal holds; a line of the table."""
+        value = self.goal.metric.compute(self._judged(trial.compiled, self._outputs(trial.compiled)))
+        confirmed = self._in_c(trial) if self.goal.holds(value) else None
+        holds = confirmed is not None and self.goal.holds(confirmed)
+        report = trial.compiled.report
+        self.steps.append(
+            Step(
+                layer=layer,
+                precision=dtype.value,
+                value=value,
+                confirmed=confirmed,
+                arena=report.ram.arena,
+                weights=report.flash.weights,
+                instructions=trial.work if trial.instructions is None else trial.instructions,
+                is_estimate=trial.instructions is None,
+                holds=holds,
+                kept=keep or holds,
+            )
+        )
+        return holds
+
+    def _judged(self, compiled: CompiledModel, outputs: Sequence[Mapping[str, Array]]) -> Judged:
+        count = len(outputs)
+        labels = None if self.samples.labels is None else self.samples.labels[:count]
+        inputs = self.samples.inputs[:count]
+        return judged(compiled.program.outputs, outputs, self._reference[:count], labels, inputs)
+
+    def _outputs(self, compiled: CompiledModel, count: int | None = None) -> list[dict[str, Array]]:
+        """Of the quantized model in ONNX Runtime."""
+        stored = [as_stored(sample, compiled.program.inputs) for sample in islice(self.samples.inputs, count)]
+        return compiled.reference(stored)
+
+    def _noise(self, trial: _Trial) -> float:
+        return METRICS["mse"].compute(self._judged(trial.compiled, self._outputs(trial.compiled, PROBED)))
+
+    def _in_c(self, trial: _Trial) -> float:
+        """The metric of the generated code, built for this computer: a microcontroller's code gives the same bits."""
+        host = compile_model(trial.quantization, "host", self.options)
+        stored = [as_stored(sample, host.program.inputs) for sample in self.samples.inputs]
+        outputs = host.simulate(stored, measure=False).outputs
+        return self.goal.metric.compute(self._judged(host, outputs))

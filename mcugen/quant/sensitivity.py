@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quantizing one tensor, and nothing else, does to the model's outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.quant.float_model import FloatModel
+from mcugen.quant.onnx_writer import rename_inputs
+from mcugen.quant.session import Session
+
+MOST_SAMPLES = 100
+"""That are run for each candidate, spread over all."""
+
+SATURATING = frozenset({"Softmax", "Sigmoid"})
+"""Last operators whose input is judged in place of their output: near 0 and 1, that hides errors."""
+
+_MOVING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
+_NONE = -1
+"""The group that nobody is in."""
+
+
+class OutputNoise:
+    """The model with a switch behind each tensor of `groups`, in ONE session: a candidate costs nothing but runs."""
+
+    def __init__(
+        self, model: FloatModel, groups: Sequence[tuple[str, ...]], samples: Sequence[Mapping[str, Array]]
+    ) -> None:
+        self.samples = _spread(samples, MOST_SAMPLES)
+        self.groups = {group: index for index, group in enumerate(groups)}
+        self.outputs = judged_tensors(model.proto)
+        proto = switched(model, groups, self.outputs)
+        self.outputs = [o.name for o in proto.graph.output]
+        self.session = Session(proto, literal=False, threads=1)
+        self.pool = ThreadPoolExecutor(os.cpu_count())
+        self.exact = self._run(_NONE, 1.0, 0.0, 0.0)
+        self.powers = [max(sum(_power(sample[i]) for sample in self.exact), 1e-300) for i in range(len(self.outputs))]
+
+    def noise(self, group: tuple[str, ...], params: QuantParams, dtype: DType) -> float:
+        """Of the outputs relative to the signal, in power: the mean of all outputs."""
+        least, most = (code - params.zero_point for code in dtype.limits)
+        found = self._run(self.groups[group], float(params.scale[0]), least, most)
+        powers = np.zeros(len(self.outputs))
+        for arrays, wanted in zip(found, self.exact, strict=True):
+            powers += [_power(a - b) for a, b in zip(arrays, wanted, strict=True)]
+        return float((powers / self.powers).mean()) if self.outputs else 0.0
+
+    def _run(self, group: int, scale: float, least: float, most: float) -> list[list[Array]]:
+        """The judged tensors, sample by sample."""
+        numbers = {_SCALE: scale, _LEAST: least, _MOST: most}
+        switches = {_GROUP: np.asarray(group, np.int64)} | {n: np.asarray(v, np.float32) for n, v in numbers.items()}
+        return list(self.pool.map(lambda s: list(self.session.run(self.outputs, s | switches).values()), self.samples))
+
+
+def judged_tensors(model: onnx.ModelProto) -> list[str]:
+    """The float outputs; of those that saturate, what they are computed from."""
+    return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
+
+
+def saturated_tensors(model: onnx.ModelProto) -> set[str]:
+    """The outputs that saturate, and what is moved to become one: their ends are what they are for."""
+    return {name for tail in _tails(model) for name in tail[:-1]}
+
+
+def _tails(model: onnx.ModelProto) -> list[list[str]]:
+    """Of each float output: the tensors from it back to the one by which it is judged."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    floats = [o.name for o in model.graph.output if o.type.tensor_type.elem_type == TensorProto.FLOAT]
+    return [_tail(name, producers) for name in floats]
+
+
+def _tail(output: str, producers: Mapping[str, onnx.NodeProto]) -> list[str]:
+    names = [output]
+    while (node := producers.get(names[-1])) is not None and node.op_type in SATURATING | _MOVING:
+        names.append(node.input[0])
+        if node.op_type in SATURATING:
+            return names
+    return [output]
+
+
+def switched(model: FloatModel, groups: Sequence[tuple[str, ...]], outputs: Sequence[str]) -> onnx.ModelProto:
+    """The float model with new inputs that say which group of tensors is quantized, and how; and with `outputs`."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    members = {name: index for index, group in enumerate(groups) for name in group}
+    values = {v.name: v for v in model.graph.values()}
+    names = {name: f"{name}{_SUFFIX}" for name in members if not _follows(values[name], members)}
+    nodes: list[onnx.NodeProto] = []
+    for name in (i.name for i in graph.input):
+        nodes += _switch(name, members[name]) if name in names else ()
+    for node in model.proto.graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        rename_inputs(copy, names)
+        nodes.append(copy)
+        for name in node.output:
+            nodes += _switch(name, members[name]) if name in names else ()
+    del graph.node[:], graph.output[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.output.extend(helper.make_empty_tensor_value_info(names.get(name, name)) for name in outputs)
+    graph.input.append(helper.make_tensor_value_info(_GROUP, TensorProto.INT64, ()))
+    graph.input.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, ()) for n in (_SCALE, _LEAST, _MOST))
+    return proto
+
+
+_PREFIX = "mcugen.switch."
+_GROUP, _SCALE, _LEAST, _MOST = (f"{_PREFIX}{what}" for what in ("group", "scale", "least", "most"))
+_SUFFIX = ".switched"
+
+
+def _follows(value: Value, members: Mapping[str, int]) -> bool:
+    """Whether a tensor merely consists of elements of its own group, which are quantized already."""
+    node = value.producer
+    if node is None or not node.op.moves_data:
+        return False
+    sources = [v for v in node.inputs if v is not None and v.type.dtype is DType.FLOAT32]
+    return all(members.get(v.name) == members[value.name] for v in sources)
+
+
+def _switch(name: str, group: int) -> list[onnx.NodeProto]:
+    """`name` → its rounded and clipped twin if that group is on. A branch, as nearly all are off in each run."""
+    wanted, number = f"{name}.on", f"{name}.group"
+    result = helper.make_empty_tensor_value_info
+    steps = [("Div", name, _SCALE), ("Round", f"{name}.0"), ("Max", f"{name}.1", _LEAST), ("Min", f"{name}.2", _MOST)]
+    steps.append(("Mul", f"{name}.3", _SCALE))
+    codes = [helper.make_node(op, inputs, [f"{name}.{i}"]) for i, (op, *inputs) in enumerate(steps)]
+    same = [helper.make_node("Identity", [name], [f"{name}.same"])]
+    branches = {
+        "then_branch": helper.make_graph(codes, "quantized", [], [result(f"{name}.4")]),
+        "else_branch": helper.make_graph(same, "real", [], [result(f"{name}.same")]),
+    }
+    return [
+        helper.make_node("Constant", [], [number], value_int=group),
+        helper.make_node("Equal", [_GROUP, number], [wanted]),
+        helper.make_node("If", [wanted], [f"{name}{_SUFFIX}"], **branches),
+    ]
+
+
+def _spread(samples: Sequence[Mapping[str, Array]], most: int) -> list[dict[str, Array]]:
+    """At most so many, evenly from first to last."""
+    chosen = np.linspace(0, len(samples) - 1, min(most, len(samples))).round().astype(int)
+    return [dict(samples[i]) for i in chosen]
+
+
+def _power(array: Array) -> float:
+    return float(np.square(array, dtype=np.float64).sum())

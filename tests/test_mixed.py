@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--precision auto`: what is raised, what is lowered again, and that the result holds what was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net
+from quant.float_models import normal_samples, random_weights
+from rich.console import Console
+
+import mcugen
+from mcugen.errors import ConstraintError, UsageError
+from mcugen.hir.types import Array, DType
+from mcugen.importer.load import load
+from mcugen.mixed import Demand, Search
+from mcugen.options import CompileOptions
+from mcugen.quant.quantize import Quantization, float_model, quantizer
+from mcugen.quant.scheme import Scheme
+from mcugen.report.metrics import METRICS, Judged
+from mcugen.report.samples import Samples, graph_endpoints, load_samples
+from mcugen.report.text import print_tradeoffs
+from mcugen.report.tradeoffs import Goal
+
+DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
+
+
+def search(
+    model: onnx.ModelProto | Path,
+    samples: Samples | None,
+    demand: Demand,
+    scheme: Scheme | None = None,
+    fixed: Mapping[str, DType] | None = None,
+) -> Search:
+    source, scheme = load(model), scheme or Scheme(optimize_rounding=False)
+    fused = float_model(source, CompileOptions(), scheme, wide=True)
+    if samples is None:
+        data = [load_samples(DIGITS / f"{f}.npz", graph_endpoints(fused.graph)) for f in ("calibration", "eval")]
+        known, samples = data[0].inputs[:40], Samples(data[1].inputs[:60], data[1].labels[:60])  # type: ignore[index]
+    else:
+        known = samples.inputs
+    maker = quantizer(source, fused, scheme, known)
+    return Search(maker, mcugen.load_board("host"), CompileOptions(), samples, demand, fixed or {})
+
+
+def sensitive_net() -> onnx.ModelProto:
+    """Four layers; one channel of the second's output is 1000 times larger than the others, and weighs nothing."""
+    net = Net()
+    y = net.input("x", 1, 4, 6, 6)
+    for index, name in enumerate(("a", "b", "c", "d")):
+        weights = random_weights(index, 4, 4, 3, 3)
+        weights[0] *= 1000 if name == "b" else 1
+        weights[:, 0] *= 1e-6 if name == "c" else 1
+        y = net.op("Conv", y, net.const(weights), pads=[1, 1, 1, 1], out=f"{name}.conv")
+        y = net.op("Relu", y, out=name) if name != "d" else y
+    net.output(y)
+    return net.model()
+
+
+def sqnr_of(found: Quantization, samples: Samples) -> float:
+    """Of the generated code against the float model as it was."""
+    compiled = mcugen.compile_model(found)
+    outputs = compiled.simulate(samples.inputs, measure=False).outputs
+    return METRICS["sqnr"].compute(Judged(outputs, compiled.float_reference(samples.inputs)))
+
+
+def raised(found: Quantization) -> set[str]:
+    return {name for name, dtype in found.placement.precision.items() if dtype is not DType.INT8}
+
+
+def test_int8_is_kept_where_it_is_good_enough() -> None:
+    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"]))
+    assert raised(walk.run()) == set()
+    (step,) = walk.steps
+    assert step.holds and step.confirmed == step.value and (step.layer, step.precision) == ("", "int8")
+    assert walk.goal.float32 - step.value <= 0.005
+
+
+def test_only_the_sensitive_layer_is_raised() -> None:
+    model = sensitive_net()
+    samples = Samples(normal_samples(model, 12), None)
+    walk = search(model, samples, Demand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False))
+    found = walk.run()
+    assert {"c"} <= raised(found) <= {"b", "c"}  # in float32, both sides of the tensor must be
+    assert walk.steps[0].value < 10 and not walk.steps[0].holds
+    assert sqnr_of(found, samples) >= 22
+    walked = [step for step in walk.steps if step.kept and step.holds]
+    assert walked[-1].arena > walk.steps[0].arena and walked[-1].instructions > walk.steps[0].instructions
+
+
+def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:
+    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=45))
+    found = walk.run()
+    assert walk.steps[0].value < 45 <= sqnr_of(found, walk.samples)
+    assert 0 < len(raised(found)) < len(found.placement.precision)
+    kept = {step.layer: step.precision for step in walk.steps if step.kept and step.layer}
+    assert {n for n, p in kept.items() if p != "int8"} <= raised(found)
+
+
+def test_layers_that_the_user_decided_stay() -> None:
+    fixed = {"scores": DType.FLOAT32}
+    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=42), fixed=fixed)
+    assert "scores" in raised(walk.run())
+    assert "scores" not in {step.layer for step in walk.steps}
+
+
+def test_what_cannot_be_met_is_refused_after_all_was_tried() -> None:
+    walk = search(
+        sensitive_net(), Samples(normal_samples(sensitive_net(), 4), None), Demand(METRICS["sqnr"], None, 500)
+    )
+    with pytest.raises(ConstraintError, match="500 dB or better"):
+        walk.run()
+    assert {step.layer for step in walk.steps} == {"", "a", "b", "c", "d.conv"}
+    assert walk.steps[-1].precision == "float32" and not any(step.holds for step in walk.steps)
+
+
+def outputs(right: int) -> Judged:
+    """Of 10 samples, so many are classified right."""
+    scores: list[Array] = [np.eye(2)[[int(i >= right)]] for i in range(10)]
+    rows = [{"y": row} for row in scores]
+    return Judged(rows, rows, labels=np.zeros(10, int))
+
+
+def test_goals() -> None:
+    goal = Demand(METRICS["top1"]).goal(outputs(9))
+    assert (goal.float32, goal.drop) == (0.9, 0.5)
+    assert goal.holds(0.8951) and goal.holds(0.95) and not goal.holds(0.8949)
+    assert Demand(METRICS["top1"], 2.0).goal(outputs(9)).holds(0.8801)
+    least = Demand(METRICS["top1"], None, 30.0).goal(outputs(9))
+    assert least.metric is METRICS["sqnr"] and least.holds(30.0) and not least.holds(29.9)
+    assert Demand(METRICS["sqnr"]).goal(outputs(9)).holds(math.inf)
+    assert not Demand(METRICS["sqnr"]).goal(outputs(9)).holds(24.9)
+    assert Goal(METRICS["mse"], 1.0, drop=0.5).holds(1.4) and not Goal(METRICS["mse"], 1.0, drop=0.5).holds(1.6)
+
+
+def test_a_drop_needs_something_to_drop_from() -> None:
+    with pytest.raises(UsageError, match="add labels"):
+        Demand(METRICS["sqnr"], 1.0).goal(outputs(9))
+
+
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    model = sensitive_net()
+    walk = search(
+        model, Samples(normal_samples(model, 4), None), Demand(METRICS["sqnr"], None, 22), Scheme(equalize=False)
+    )
+    walk.run()
+    print_tradeoffs(walk.goal, walk.steps, Console(width=80))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "goal: SQNR of 22 dB or better"
+    rows = [line.split() for line in lines if "int8" in line or "int16" in line or "float32" in line]
+    assert len(rows) == len(walk.steps)
+    assert rows[0][:2] == ["(all)", "int8"] and rows[0][-1] == "missed"
+    assert all(len(line) <= 80 for line in lines)
