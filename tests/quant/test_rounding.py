@@ -97,8 +97,8 @@ def test_chance_correlations_of_few_rows_are_distrusted() -> None:
 
 
 def test_of_many_rows_some_serve_for_second_moments() -> None:
-    rows = np.random.default_rng(9).standard_normal((1, 3000, 3)) @ np.array([[1, 0.5, 0], [0, 1, 0], [0, 0, 3]])
+    rows = np.random.default_rng(9).standard_normal((1, 3000, 3)) @ np.array([[3, 2, 0], [0, 3, 0], [0, 0, 3]])
     moments = Moments()
     moments.add(rows, rows)
     np.testing.assert_allclose(moments.seen, rows.mean(1))
-    np.testing.assert_allclose(moments.gram(True)[0], np.cov(rows[0].T), rtol=0.2, atol=0.3)
+    np.testing.assert_allclose(moments.gram(True)[0], np.cov(rows[0].T), atol=1.0)
