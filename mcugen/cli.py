@@ -291,15 +291,16 @@ def _quantized(
     is_auto = quantizing.precision == AUTO
     source = load(model)
     fused = float_model(source, options, quantizing.scheme, is_auto or DType.INT16 in quantizing.layers.values())
+    endpoints = graph_endpoints(fused.graph, options.states)
     known: list[dict[str, Array]] = []
     if quantizing.calibration is not None:
-        known = _samples(graph_endpoints(fused.graph), quantizing.calibration, quantizing, judging).inputs
+        known = _samples(endpoints, quantizing.calibration, quantizing, judging).inputs
     profile = read_profile(quantizing.profile, fused) if quantizing.profile else None
     with _steps(quiet) as progress:
         maker = quantizer(source, fused, quantizing.scheme, known, profile, progress)
         if not is_auto:
             return maker.quantize(quantizing.layers)
-        samples = _samples(graph_endpoints(fused.graph), judging.data or quantizing.calibration, quantizing, judging)
+        samples = _samples(endpoints, judging.data or quantizing.calibration, quantizing, judging)
         demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
         search = Search(maker, load_board(board), options, samples, demand, quantizing.layers, progress)
         try:

@@ -85,7 +85,8 @@ class CompiledModel:
     ) -> list[dict[str, Array]]:
         """The outputs of the float model that was quantized, by ONNX Runtime."""
         assert self.quantization is not None
-        return run_onnxruntime(self.quantization.model.proto, samples, progress, self.first_states, self.options.states)
+        model = self.quantization.model
+        return run_onnxruntime(model.proto, samples, progress, model.first_states, model.states)
 
     @property
     def first_states(self) -> dict[str, Array]:

@@ -11,6 +11,7 @@ from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
 from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
+from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
 from mcugen.report.accuracy import compare, reals
 from mcugen.report.figures import Report, measured
@@ -32,7 +33,11 @@ def metric_of(text: str, labels: Array | None) -> Metric:
 def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
     """What evaluation samples are for: the float model where mcugen quantized it, else the compiled one."""
     quantized = compiled.quantization
-    return compiled.program.inputs if quantized is None else graph_endpoints(quantized.model.graph)
+    return (
+        compiled.program.inputs
+        if quantized is None
+        else graph_endpoints(quantized.model.graph, compiled.options.states)
+    )
 
 
 def evaluate(
@@ -59,14 +64,14 @@ def evaluate(
     result = measured(compiled.report, run, accuracy)
     if compiled.quantization is None:
         return result
-    some = list(_with_states(compiled, samples.inputs, reference))[:DEFAULT_SAMPLES]
+    some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
     layers = compare_layers(compiled.quantization, some, threshold_db, lambda n: progress("layers", n, len(some)))
     return replace(result, quantization=layers)
 
 
-def _with_states(compiled: CompiledModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:
+def _with_states(model: FloatModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:
     """Samples with what the model kept from the ones before."""
-    kept = compiled.first_states
+    kept = model.first_states
     for sample, results in zip(samples, outputs, strict=True):
         yield {**kept, **sample}
-        kept = {target: results[source] for source, target in compiled.options.states.items()}
+        kept = {target: results[source] for source, target in model.states.items()}

@@ -38,7 +38,7 @@ PROBED = 32
 LEAST_COST = 1e-3
 """Relative growth below which costs are alike."""
 
-CYCLES_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
+WORK_PER_MAC = {DType.INT8: 1, DType.INT16: 2, DType.FLOAT32: 4}
 """Of an estimate, where nothing can be measured; without an FPU, float32 takes SOFT_FLOAT times as many."""
 
 SOFT_FLOAT = 10
@@ -87,6 +87,11 @@ class _Trial:
         return self.compiled.simulate([as_stored(self.sample, self.compiled.program.inputs)]).instructions
 
     @property
+    def precision(self) -> Mapping[str, DType]:
+        """By layer, as it came to be."""
+        return self.quantization.placement.precision
+
+    @property
     def work(self) -> int:
         """An estimate of instructions that takes no time."""
         board = self.compiled.board
@@ -107,7 +112,7 @@ def _work(graph: Graph, soft: int) -> int:
     total = 0
     for node in graph.nodes:
         dtype = node.inputs[0].type.dtype if node.inputs and node.inputs[0] is not None else DType.INT8
-        factor = CYCLES_PER_MAC.get(dtype, 1) * (soft if dtype.is_float else 1)
+        factor = WORK_PER_MAC.get(dtype, 1) * (soft if dtype.is_float else 1)
         total += factor * (node.op.macs(node.sig) + sum(v.type.count for v in node.outputs))
     return total
 
@@ -152,6 +157,8 @@ class Search:
         """Raises layers, the most rewarding first, a step of the ladder at a time."""
         for dtype in LADDER[1:]:
             for layer in self._by_sensitivity(now, dtype):
+                if now.precision[layer] is dtype:
+                    continue  # its neighbours have raised it
                 trial = self._trial({**now.wanted, layer: dtype}, layer)
                 if trial is None:
                     continue
@@ -193,11 +200,10 @@ class Search:
 
     def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
         """Layers that compute, in less than `dtype`."""
-        precision = now.quantization.placement.precision
         for node in (n for n in self.quantizer.model.graph.nodes if not n.op.moves_data):
             name = node.outputs[0].name
-            is_free = name in precision and name not in self.fixed
-            if is_free and LADDER.index(precision[name]) < LADDER.index(dtype):
+            is_free = name in now.precision and name not in self.fixed
+            if is_free and LADDER.index(now.precision[name]) < LADDER.index(dtype):
                 yield name
 
     # ------------------------------------------------------------------------------------------------- a model

@@ -20,12 +20,15 @@ from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
+from mcugen.passes.recognize import recognize_mask, recognize_normalization
 
 Pass = Callable[[Graph], bool]
 
 FUSION: tuple[tuple[Pass, str], ...] = (
     (clean.simplify, "exporters write identities; patterns must see through them"),
     (clean.fold_constants, "shapes and weight reshapes are known now"),
+    (recognize_normalization, "what older exporters spell out has one range and one integer form"),
+    (recognize_mask, "what attention must not see is not to count among its numbers"),
     (fuse.fold_pad, "a padded window costs nothing"),
     (fuse.fuse_dense, "constant weights can be packed for the kernel"),
     (fuse.sink_reshape, "a matrix by rows of several axes stands between two reshapes"),

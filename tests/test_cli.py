@@ -453,3 +453,70 @@ def test_report_with_a_range(mcugen: Callable[..., Done], sequence_model: Path, 
     report = json.loads(mcugen("report", sequence_model, *options).out)
     assert report["accuracy"]["max_abs_error"] < 1e-6
     assert report["instructions"] > 0
+
+
+# ------------------------------------------------------------------------------------- quantized by mcugen
+
+DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
+QUANTIZED = ("--calibration", DIGITS / "calibration.npz", "--without", "rounding", "-b", "host", "-q")
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """Some of the evaluation samples."""
+    with np.load(DIGITS / "eval.npz") as data:
+        np.savez(tmp_path / "few.npz", image=data["image"][:40], labels=data["labels"][:40])
+    return tmp_path / "few.npz"
+
+
+def test_report_judges_float_quantized_and_target(mcugen: Callable[..., Done], few: Path):
+    done = mcugen("report", DIGITS / "digits_f32.onnx", *QUANTIZED, "--data", few, "--json", "-")
+    report = json.loads(done.out)
+    accuracy = report["accuracy"]
+    assert (accuracy["metric"], accuracy["reference"], accuracy["samples"]) == ("top1", "float32", 40)
+    assert all(0.9 <= accuracy[key] <= 1 for key in ("float32", "quantized", "target"))
+    assert 20 < accuracy["sqnr_db"] < 80 and accuracy["max_abs_error"] > 0
+    layers = report["quantization"]["layers"]
+    assert [layers[0]["op"], layers[-1]["op"]] == ["input", "softmax"]
+    assert all(layer["precision"] == "int8" and layer["sqnr_db"] > 20 for layer in layers)
+    assert report["quantization"]["first_diverging"] is None
+
+
+def test_report_of_a_model_as_it_is_has_no_layers_to_compare(mcugen: Callable[..., Done], model: Path):
+    done = mcugen("report", model, "-b", "host", "--json", "-", "-q")
+    report = json.loads(done.out)
+    assert (report["quantization"], report["accuracy"]["quantized"], report["accuracy"]["float32"]) == (None,) * 3
+    assert report["accuracy"]["metric"] == "sqnr" and report["accuracy"]["target"] > 100
+    refused = mcugen("report", model, "-b", "host", "--compare-layers", "-q")
+    assert refused.code == 2 and "--compare-layers needs a model that mcugen quantizes" in refused.err
+
+
+def test_compare_layers_prints_all_in_order(mcugen: Callable[..., Done], few: Path):
+    arguments = ("report", DIGITS / "digits_f32.onnx", *QUANTIZED, "--data", few)
+    worst, every = mcugen(*arguments).out, mcugen(*arguments, "--compare-layers", "--diverged", 60).out
+    assert "worst 10 of 11" in worst and "no layer has an SQNR below 20 dB" in worst
+    assert "in order" in every and "first layer with an SQNR below 60 dB: image" in every
+
+
+def test_metrics_of_ones_own(mcugen: Callable[..., Done], few: Path, tmp_path: Path):
+    (tmp_path / "mine.py").write_text("def least(outputs, labels):\n    return outputs['scores'].min() - len(labels)\n")
+    metric = f"{tmp_path / 'mine.py'}:least"
+    done = mcugen("report", DIGITS / "digits_f32.onnx", *QUANTIZED, "--data", few, "--metric", metric, "--json", "-")
+    accuracy = json.loads(done.out)["accuracy"]
+    assert accuracy["metric"] == metric
+    assert -40 <= accuracy["float32"] < -39.9 and -40 <= accuracy["target"] < -39.9
+    unknown = mcugen("report", DIGITS / "digits_f32.onnx", "-b", "host", "--metric", "top2", "-q")
+    assert unknown.code == 2 and "top1, top5, auc" in unknown.err
+
+
+def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], few: Path, tmp_path: Path):
+    arguments = [a for a in QUANTIZED if a != "-q"]
+    auto = ("compile", DIGITS / "digits_f32.onnx", *arguments, "--precision", "auto", "--data", few)
+    done = mcugen(*auto, "-o", tmp_path / "out", "--max-accuracy-drop", 100)
+    assert done.code == 0 and "top-1 at most 100 percentage points worse than" in done.err
+    assert re.search(r"\(all\) +int8 .* met", done.err)
+    missed = mcugen(*auto, "-o", tmp_path / "other", "--min-sqnr", 999)
+    assert missed.code == 6 and "SQNR of 999 dB or better" in missed.err and "missed" in missed.err
+    assert not (tmp_path / "other").exists()
+    both = mcugen(*auto, "--min-sqnr", 30, "--max-accuracy-drop", 1)
+    assert both.code == 2 and "there can be one goal" in both.err

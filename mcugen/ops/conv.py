@@ -23,8 +23,10 @@ from mcugen.ops.matmul import (
     exact_product,
     finish,
     float_tensors,
+    int16_tensors,
     integer_weights,
     interleave,
+    largest_sums,
 )
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -67,10 +69,13 @@ class Conv(Spatial):
     mnemonic: ClassVar[str] = "conv"
     kernels: ClassVar[tuple[Kernel, ...]] = (
         Kernel("depthwise_f32", when=(float_tensors, _is_depthwise)),
+        Kernel("depthwise_s16", when=(int16_tensors, _is_depthwise)),
         Kernel("depthwise_s8", when=(_is_depthwise,)),
         Kernel("dense_f32", when=(float_tensors, _is_single_row)),
+        Kernel("dense_s16", when=(int16_tensors, _is_single_row)),
         Kernel("dense_s8", when=(_is_single_row,)),
         Kernel("conv2d_f32", when=(float_tensors,)),
+        Kernel("conv2d_s16", when=(int16_tensors,)),
         Kernel("conv2d_s8"),
     )
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
@@ -101,7 +106,7 @@ class Conv(Spatial):
         centered = x if quant is None else x.astype(np.int64) - quant.zero_point
         y = correlate(self.window, self.groups, centered, w) + bias
         if quant is not None:
-            y = finish(y, sig, self.clamp)
+            y = finish(y, sig, self.clamp, largest_sums(sig.input(0), w, bias))
         elif self.clamp is not None:
             y = np.clip(y, *self.clamp).astype(x.dtype)
         return (y if self.is_channels_last else y.transpose(np.argsort(perm)),)
@@ -111,7 +116,7 @@ class Conv(Spatial):
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 with symmetric weights."""
+        """int8 or int16 with symmetric weights."""
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
 
@@ -198,7 +203,7 @@ class Conv(Spatial):
             params,
             scratch=("rows", ring),
             code={"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0},
-            inplace=_may_overwrite_input(params),
+            inplace=_may_overwrite_input(params, node.input(0).type.dtype, node.output.type.dtype),
             variant=f"{k_h}x{k_w}" if unrolled else "",
         )
 
@@ -220,7 +225,7 @@ class Conv(Spatial):
         return params, *kernel
 
 
-def _may_overwrite_input(params: dict[str, Param]) -> bool:
+def _may_overwrite_input(params: dict[str, Param], x: DType, y: DType) -> bool:
     """Whether row oy of a depthwise output ends before the first input row that is not yet in the ring.
 
     After row oy the ring holds input rows up to oy·stride − pad + span − 1; the next one must start at or
@@ -229,7 +234,8 @@ def _may_overwrite_input(params: dict[str, Param]) -> bool:
     p = {key: int(value) for key, value in params.items()}
     reach = (p["k_h"] - 1) * p["dilation_h"] + 1 - p["pad_h"]
     rows = range(p["out_h"])
-    return all(min(oy * p["stride_h"] + reach, p["in_h"]) * p["in_w"] >= (oy + 1) * p["out_w"] for oy in rows)
+    in_row, out_row = p["in_w"] * x.nbytes, p["out_w"] * y.nbytes
+    return all(min(oy * p["stride_h"] + reach, p["in_h"]) * in_row >= (oy + 1) * out_row for oy in rows)
 
 
 # --------------------------------------------------------------------------------------------------- direct

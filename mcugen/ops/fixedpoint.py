@@ -12,13 +12,17 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 Int64Array = npt.NDArray[np.int64]
 
+LONGEST_SUM = 2**43
+"""Accumulators stay below: float64 counts them exactly, and their products with multipliers fit 64 bits."""
+
 
 @dataclass(frozen=True)
 class Requantizer:
     """q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), one rounding, half up.
 
     `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31 as a rule, less
-    where a scale is 1 or above (which equals shifting the accumulator first). Averages round `ties_to_even`
+    where a scale is 1 or above (which equals shifting the accumulator first), more where 16 bits need all of the
+    multiplier's. Averages round `ties_to_even`
     instead, like ONNX: sums over a power of two elements hit ties too often to ignore.
     """
 
@@ -28,14 +32,23 @@ class Requantizer:
     ties_to_even: bool = False
 
     @staticmethod
-    def of(scale: Array | float, zero_point: int, ties_to_even: bool = False, shift: int = 31) -> Requantizer:
+    def of(
+        scale: Array | float,
+        zero_point: int,
+        ties_to_even: bool = False,
+        shift: int = 31,
+        sums: Array | None = None,
+    ) -> Requantizer:
         """The requantizer by real factors `scale` (accumulator unit ÷ output unit).
 
-        From 2^29 on, every accumulator but 0 saturates: larger factors are cut to it. `shift` is where to begin:
-        see most_shift.
+        `shift` is where to begin: see most_shift. `sums` are the largest magnitudes of the accumulators by channel,
+        below LONGEST_SUM: with them, multipliers get as many of their 31 bits as 64-bit products have room for.
+        Factors are cut where every accumulator but 0 saturates: at 2^29, or at 2^17 of what is known.
         """
-        scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29)
-        while np.rint(scales.max() * 2.0**shift) >= 2**31:
+        scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29 if sums is None else 2.0**17)
+        largest = scales.max() if sums is None else max(scales.max(), (scales * sums).max() / 2**31)
+        shift = shift if sums is None else 61 - zero_point.bit_length()
+        while np.rint(largest * 2.0**shift) >= 2**31:
             shift -= 1
         return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point, ties_to_even)
 

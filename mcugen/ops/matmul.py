@@ -18,7 +18,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import Requantizer, clamp_range, dequantize
+from mcugen.ops.fixedpoint import LONGEST_SUM, Requantizer, clamp_range, dequantize, is_quantized
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
@@ -44,43 +44,70 @@ def interleave(weights: Array) -> Array:
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
 
 
-def finish(acc: Array, sig: Signature, clamp: Range | None, factor: float = 1.0) -> Array:
-    """Accumulators (channels last), times a factor → the output's type: requantized, clamped, or left as int32."""
+def farthest(x: TensorType) -> int:
+    """The largest magnitude of a code less its zero point."""
+    low, high = x.dtype.limits
+    return max(high - x.q.zero_point, x.q.zero_point - low)
+
+
+def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
+    """What no accumulator exceeds, on the way neither, by output channel (axis 0 of the weights)."""
+    rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1)
+    sums: Array = rows.sum(1) * farthest(x) + np.abs(bias.astype(np.int64))
+    return sums
+
+
+def sum_dtype(sums: Array) -> DType:
+    """The type of accumulators that stay within `sums`."""
+    return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64
+
+
+def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
+    """Accumulators (channels last) within `sums`, times a factor → the output's type: requantized, clamped; or int32."""
     out = sig.output
     if out.dtype is DType.INT32:
         return acc.astype(np.int32)
     low, high = clamp_range(clamp, out.q, out.dtype)
-    return requantizer(sig, factor)(acc, low, high).astype(out.dtype.numpy)
+    return requantizer(sig, sums, factor)(acc, low, high).astype(out.dtype.numpy)
 
 
-def requantizer(sig: Signature, factor: float = 1.0) -> Requantizer:
-    """From units of input scale · weight scale, times a factor, to the output's."""
-    scale = sig.input(0).q.scales * sig.input(1).q.scales * factor / sig.output.q.scales
-    return Requantizer.of(scale, sig.output.q.zero_point)
+def requantizer(sig: Signature, sums: Array | None = None, factor: float = 1.0) -> Requantizer:
+    """From units of input scale · weight scale, times a factor, to the output's.
+
+    For int8 alone 31 bits of fraction do, which cost least; 16 bits anywhere, and 64-bit sums, need more.
+    """
+    types = (sig.input(0), sig.input(1), sig.output)
+    scale = types[0].q.scales * types[1].q.scales * factor / types[2].q.scales
+    is_short = sums is None or sum_dtype(sums) is DType.INT32
+    narrow = is_short and all(t.dtype is DType.INT8 for t in types)
+    return Requantizer.of(scale, sig.output.q.zero_point, sums=None if narrow else sums)
 
 
-def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
-    """Input, symmetric integer weights (output channels on axis 0) and int32 bias of a weighted layer.
+def integer_weights(
+    graph: Graph, sig: Signature, inputs: Sequence[Value | None], longest: int = LONGEST_SUM
+) -> list[Value | None] | None:
+    """Input, symmetric integer weights (output channels on axis 0) and int32 or int64 bias of a weighted layer.
 
-    None where the layer has no integer form: weights not quantized, wrong axis, accumulator too narrow.
+    None where the layer has no integer form: weights not quantized, wrong axis, sums that may reach `longest`.
     """
     x, w, bias = (*inputs, None)[:3]
     assert x is not None and w is not None
-    xq, wq = x.type.quant, w.type.quant
-    if xq is None or xq.axis is not None or x.type.dtype is not DType.INT8 or wq is None or w.data is None:
+    wq = w.type.quant
+    if not is_quantized(x.type) or wq is None or w.data is None:
         return None
     if wq.axis not in (None, 0) or w.type.dtype not in (DType.INT8, DType.INT16):
         return None
     data = w.data.astype(np.int64) - wq.zero_point
-    unit = xq.scales * wq.scales
-    b = _integer_bias(bias, unit, len(data))
-    if b is None or (np.abs(data).reshape(len(data), -1).sum(1) * 255 + np.abs(b)).max() >= 2**31:
+    b = _integer_bias(bias, x.type.q.scales * wq.scales, len(data))
+    if b is None:
         return None
-    quant, b = _carry_constant_channels(QuantParams(wq.scale, 0, wq.axis), data, b, xq, sig.output)
+    quant, b = _carry_constant_channels(QuantParams(wq.scale, 0, wq.axis), data, b, x.type.q, sig.output)
+    if largest_sums(x.type, data, b).max() >= (2**31 if sig.output.dtype is DType.INT32 else longest):
+        return None
     narrow = np.int8 if np.abs(data).max(initial=0) < 128 else np.int16
     weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), quant)
     name = bias.name if bias is not None else f"{w.name}.bias"
-    return [x, weights, graph.constant(f"{name}.int", b.astype(np.int32))]
+    return [x, weights, graph.constant(f"{name}.int", b.astype(sum_dtype(np.abs(b)).numpy))]
 
 
 def _carry_constant_channels(
@@ -94,7 +121,7 @@ def _carry_constant_channels(
     dead = ~weights.reshape(len(weights), -1).any(1)
     if quant.axis is None or out.quant is None or not dead.any():
         return quant, bias
-    unit = out.quant.scale[0] * 2.0**-16 / x.scale[0]
+    unit = out.quant.scale[0] * 2.0 ** (-16 if out.dtype is DType.INT8 else -13) / x.scale[0]
     steps = np.clip(bias * quant.scales / unit, -(2**30), 2**30)
     scales = np.where(dead, unit, quant.scales)
     return QuantParams(tuple(map(float, scales)), 0, quant.axis), np.where(dead, np.rint(steps), bias).astype(np.int64)
@@ -110,14 +137,14 @@ def _integer_bias(bias: Value | None, unit: Array, channels: int) -> Array | Non
         same_unit: Array = bias.data.astype(np.int64).reshape(-1) - quant.zero_point
         return same_unit
     real = bias.data if quant is None else dequantize(bias.data, quant)
-    rounded: Array = np.rint(real.reshape(-1).astype(np.float64) / unit).astype(np.int64)
-    return rounded
+    rounded: Array = np.rint(real.reshape(-1).astype(np.float64) / unit)
+    return rounded.astype(np.int64) if (np.abs(rounded) < LONGEST_SUM).all() else None
 
 
 def folded_bias(sig: Signature, weights: Array, bias: Array) -> Array:
-    """int32 bias with the input's zero point folded in: bias − zero_point · Σ weights."""
+    """Bias with the input's zero point folded in: bias − zero_point · Σ weights."""
     sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1)
-    folded: Array = (bias.astype(np.int64) - sig.input(0).q.zero_point * sums).astype(np.int32)
+    folded: Array = bias.astype(np.int64) - sig.input(0).q.zero_point * sums
     return folded
 
 
@@ -136,7 +163,7 @@ def emit_weighted(
     inplace: bool = False,
     variant: str = "",
 ) -> None:
-    """Emits a layer with weights, bias and (for int8) requantization; `weights` has channels on axis 0.
+    """Emits a layer with weights, bias and (for integers) requantization; `weights` has channels on axis 0.
 
     `scratch` is a role and a number of elements of the input's type.
     """
@@ -161,7 +188,8 @@ def emit_weighted(
     if scratch:
         operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", x.dtype, scratch[1])))
     pairs = [("y", "x")] if inplace else []
-    builder.emit(node, kernel, operands, params, baked=baked, code=flags, inplace=pairs, variant=variant)
+    name = "_".join(part for part in (variant, store.variant) if part)
+    builder.emit(node, kernel, operands, params, baked=baked, code=flags, inplace=pairs, variant=name)
 
 
 @dataclass(frozen=True)
@@ -171,21 +199,27 @@ class _Store:
     constants: dict[str, Array]
     params: dict[str, Param]
     code: dict[str, object]
+    variant: str = ""
 
 
 def _integer_store(sig: Signature, weights: Array, bias: Array | None, clamp: Range | None) -> _Store:
-    """int32 sums with their bias, requantized where the output is int8."""
+    """Sums with their bias, in 64 bits where they need to be; requantized where the output is not int32."""
     assert bias is not None
     x, out = sig.input(0), sig.output
-    constants: dict[str, Array] = {"bias": folded_bias(sig, weights, bias)}
-    params: dict[str, Param] = {"x_zero": x.q.zero_point}
+    sums = largest_sums(x, weights, bias)
+    acc = sum_dtype(sums)
+    constants: dict[str, Array] = {"bias": folded_bias(sig, weights, bias).astype(acc.numpy)}
+    params: dict[str, Param] = {"x_zero": x.q.zero_point} if x.dtype is DType.INT8 else {}
+    if acc is DType.INT64:
+        params["run"] = (2**31 - 1) // (-x.dtype.limits[0] * max(int(np.abs(weights).max(initial=0)), 1))
     if out.quant is None or out.dtype is DType.INT32:
-        return _Store(constants, params, {"store": "plain"})
-    requantize = requantizer(sig).for_high_word()
+        return _Store(constants, params, {"store": "plain", "acc_t": acc.c})
+    requantize = requantizer(sig, sums).for_high_word()
     constants["multiplier"] = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
     low, high = clamp_range(clamp, out.q, out.dtype)
-    code: dict[str, object] = {"store": "requantize", "shift": requantize.shift}
-    return _Store(constants, params | {"low": low, "high": high, "offset": requantize.offset}, code)
+    params |= {"low": low, "high": high, "offset": requantize.offset}
+    code: dict[str, object] = {"store": "requantize", "shift": requantize.shift, "acc_t": acc.c}
+    return _Store(constants, params, code, "long" if acc is DType.INT64 else "")
 
 
 def _float_store(weights: Array, bias: Array | None, clamp: Range | None) -> _Store:
@@ -226,6 +260,16 @@ def int8_tensors(op: object, sig: Signature) -> bool:
     return sig.input(0).dtype is DType.INT8
 
 
+def int16_tensors(op: object, sig: Signature) -> bool:
+    """int16 tensors"""
+    return sig.input(0).dtype is DType.INT16
+
+
+def int16_operands(op: object, sig: Signature) -> bool:
+    """an int16 operand"""
+    return DType.INT16 in (sig.input(0).dtype, sig.input(1).dtype)
+
+
 @dataclass(frozen=True)
 class Dense(Operator):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
@@ -234,6 +278,7 @@ class Dense(Operator):
     kernels: ClassVar[tuple[Kernel, ...]] = (
         Kernel("dense_f32", when=(float_tensors,)),
         Kernel("dense_s8", when=(int8_tensors,)),
+        Kernel("dense_s16", when=(int16_tensors,)),
     )
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
@@ -255,14 +300,14 @@ class Dense(Operator):
             y = x @ w.T + bias
             return (y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32),)
         acc = exact_product(x.astype(np.int64) - sig.input(0).q.zero_point, w.T) + bias
-        return (finish(acc, sig, self.clamp),)
+        return (finish(acc, sig, self.clamp, largest_sums(sig.input(0), w, bias)),)
 
     def macs(self, sig: Signature) -> int:
         """rows · N · K."""
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 with symmetric weights."""
+        """int8 or int16 with symmetric weights."""
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
 
@@ -298,6 +343,7 @@ class MatMul(Operator):
         Kernel("matmul_f32", when=(float_tensors,)),
         Kernel("matmul_f64", when=(double_tensors,)),
         Kernel("matmul_int", when=(plain_integers,)),
+        Kernel("matmul_s16", when=(int16_operands,)),
         Kernel("matmul_s8", when=(int8_tensors,)),
     )
 
@@ -317,18 +363,18 @@ class MatMul(Operator):
             return (product if self.factor == 1 else product * product.dtype.type(self.factor),)
         zero = [sig.input(i).q.zero_point for i in (0, 1)]
         acc = exact_product(a.astype(np.int64) - zero[0], b.astype(np.int64) - zero[1])
-        return (finish(acc, sig, None, self.factor),)
+        return (finish(acc, sig, None, _product_sums(sig), self.factor),)
 
     def macs(self, sig: Signature) -> int:
         """batch · M · N · K."""
         return sig.output.count * sig.input(0).shape[-1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 by int8, per-tensor; sums that stay as they are have no factor."""
-        if sig.output.dtype is DType.INT32 and self.factor != 1:
+        """int8 or int16, per-tensor; sums that stay as they are have no factor."""
+        plain = sig.output.dtype is DType.INT32
+        if not all(map(is_quantized, sig.inputs)) or (plain and self.factor != 1):
             return None
-        fits = all(t is not None and t.dtype is DType.INT8 and t.quant and t.quant.axis is None for t in sig.inputs)
-        return (self, inputs) if fits and sig.input(0).shape[-1] < 2**15 else None
+        return (self, inputs) if _product_sums(sig).max() < (2**31 if plain else LONGEST_SUM) else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """MatMul."""
@@ -347,11 +393,14 @@ class MatMul(Operator):
         if code["scaled"]:
             params["factor"] = real_param(self.factor, out.dtype)
         if a.quant is not None:
-            params |= {"a_zero": a.q.zero_point, "b_zero": b.q.zero_point}
+            sums = _product_sums(node.sig)
+            code["acc_t"] = sum_dtype(sums).c
+            params |= {f"{name}_zero": t.q.zero_point for name, t in (("a", a), ("b", b)) if t.dtype is DType.INT8}
             if out.dtype is not DType.INT32:
-                requantize = requantizer(node.sig, self.factor)
+                requantize = requantizer(node.sig, sums, self.factor)
                 params |= {"multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
-                code |= {"shift": requantize.shift}
+                low, high = out.dtype.limits
+                code |= {"shift": requantize.shift, "low": low, "high": high}
         operands = [
             ("a", Access.IN, builder.buffer(node.input(0))),
             ("b", Access.IN, builder.buffer(node.input(1))),
@@ -359,6 +408,12 @@ class MatMul(Operator):
         ]
         variant = "scaled" if code["scaled"] else ""
         builder.emit(node, builder.select(self.kernels, node), operands, params, code=code, variant=variant)
+
+
+def _product_sums(sig: Signature) -> Array:
+    """What no accumulator of a product of two activations exceeds (one number)."""
+    a, b = sig.input(0), sig.input(1)
+    return np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
 
 
 # --------------------------------------------------------------------------------------------------- import
@@ -402,7 +457,7 @@ def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:
     return spread(a, "a"), spread(b, "b")
 
 
-_KERNELS = ("dense_f32", "dense_s8", "matmul_f32", "matmul_f64", "matmul_int", "matmul_s8")
+_KERNELS = tuple(kernel.name for op in (Dense, MatMul) for kernel in op.kernels)
 
 
 def _require_numbers(node: OnnxNode, *values: Value) -> None:

@@ -42,13 +42,13 @@ class FixedExp:
         low, high = np.exp(-scale * codes) * 2.0 ** (bits + 2), np.exp(-scale * 256 * codes) * 2.0**30
         return FixedExp(_whole(low), _whole(high), bits)
 
-    def __call__(self, x: Array, axis: int) -> Array:
-        """The specification, as int64."""
-        d = x.max(axis, keepdims=True).astype(np.int64) - x
-        low = np.asarray(self.low, np.int64)
-        if not self.high:
-            return np.asarray(low[d])
-        return np.asarray((np.asarray(self.high, np.int64)[d >> 8] * low[d & 255] + 2**31) >> 32)
+    def __call__(self, x: Array, axis: int, visible: Array | None = None) -> Array:
+        """The specification, as int64; 0 for what is not visible."""
+        seen = np.ones((), np.bool_) if visible is None else visible
+        d = np.where(seen, x, np.iinfo(x.dtype).min).max(axis, keepdims=True).astype(np.int64) - x
+        d, low = np.maximum(d, 0), np.asarray(self.low, np.int64)
+        e = (np.asarray(self.high, np.int64)[d >> 8] * low[d & 255] + 2**31) >> 32 if self.high else low[d]
+        return np.asarray(e * seen)
 
     def operands(self, builder: Builder) -> list[tuple[str, Access, Buffer]]:
         """The tables as a kernel takes them."""
@@ -110,9 +110,9 @@ class FixedSoftmax:
             "shift_more": self.shift - 32,
         }
 
-    def __call__(self, x: Array, axis: int) -> Array:
+    def __call__(self, x: Array, axis: int, visible: Array | None = None) -> Array:
         """The specification."""
-        e = self.exp(x, axis)
+        e = self.exp(x, axis, visible)
         ratio = (self.numerator << self.exp.bits) // e.sum(axis, keepdims=True)
         q: Array = np.clip((e * ratio + self.offset) >> self.shift, *self.dtype.limits).astype(self.dtype.numpy)
         return q
@@ -194,7 +194,11 @@ class FixedLogSoftmax:
 
 @dataclass(frozen=True)
 class Softmax(Operator):
-    """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm."""
+    """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm.
+
+    The softmax along the last axis may have a constant mask, bools whose shape is x's but for leading axes of
+    length 1: what it hides counts as −∞.
+    """
 
     axis: int = 0
     log: bool = False
@@ -206,17 +210,19 @@ class Softmax(Operator):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """The input's shape."""
-        (x,) = inputs
+        x = inputs[0]
         assert x is not None
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """In the type of the reals, or in fixed point."""
-        (x,) = arrays
-        if sig.output.quant is not None:
-            fixed = self._fixed(sig)
-            assert fixed is not None
+        x, visible = arrays[0], arrays[1] if len(arrays) > 1 else None
+        fixed = self._fixed(sig) if sig.output.quant is not None else None
+        if isinstance(fixed, FixedSoftmax):
+            return (fixed(x, self.axis, visible),)
+        if fixed is not None:
             return (fixed(x, self.axis),)
+        x = x if visible is None else np.where(visible, x, x.dtype.type(-np.inf))
         centered = x - x.max(self.axis, keepdims=True)
         e = np.exp(centered)
         total = e.sum(self.axis, keepdims=True)
@@ -230,15 +236,18 @@ class Softmax(Operator):
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """The axis follows."""
-        return replace(self, axis=perm.index(self.axis)), (perm,)
+        """The axis follows; with a mask it is the last."""
+        return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Rows of `depth` elements, `inner` apart; the result may overwrite an input of its type."""
         x, y = node.input(0).type, node.output.type
         params = axis_walk(x.shape, self.axis)
         operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
-        fixed, code = self._fixed(node.sig), dict[str, object]()
+        fixed, code = self._fixed(node.sig), dict[str, object](masked=len(node.inputs) > 1)
+        if code["masked"]:
+            operands.append(("visible", Access.IN, builder.buffer(node.input(1))))
+            params["period"] = node.input(1).type.count // x.shape[self.axis]
         if fixed is not None:
             operands += fixed.exp.operands(builder)
             params |= fixed.params
@@ -252,7 +261,7 @@ class Softmax(Operator):
             params,
             code=code,
             inplace=[("y", "x")] * same,
-            variant="" if same else f"to_{y.dtype.tag}",
+            variant="_".join(["masked"] * (len(node.inputs) > 1) + [f"to_{y.dtype.tag}"] * (not same)),
         )
 
 

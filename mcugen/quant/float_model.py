@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -31,6 +31,14 @@ class FloatModel:
 
     proto: onnx.ModelProto
     graph: Graph
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Inputs by the outputs that they keep from one call to the next."""
+
+    @property
+    def first_states(self) -> dict[str, Array]:
+        """What the inputs that hold states are at first: zeros."""
+        kept = [v for v in self.graph.inputs if v.name in self.states.values()]
+        return {v.name: np.zeros(v.type.shape, v.type.dtype.numpy) for v in kept}
 
     @property
     def tensors(self) -> list[Value]:
@@ -46,6 +54,7 @@ def build_float_model(
     dims: Mapping[str, int] | None = None,
     bound: Mapping[str, Array] | None = None,
     equalized: bool = True,
+    states: Mapping[str, str] | None = None,
 ) -> FloatModel:
     """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
     graph = import_model(model, name, dims, bound)
@@ -57,7 +66,7 @@ def build_float_model(
     if equalized:
         equalize(graph)
     source = _with_constants(model, bound or {})
-    fused = FloatModel(OnnxWriter(source, graph).write(), graph)
+    fused = FloatModel(OnnxWriter(source, graph).write(), graph, states or {})
     _check_same(source, fused)
     return fused
 

@@ -30,6 +30,7 @@ class OnnxWriter:
         self._producers = {name: node for node in source.graph.node for name in node.output if name}
         self._names = {*self._stored, *self._producers, *self.written, *graph.output_names}
         self._copied: set[int] = set()
+        self._computing = {node.origin[0] for node in graph.nodes if node.origin and not node.op.moves_data}
 
     def write(self) -> onnx.ModelProto:
         """The model: inputs of fixed shape, nodes in topological order, no dead ones."""
@@ -40,7 +41,7 @@ class OnnxWriter:
         renamed: dict[str, str] = {}
         declared = []
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
-            tensor, dtype = self._output(value)
+            tensor, dtype = self._output(name, value)
             declared.append(tensor_info(name, dtype, value.type.shape))
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
                 self.add("Identity", [tensor], name)
@@ -73,7 +74,7 @@ class OnnxWriter:
         """The element type of an input of the model."""
         return value.type.dtype
 
-    def output(self, value: Value) -> tuple[str, DType]:
+    def output(self, name: str, value: Value) -> tuple[str, DType]:
         """The tensor that the caller of the model gets, and its element type."""
         return self.read(value, None), value.type.dtype
 
@@ -129,6 +130,8 @@ class OnnxWriter:
         inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
         clamp = getattr(node.op, "clamp", None)
         first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
+        if node.op.moves_data and first in self._computing:
+            first = ""  # the name belongs to what computes between data movements
         if clamp is None:
             self.add(op_type, inputs, name, first, **attributes)
             return True
@@ -196,11 +199,11 @@ class OnnxWriter:
             copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
         )
 
-    def _output(self, value: Value) -> tuple[str, DType]:
+    def _output(self, name: str, value: Value) -> tuple[str, DType]:
         if value.data is not None:
             return self.store(value.name, value.data), value.type.dtype
         assert value.name in self.written, value.name  # the source has all outputs
-        return self.output(value)
+        return self.output(name, value)
 
     def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
         inputs = [tensor_info(v.name, self.input_dtype(v), v.type.shape) for v in self.graph.inputs]

@@ -35,20 +35,35 @@ class Placement:
 
 
 def place(
-    graph: Graph, scheme: Scheme, wanted: Mapping[str, DType] | None = None, spans: Mapping[str, float] | None = None
+    graph: Graph,
+    scheme: Scheme,
+    wanted: Mapping[str, DType] | None = None,
+    spans: Mapping[str, float] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> Placement:
     """Every node that has an integer form gets it, in `wanted[output]` or else the scheme's type.
 
     What only moves data goes along with its neighbours; an island of one cheap node between floats stays float.
-    `spans` are the lengths of the tensors' ranges, as far as known.
+    `spans` are the lengths of the tensors' ranges, as far as known. A state is stored as an output and as the input
+    that keeps it (`states`) alike.
     """
-    return _Placer(graph, scheme, wanted or {}, spans or {}).place()
+    return _Placer(graph, scheme, wanted or {}, spans or {}, states or {}).place()
 
 
 class _Placer:
     """The decisions while they are made."""
 
-    def __init__(self, graph: Graph, scheme: Scheme, wanted: Mapping[str, DType], spans: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        scheme: Scheme,
+        wanted: Mapping[str, DType],
+        spans: Mapping[str, float],
+        states: Mapping[str, str],
+    ) -> None:
+        inputs = {v.name: v for v in graph.inputs}
+        outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+        self.states = [(outputs[output], inputs[kept]) for output, kept in states.items()]
         self.graph, self.scheme, self.wanted, self.spans = graph, scheme, wanted, spans
         self.nodes = [n for n in graph.nodes if any(v.type.dtype is DType.FLOAT32 for v in n.outputs)]
         self.precision: dict[Node, DType] = {}
@@ -143,6 +158,8 @@ class _Placer:
             alike = self._alike(node)
             for value in alike:
                 parent[root(value)] = root(alike[0])
+        for output, kept in self.states:
+            parent[root(output)] = root(kept)
         groups: dict[Value, list[Value]] = {}
         for value in self.graph.values():
             if not value.is_constant and value.type.dtype is DType.FLOAT32:

@@ -36,6 +36,8 @@ class _QdqWriter(OnnxWriter):
     def __init__(self, model: FloatModel, plan: Plan) -> None:
         super().__init__(model.proto, model.graph)
         self.plan = plan
+        self.kept = {*model.states, *model.states.values()}
+        """Inputs and outputs that are states: codes, so that none is converted between calls."""
         self._stored_as: dict[tuple[str, DType], str] = {}
         """What reads as real the tensor that is stored in that type."""
         self._codes: dict[str, str] = {}
@@ -45,15 +47,22 @@ class _QdqWriter(OnnxWriter):
         """That of the codes, if the caller passes codes."""
         return self.plan.activations[value.name].dtype if self._is_coded_input(value) else value.type.dtype
 
-    def output(self, value: Value) -> tuple[str, DType]:
+    def output(self, name: str, value: Value) -> tuple[str, DType]:
         """The codes, if the caller wants codes and the tensor has some."""
-        tensor, dtype = super().output(value)
-        if not self.plan.scheme.integer_io or tensor not in self._codes:
+        tensor, dtype = super().output(name, value)
+        stored = self.plan.activations.get(value.name)
+        if stored is None or not self._is_coded(name):
             return tensor, dtype
-        return self._codes[tensor], self.plan.activations[value.name].dtype
+        if tensor not in self._codes and name in self.kept:
+            tensor = self._convert(value, stored.dtype, tensor)
+        return (self._codes[tensor], stored.dtype) if tensor in self._codes else (tensor, dtype)
+
+    def _is_coded(self, name: str) -> bool:
+        """Whether an input or output is to be codes."""
+        return self.plan.scheme.integer_io or name in self.kept
 
     def _is_coded_input(self, value: Value) -> bool:
-        return self.plan.scheme.integer_io and value.producer is None and value.name in self.plan.activations
+        return self._is_coded(value.name) and value.producer is None and value.name in self.plan.activations
 
     def made(self, value: Value) -> None:
         """Stores the result of an integer layer."""
@@ -63,6 +72,7 @@ class _QdqWriter(OnnxWriter):
             params = self._stored_params(value.name, stored.quant, stored.dtype)
             real = self.add("DequantizeLinear", [value.name, *params], self.fresh(f"{value.name}_dequantized"))
             self._stored_as[value.name, stored.dtype] = real
+            self._codes[real] = value.name
         if (
             producer is not None
             and self._precision(producer) is not DType.FLOAT32

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges
 from mcugen.quant.refine import refine
 from mcugen.quant.scheme import PRECISIONS, Scheme, activation_params
+from mcugen.report.accuracy import run_onnxruntime
 
 OPSET_INT16 = 21
 """From here on, QuantizeLinear knows int16."""
@@ -53,7 +55,9 @@ class Quantization:
     def describe(self) -> str:
         """For the banner of the generated code."""
         precision = next(key for key, dtype in PRECISIONS.items() if dtype is self.plan.scheme.activations)
-        return f"precision {precision} by {self.profile.samples} samples"
+        others = Counter(d for d in self.placement.precision.values() if d is not self.plan.scheme.activations)
+        text = f"precision {precision} by {self.profile.samples} samples"
+        return text + "".join(f", {count} operators in {dtype.value}" for dtype, count in others.items())
 
 
 @dataclass
@@ -85,7 +89,7 @@ class Quantizer:
             remedy = "the names are those of the layers' outputs: see `mcugen report`"
             raise UsageError("a layer's precision must name a layer of the model", f"'{unknown[0]}'", remedy)
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
-        placement = place(graph, self.scheme, wanted, spans)
+        placement = place(graph, self.scheme, wanted, spans, self.model.states)
         plan = Plan(self.scheme, precision=placement.precision)
         for name, choice in self._ranges(placement).items():
             dtype = placement.dtypes[name]
@@ -133,7 +137,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
     wide = wide or any(node.op_type in recurrent.OP_TYPES for node in proto.graph.node)
     if wide or scheme.activations is DType.INT16:
         proto = _with_int16(proto, source.file)
-    return build_float_model(proto, "model", options.fixed_dims, options.bound, scheme.equalize)
+    return build_float_model(proto, "model", options.fixed_dims, options.bound, scheme.equalize, options.states)
 
 
 def quantizer(
@@ -145,11 +149,24 @@ def quantizer(
     progress: Progress = no_progress,
 ) -> Quantizer:
     """A quantizer by calibration samples, by a saved profile, or (best) both."""
+    if model.states:
+        samples = _with_states(model, samples)
     if profile is None:
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
         profile = profile_model(model, samples, lambda done, total: progress("profiling", done, total))
     return Quantizer(source, model, samples, scheme, profile, progress)
+
+
+def _with_states(model: FloatModel, samples: Sequence[Sample]) -> list[Sample]:
+    """Samples of a stream, with what the float model kept from the ones before; at first zeros."""
+    kept = model.first_states
+    results = run_onnxruntime(model.proto, samples, fixed=kept, states=model.states)
+    complete: list[Sample] = []
+    for sample, outputs in zip(samples, results, strict=True):
+        complete.append({**kept, **sample})
+        kept = {target: outputs[source] for source, target in model.states.items()}
+    return complete
 
 
 def _with_int16(model: onnx.ModelProto, place: str) -> onnx.ModelProto:

@@ -126,7 +126,8 @@ def _codes(array: Array, endpoint: Endpoint) -> Array:
     return quantize(array, endpoint.quant, endpoint.dtype)
 
 
-def graph_endpoints(graph: Graph) -> list[Endpoint]:
-    """The inputs of a graph that is not lowered."""
+def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
+    """The inputs of a graph that is not lowered, but for those that keep an output (`states`: output → input)."""
     nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
-    return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in graph.inputs]
+    given = [v for v in graph.inputs if v.name not in (states or {}).values()]
+    return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in given]

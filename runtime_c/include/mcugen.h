@@ -75,6 +75,13 @@ static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t
     return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
 }
 
+/* The same of a 64-bit sum: the product must fit. */
+static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, int64_t offset, int32_t shift)
+{
+    const int64_t v = (acc * multiplier + offset) >> shift;
+    return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
+}
+
 /* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
 static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
 {

@@ -26,7 +26,7 @@ from mcugen.quant.scheme import Scheme, activation_params
 
 INT8, INT16 = Scheme(DType.INT8), Scheme(DType.INT16)
 SCHEMES = [pytest.param(INT8, id="int8"), pytest.param(INT16, id="int16x8")]
-APART = {DType.INT8: 2, DType.INT16: 8}
+APART = {DType.INT8: 2, DType.INT16: 16}
 """Codes of results after some steps."""
 LAYERS = {
     "rnn": Layer("RNN", {}),
@@ -206,6 +206,17 @@ def test_no_bias_and_some_results(kind: str):
     net = Net(21)
     layer.add_to(net, 0)
     check(layer, net.model(), INT8)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_sums_need_no_64_bits(kind: str):
+    """Their scales are powers of two."""
+    layer, model = made(LAYERS[kind], steps=3, batch=1, depth=3, hidden=6)
+    integer = written(model, layer.feeds(0), INT8)
+    assert integer is not None
+    compiled = compile_model(integer)
+    source = compiled.bundle.files[f"{compiled.bundle.name}.c"]
+    assert "mcugen_shift_right(" in source and "mcugen_weighted_sum(" not in source
 
 
 @pytest.mark.qemu

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What exporters write in several operators, as the one that it is: it has a range of its own, and an integer form."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import Array, DType
+from mcugen.ops.norm import Normalize
+from mcugen.ops.pointwise import Binary, Unary, Where
+from mcugen.ops.reduce import Reduce
+from mcugen.ops.softmax import Softmax
+
+HIDDEN = -1e4
+"""Exporters add this or less to what attention must not see: its exponential is 0."""
+
+
+# --------------------------------------------------------------------------------------------- normalization
+
+
+def recognize_normalization(graph: Graph) -> bool:
+    """d / √(mean d² + ε) → Normalize, centered where d = x − mean x; then n · scale + bias → Normalize with both."""
+    changed = False
+    for node in list(graph.nodes):
+        found = _normalized(node) if node in graph.nodes else None
+        if found is None:
+            continue
+        current: Node | None = graph.rewrite(node, found[0], [found[1]], types=[node.output.type])
+        while current is not None:
+            current = _with_affine(graph, current)
+        changed = True
+    return changed
+
+
+def _normalized(node: Node) -> tuple[Normalize, Value] | None:
+    """The normalization that a quotient (or a product with a reciprocal) computes, and of what."""
+    if node.op not in (Binary("Div"), Binary("Mul")) or node.output.type.dtype is not DType.FLOAT32:
+        return None
+    orders = (node.inputs, node.inputs[::-1]) if node.op == Binary("Mul") else (node.inputs,)
+    for top, bottom in orders:
+        assert top is not None and bottom is not None
+        root = bottom if node.op == Binary("Div") else _argument(bottom, Unary("Reciprocal"))
+        square = None if root is None else _argument(root, Unary("Sqrt"))
+        found = None if square is None else _mean_square(square, top)
+        if found is None or top.type.shape != node.output.type.shape:
+            continue
+        axes, epsilon = found
+        x = _centered(top, axes)
+        return (Normalize(axes, epsilon), x) if x is not None else (Normalize(axes, epsilon, centered=False), top)
+    return None
+
+
+def _argument(value: Value, op: Unary) -> Value | None:
+    return value.producer.input(0) if value.producer is not None and value.producer.op == op else None
+
+
+def _mean_square(value: Value, d: Value) -> tuple[tuple[int, ...], float] | None:
+    """Axes and ε of mean(d · d) + ε."""
+    shifted = value.producer
+    if shifted is None or shifted.op != Binary("Add"):
+        return None
+    for mean, epsilon in (shifted.inputs, shifted.inputs[::-1]):
+        assert mean is not None and epsilon is not None
+        reduce = mean.producer
+        if epsilon.data is None or epsilon.type.count != 1 or reduce is None or not _is_mean(reduce):
+            continue
+        product = reduce.input(0).producer
+        if product is not None and product.op == Binary("Mul") and product.inputs == (d, d):
+            assert isinstance(reduce.op, Reduce)
+            return reduce.op.axes, float(epsilon.data.reshape(-1)[0])
+    return None
+
+
+def _is_mean(node: Node) -> bool:
+    return isinstance(node.op, Reduce) and node.op.function == "mean"
+
+
+def _centered(d: Value, axes: tuple[int, ...]) -> Value | None:
+    """x where d = x − mean x over these axes."""
+    difference = d.producer
+    if difference is None or difference.op != Binary("Sub"):
+        return None
+    mean = difference.input(1).producer
+    same = mean is not None and mean.op == Reduce("mean", axes) and mean.input(0) is difference.input(0)
+    return difference.input(0) if same else None
+
+
+def _with_affine(graph: Graph, node: Node) -> Node | None:
+    """Normalize with the scale or the bias that alone reads it, a constant that broadcasts to it."""
+    user = graph.only_user(node.output) if isinstance(node.op, Normalize) else None
+    if (
+        user is None
+        or user.op not in (Binary("Mul"), Binary("Add"))
+        or user.output.type.shape != node.output.type.shape
+    ):
+        return None
+    x, scale, bias = (*node.inputs, None, None)[:3]
+    constant = user.input(1 - list(user.inputs).index(node.output))
+    if constant.data is None or bias is not None or (user.op == Binary("Mul") and scale is not None):
+        return None
+    aligned = _aligned(graph, constant, constant.data, node.output.type.rank)
+    inputs = [x, aligned] if user.op == Binary("Mul") else [x, scale, aligned]
+    merged = graph.rewrite(user, node.op, inputs, types=[user.output.type], origin=node.origin)
+    graph.remove(node)
+    return merged
+
+
+def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
+    """A constant with leading axes of length 1."""
+    if data.ndim == rank:
+        return value
+    return graph.constant(f"{value.name}.aligned", data.reshape((1,) * (rank - data.ndim) + data.shape))
+
+
+# ----------------------------------------------------------------------------------------------------- masks
+
+
+def recognize_mask(graph: Graph) -> bool:
+    """Softmax(x + m) → Softmax(x + m', visible): −10⁴ and less in a constant m hide, and are not added.
+
+    Softmax(visible ? x : −10⁴) likewise. The range of the sum would leave no codes for anything else.
+    """
+    changed = False
+    for node in list(graph.nodes):
+        found = _masked(graph, node)
+        if found is None:
+            continue
+        x, hidden = found
+        visible = graph.constant(f"{node.output.name}.visible", _spread(~hidden, x.type.shape))
+        graph.rewrite(node, node.op, [x, visible], types=[node.output.type])
+        changed = True
+    return changed
+
+
+def _masked(graph: Graph, node: Node) -> tuple[Value, Array] | None:
+    """What a softmax sees but for its mask, and where that hides elements: of no row all."""
+    if not isinstance(node.op, Softmax) or node.op.log or len(node.inputs) > 1:
+        return None
+    masked, shape = node.input(0).producer, node.input(0).type.shape
+    if node.op.axis != len(shape) - 1 or masked is None or graph.only_user(node.input(0)) is not node:
+        return None
+    found = _hidden_by_sum(masked) if masked.op == Binary("Add") else _hidden_by_choice(masked)
+    if found is None or found[0].type.shape != shape:
+        return None
+    x, hidden, rest = found
+    if not hidden.any() or np.broadcast_to(hidden, shape).all(-1).any():
+        return None
+    if rest is not None:
+        added = graph.constant(f"{masked.output.name}.added", rest)
+        x = graph.add(Binary("Add"), [x, added], masked.origin, before=node).output
+    return x, hidden
+
+
+Hidden = tuple[Value, Array, Array | None]
+"""What is masked, where, and what is added to it elsewhere."""
+
+
+def _hidden_by_sum(node: Node) -> Hidden | None:
+    for x, mask in (node.inputs, node.inputs[::-1]):
+        assert x is not None and mask is not None
+        if mask.data is not None and mask.type.dtype is DType.FLOAT32:
+            hidden = mask.data <= HIDDEN
+            rest = np.where(hidden, np.float32(0), mask.data)
+            return x, hidden, rest if rest.any() else None
+    return None
+
+
+def _hidden_by_choice(node: Node) -> Hidden | None:
+    if not isinstance(node.op, Where):
+        return None
+    condition, first, second = (node.input(i) for i in range(3))
+    for x, mask, wanted in ((first, second, True), (second, first, False)):
+        if condition.data is not None and mask.data is not None and (mask.data <= HIDDEN).all():
+            return x, condition.data != wanted, None
+    return None
+
+
+def _spread(mask: Array, shape: tuple[int, ...]) -> Array:
+    """Repeated along the axes where it is broadcast, but for leading ones."""
+    full = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
+    leading = next((axis for axis, size in enumerate(full.shape) if size > 1), 0)
+    return np.ascontiguousarray(np.broadcast_to(full, (*full.shape[:leading], *shape[leading:])))

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What exporters spell out is recognized, whatever the order of its operands, and nothing else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx_models import Net, apply, check_everywhere, check_quantized, operators, optimized
+
+from mcugen.ops.norm import Normalize
+from mcugen.passes.clean import fold_constants, simplify
+from mcugen.passes.recognize import recognize_mask, recognize_normalization
+
+SHAPE = (2, 5, 8)
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).uniform(0.5, 1.5, shape)
+
+
+# --------------------------------------------------------------------------------------------- normalization
+
+
+def mean(net: Net, x: str, axes: tuple[int, ...]) -> str:
+    return net.op("ReduceMean", x, axes=list(axes), keepdims=1)
+
+
+def spelled_out(
+    net: Net, x: str, axes: tuple[int, ...] = (2,), centered: bool = True, reciprocal: bool = False, power: bool = True
+) -> str:
+    d = net.op("Sub", x, mean(net, x, axes)) if centered else x
+    square = net.op("Pow", d, net.const(2.0)) if power else net.op("Mul", d, d)
+    operands = [mean(net, square, axes), net.const(1e-3)]
+    root = net.op("Sqrt", net.op("Add", *(operands if power else operands[::-1])))
+    return net.op("Mul", net.op("Reciprocal", root), d) if reciprocal else net.op("Div", d, root)
+
+
+@pytest.mark.parametrize("axes", [(2,), (1, 2), (1,)])
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("reciprocal", [True, False])
+def test_normalization(axes: tuple[int, ...], centered: bool, reciprocal: bool):
+    net = Net()
+    net.output(spelled_out(net, net.input("x", *SHAPE), axes, centered, reciprocal, power=centered))
+    (node,) = apply(net.model(), fold_constants, recognize_normalization, simplify).nodes
+    assert isinstance(node.op, Normalize)
+    assert (node.op.axes, node.op.centered) == (axes, centered)
+    assert node.op.epsilon == pytest.approx(1e-3)
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8), (5, 8), (1, 1, 1), ()], ids=str)
+def test_its_scale_and_bias(shape: tuple[int, ...]):
+    net = Net()
+    normal = spelled_out(net, net.input("x", *SHAPE))
+    scaled = net.op("Mul", net.const(values(*shape)), normal)
+    net.output(net.op("Relu", net.op("Add", scaled, net.const(values(*shape)))))
+    assert operators(apply(net.model(), fold_constants, recognize_normalization, simplify)) == ["normalize", "clamp"]
+    check_everywhere(net.model())
+
+
+def test_a_second_scale_and_what_another_reads_stay():
+    net = Net()
+    normal = spelled_out(net, net.input("x", *SHAPE))
+    biased = net.op("Add", net.op("Mul", normal, net.const(values(8))), net.const(values(8)))
+    net.output(net.op("Mul", biased, net.const(values(8))), net.op("Abs", normal))
+    names = operators(apply(net.model(), recognize_normalization, simplify))
+    assert names.count("mul") == 2 and names.count("normalize") == 1
+
+
+def test_quotients_of_another_kind_stay():
+    net = Net()
+    x, other = net.input("x", *SHAPE), net.input("other", *SHAPE)
+    root = net.op("Sqrt", net.op("Add", mean(net, net.op("Mul", x, x), (2,)), net.const(1e-3)))
+    net.output(net.op("Div", other, root), net.op("Div", root, x))
+    off = net.op("Sub", x, mean(net, x, (1,)))  # centered along another axis
+    assert "normalize" not in operators(apply(net.model(), recognize_normalization))
+    deviation = net.op("Sqrt", net.op("Add", mean(net, net.op("Mul", off, off), (2,)), net.const(1e-3)))
+    net.output(net.op("Div", off, deviation))
+    (node,) = [n for n in apply(net.model(), recognize_normalization).nodes if isinstance(n.op, Normalize)]
+    assert isinstance(node.op, Normalize) and not node.op.centered
+
+
+# ----------------------------------------------------------------------------------------------------- masks
+
+
+CAUSAL = np.triu(np.ones((6, 6), np.bool_), 1)
+
+
+def masked_net(mask: np.ndarray, shape: tuple[int, ...] = (1, 2, 6, 6), axis: int = -1) -> Net:
+    net = Net()
+    net.output(net.op("Softmax", net.op("Add", net.input("x", *shape), net.const(mask)), axis=axis))
+    return net
+
+
+@pytest.mark.parametrize("low", [-np.inf, -1e9, -1e4, float(np.finfo(np.float32).min)])
+@pytest.mark.parametrize("batch", [(), (1, 1), (1, 2)], ids=str)
+def test_mask_that_is_added(low: float, batch: tuple[int, ...]):
+    net = masked_net(np.broadcast_to(np.where(CAUSAL, low, 0), (*batch, 6, 6)))
+    graph = apply(net.model(), recognize_mask, simplify)
+    assert operators(graph) == ["softmax"]
+    assert graph.nodes[0].input(1).type.count == 36 * (batch[1] if batch else 1)
+    check_everywhere(net.model())
+
+
+def test_one_mask_for_all_rows():
+    """It hides padding; every row of the constant is the same."""
+    net = masked_net(np.asarray([0, 0, -1e9, 0, -1e9, 0]))
+    assert operators(apply(net.model(), recognize_mask, simplify)) == ["softmax"]
+    check_everywhere(net.model())
+
+
+def test_what_is_no_mask_is_still_added():
+    net = masked_net(np.where(CAUSAL, -np.inf, np.arange(36).reshape(6, 6) / 10))
+    assert operators(apply(net.model(), recognize_mask, simplify)) == ["add", "softmax"]
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_mask_that_chooses(visible: bool):
+    net = Net()
+    x, low = net.input("x", 1, 2, 6, 6), net.const(-1e9)
+    condition = net.const(visible != CAUSAL, np.bool_)
+    net.output(net.op("Softmax", net.op("Where", condition, *((x, low) if visible else (low, x)))))
+    assert operators(apply(net.model(), recognize_mask, simplify)) == ["softmax"]
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize(
+    ("mask", "axis"),
+    [
+        (np.where(CAUSAL, -1e9, 0), -2),  # the rows lie apart
+        (np.where(CAUSAL, -5, 0), -1),  # hides nothing
+        (np.full((6, 6), -1e9), -1),  # hides whole rows
+    ],
+    ids=["axis", "small", "all"],
+)
+def test_other_sums_stay(mask: np.ndarray, axis: int):
+    assert operators(apply(masked_net(mask, axis=axis).model(), recognize_mask)) == ["add", "softmax"]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_masked_softmax_of_codes(dtype: type):
+    """The same model as QDQ: what is hidden has no part in the range of the scores."""
+    net = Net(21)
+    scale = 0.0513 if dtype is np.int8 else 2.1e-4
+    x = net.dequantize(net.input("x", 2, 3, 6, 6, dtype=dtype), scale, 0, dtype)
+    probability = net.op("Softmax", net.op("Add", x, net.const(np.where(CAUSAL, -np.inf, 0))))
+    step, zero = (1 / 256, -128) if dtype is np.int8 else (1 / 32768, 0)
+    net.output(net.quantize(probability, step, zero, dtype, out="y"), dtype=dtype)
+    model = net.model()
+    assert operators(optimized(model)) == ["softmax"]
+    check_quantized(model, share=0.01)
