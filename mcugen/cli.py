@@ -49,7 +49,7 @@ from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
 from mcugen.quant.profile import profile_model
 from mcugen.quant.profile_file import read_profile, write_profile
-from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer
+from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer, with_states
 from mcugen.quant.scheme import Scheme
 from mcugen.report.figures import Report, require_fit
 from mcugen.report.layers import DIVERGED_DB
@@ -221,9 +221,10 @@ def profile(
 ) -> None:
     """Writes what tensors are like on samples, for --profile: it serves every precision and scheme."""
     fused = float_model(load(model), options, Scheme(equalize=techniques(without)["equalize"]))
-    samples = load_samples(calibration, graph_endpoints(fused.graph), pixel_scale, preprocess)
+    given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess).inputs
+    samples = with_states(fused, given)
     with _steps(quiet) as progress:
-        made = profile_model(fused, samples.inputs, lambda done, total: progress("profiling", done, total))
+        made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
     write_profile(made, output)
 
 
