@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import check_by_reference, check_model
+from checks import check_by_reference, check_c, check_model
 from onnx import numpy_helper
 from onnx_models import (
     Net,
@@ -233,6 +233,33 @@ def test_any_number_of_axes_and_computed_weights():
     model = net.model()
     assert set(operators(optimized(model))) == {"direct_conv"}
     check_model(model, random_feeds(model))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_volumes_of_codes(dtype: type):
+    """Three axes: windows, groups, clamps; zero points that padding must not add."""
+    net = Net(21)
+    unit, zeros = (1, (40, -9)) if dtype is np.int8 else (2**-8, (0, 0))
+    random = np.random.default_rng(3)
+    for number, (channels, group, attributes) in enumerate(
+        [
+            (5, 1, {}),
+            (4, 2, {"pads": [1, 0, 1, 1, 2, 0], "strides": [2, 1, 2]}),
+            (6, 1, {"dilations": [1, 2, 1], "pads": [1, 1, 1, 1, 1, 1]}),
+        ]
+    ):
+        x = net.dequantize(net.input(f"x{number}", 1, 4, 6, 7, 8, dtype=dtype), 0.05 * unit, zeros[0], dtype)
+        codes = net.const(random.integers(-127, 128, (channels, 4 // group, 3, 2, 3)), np.int8)
+        scales = net.const(random.uniform(0.002, 0.01, channels))
+        w = net.op("DequantizeLinear", codes, scales, net.const([0] * channels, np.int8), axis=0)
+        bias = [net.const(random.standard_normal(channels))] if number else []
+        y = net.op("Conv", x, w, *bias, group=group, **attributes)
+        y = net.op("Relu", y) if number else y
+        net.output(net.quantize(y, 0.1013 * unit, zeros[1], dtype, out=f"y{number}"), dtype=dtype)
+    model = net.model()
+    assert set(operators(optimized(model))) == {"direct_conv"}
+    check_quantized(model, share=0.02)
+    check_c(compile_model(model), random_feeds(model), numpy_outputs(model, random_feeds(model)))
 
 
 def test_float64():
