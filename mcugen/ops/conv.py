@@ -13,9 +13,10 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Permutation, Signature
-from mcugen.hir.types import Array, DType, Layout, TensorType
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Access, Param, real_param
+from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.ops.fixedpoint import clamp_range, is_quantized
 from mcugen.ops.matmul import (
     BLOCK,
     emit_rows,
@@ -27,11 +28,13 @@ from mcugen.ops.matmul import (
     integer_weights,
     interleave,
     largest_sums,
+    requantizer,
+    sum_dtype,
 )
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
-from mcugen.ops.spatial import Spatial, Window, both
+from mcugen.ops.spatial import Spatial, Window
 
 
 def _is_depthwise(op: object, sig: Signature) -> bool:
@@ -46,16 +49,20 @@ def _is_single_row(op: object, sig: Signature) -> bool:
     return op.groups == 1 and op.reads_pixels(sig) and sig.output.count == sig.output.shape[-1]
 
 
+def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
+    """Channels last: the inputs of each output position as [groups, positions, C/groups · taps]."""
+    patches = window.patches(x, kernel, 0)
+    return patches.reshape(math.prod(patches.shape[: x.ndim - 1]), groups, -1).transpose(1, 0, 2)
+
+
 def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
     """Channels last, without bias: float by BLAS, integers exactly."""
     kernel, depth = w.shape[1:-1], w.shape[-1]
-    patches = window.patches(x, kernel, 0)
-    space = patches.shape[: x.ndim - 1]
-    rows = patches.reshape(math.prod(space), groups, -1).transpose(1, 0, 2)
+    rows = unfold(window, groups, x, kernel)
     # patches end in [C, *kernel]: bring the weights to that order
     columns = np.moveaxis(w, -1, 1).reshape(groups, len(w) // groups, depth * math.prod(kernel)).transpose(0, 2, 1)
     product = rows @ columns if x.dtype.kind == "f" else exact_product(rows, columns)
-    return product.transpose(1, 0, 2).reshape(*space, len(w))
+    return product.transpose(1, 0, 2).reshape(x.shape[0], *window.output(x.shape[1:-1], kernel), len(w))
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,12 @@ class Conv(Spatial):
         elif self.clamp is not None:
             y = np.clip(y, *self.clamp).astype(x.dtype)
         return (y if self.is_channels_last else y.transpose(np.argsort(perm)),)
+
+    def unfolded(self, sig: Signature, x: Array) -> Array | None:
+        """im2col, of channels first."""
+        if self.is_channels_last:
+            return None
+        return unfold(self.window, self.groups, x.transpose(to_channels_last(x.ndim)), sig.input(1).shape[2:])
 
     def macs(self, sig: Signature) -> int:
         """outputs · kernel · channels of a group."""
@@ -209,6 +222,11 @@ class Conv(Spatial):
 
     def _params(self, sig: Signature) -> tuple[dict[str, Param], int, int]:
         x, y = sig.input(0).shape, sig.output.shape
+        flat = len(x) == 3
+
+        def both(values: Sequence[int], missing: int) -> tuple[int, int]:
+            return (missing, values[0]) if flat else (values[0], values[1])
+
         w, kernel = self.window, both(sig.input(1).shape[1:-1], 1)
         names = ("in", "out", "k", "stride", "dilation", "pad")
         pairs = (
@@ -263,17 +281,35 @@ class DirectConv(Conv):
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """None."""
-        return None
+        """int8 or int16 with constant symmetric weights."""
+        form = integer_weights(graph, sig, inputs) if is_quantized(sig.output) else None
+        return None if form is None else (self, form)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Any type of float."""
+        """Any type of float; codes."""
         dtype = node.output.type.dtype
+        if node.output.type.quant is not None:
+            self._lower_codes(node, builder)
+            return
         params: dict[str, Param] = {}
         code: dict[str, object] = {"acc_t": dtype.c, "y_t": dtype.c, "integer": False, "clamp": bool(self.clamp)}
         if self.clamp:
             params |= {"low": real_param(self.clamp[0], dtype), "high": real_param(self.clamp[1], dtype)}
         emit_direct(node, builder, self, ("x", "w", "bias"), params, code)
+
+    def _lower_codes(self, node: Node, builder: Builder) -> None:
+        """Sums of x less its zero point, which padding lacks; requantized."""
+        out, name, (weights, bias) = node.output.type, node.output.name, (node.input(i).data for i in (1, 2))
+        assert weights is not None and bias is not None
+        sums = largest_sums(node.input(0).type, weights, bias)
+        requantize = requantizer(node.sig, sums).for_high_word()
+        low, high = clamp_range(self.clamp, out.q, out.dtype)
+        params: dict[str, Param] = {"x_zero": node.input(0).type.q.zero_point, "low": low, "high": high}
+        params["offset"] = requantize.offset
+        code: dict[str, object] = {"acc_t": sum_dtype(sums).c, "y_t": out.dtype.c, "integer": False, "clamp": False}
+        multiplier = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
+        table = builder.const(f"{name}.multiplier", multiplier)
+        emit_direct(node, builder, self, ("x", "w", "bias"), params, code, {"multiplier": table}, requantize.shift)
 
 
 @dataclass(frozen=True)
@@ -326,8 +362,10 @@ def emit_direct(
     roles: Sequence[str],
     params: dict[str, Param],
     code: dict[str, object],
+    tables: Mapping[str, Buffer] | None = None,
+    shift: int = 0,
 ) -> None:
-    """Emits the direct kernel; `roles` name the inputs."""
+    """Emits the direct kernel; `roles` name the inputs. `shift` is that of a requantization, if there is one."""
     x, w, y = node.input(0).type, node.input(1).type, node.output.type
     kernel = w.shape[2:]
     operands = [(role, Access.IN, builder.buffer(v)) for role, v in zip(roles, node.inputs, strict=False) if v]
@@ -341,6 +379,8 @@ def emit_direct(
     }
     params |= op.window.walk(x.shape[2:], y.shape[2:], kernel)
     code |= {"rank": len(kernel), "x_t": x.dtype.c, "w_t": w.dtype.c, "bias": "bias" in [o[0] for o in operands]}
+    code["shift"] = shift
+    operands += [(role, Access.IN, table) for role, table in (tables or {}).items()]
     operands.append(("y", Access.OUT, builder.buffer(node.output)))
     variant = f"{len(kernel)}d_{x.dtype.tag}" + (f"_{w.dtype.tag}" if w.dtype is not x.dtype else "")
     builder.emit(node, "conv_direct", operands, params, code=code, variant=variant)

@@ -17,8 +17,8 @@ from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import clamp_range
-from mcugen.ops.matmul import BLOCK, finish, integer_weights, interleave, requantizer
+from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.matmul import BLOCK, finish, integer_weights, interleave, largest_sums, requantizer, sum_dtype
 from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Range
@@ -125,9 +125,9 @@ class ConvTranspose(Scatter):
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """int8 with one or two spatial axes and symmetric weights, which lie by output channel there."""
+        """int8 or int16, with one or two spatial axes and symmetric weights, which lie by output channel there."""
         x, w = inputs[0], inputs[1]
-        if x is None or w is None or x.type.dtype is not DType.INT8 or x.type.rank > 4 or w.data is None:
+        if x is None or w is None or x.type.rank > 4 or w.data is None or not is_quantized(sig.output):
             return None
         by_output = self._by_output(graph, w)
         form = None if by_output is None else integer_weights(graph, sig, [x, by_output, *inputs[2:]])
@@ -213,7 +213,7 @@ class TransposedConv(Spatial):
             x, w = x.transpose(inverse(perm)), w.transpose(inverse(perm))
         real = ConvTranspose(self.window, self.space, self.groups)
         (acc,) = real.evaluate(sig, x - sig.input(0).q.zero_point, swap_channels(w, self.groups))
-        y = finish(acc.transpose(perm) + arrays[2], sig, self.clamp)
+        y = finish(acc.transpose(perm) + arrays[2], sig, self.clamp, largest_sums(sig.input(0), arrays[1], arrays[2]))
         return (y if self.is_channels_last else y.transpose(inverse(perm)),)
 
     def macs(self, sig: Signature) -> int:
@@ -228,11 +228,12 @@ class TransposedConv(Spatial):
         assert weights is not None and bias is not None
         kernel = both(weights.shape[1:-1], 1)
         per_group = weights.reshape(self.groups, len(weights) // self.groups, -1)
-        requantize = requantizer(sig).for_high_word()
+        sums = largest_sums(sig.input(0), weights, bias)
+        requantize = requantizer(sig, sums).for_high_word()
         low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
         constants = {
             "w": np.concatenate([interleave(g) for g in per_group]),
-            "bias": bias.astype(np.int32),
+            "bias": bias,
             "multiplier": np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32),
         }
         params: dict[str, Param] = {"batch": sig.input(0).shape[0], "groups": self.groups}
@@ -251,9 +252,11 @@ class TransposedConv(Spatial):
         operands += [(role, Access.IN, builder.const(f"{name}.{role}", data)) for role, data in constants.items()]
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
         operands.append(("taps", Access.SCRATCH, builder.scratch(f"{name}.taps", DType.INT32, 2 * math.prod(kernel))))
-        code: dict[str, object] = {"w_t": DType.of(weights).c, "shift": requantize.shift}
-        code |= {"y_t": sig.output.dtype.c, "rest": len(weights) // self.groups % BLOCK != 0}
-        builder.emit(node, "conv_transpose_s8", operands, params, code=code)
+        x, y, acc = sig.input(0).dtype, sig.output.dtype, sum_dtype(sums)
+        code: dict[str, object] = {"x_t": x.c, "w_t": DType.of(weights).c, "bias_t": DType.of(bias).c, "y_t": y.c}
+        code |= {"acc_t": acc.c, "shift": requantize.shift, "rest": len(weights) // self.groups % BLOCK != 0}
+        variant = x.tag + ("_long" if acc is DType.INT64 else "")
+        builder.emit(node, "conv_transpose_int", operands, params, code=code, variant=variant)
 
 
 @dataclass(frozen=True)
@@ -306,7 +309,7 @@ def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
     return found
 
 
-@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", "conv_transpose_s8"))
+@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", "conv_transpose_int"))
 def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
     node.require_dtype(x, *_FLOATS)

@@ -63,7 +63,7 @@ def sum_dtype(sums: Array) -> DType:
 
 
 def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
-    """Accumulators (channels last) within `sums`, times a factor → the output's type: requantized, clamped; or int32."""
+    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or int32."""
     out = sig.output
     if out.dtype is DType.INT32:
         return acc.astype(np.int32)
@@ -301,6 +301,10 @@ class Dense(Operator):
             return (y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32),)
         acc = exact_product(x.astype(np.int64) - sig.input(0).q.zero_point, w.T) + bias
         return (finish(acc, sig, self.clamp, largest_sums(sig.input(0), w, bias)),)
+
+    def unfolded(self, sig: Signature, x: Array) -> Array | None:
+        """Its vectors."""
+        return x.reshape(1, -1, x.shape[-1])
 
     def macs(self, sig: Signature) -> int:
         """rows · N · K."""

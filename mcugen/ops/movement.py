@@ -479,6 +479,29 @@ def _import_transpose(node: OnnxNode) -> list[Value]:
     return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]
 
 
+@onnx_operator("DepthToSpace", "SpaceToDepth", kernels=("copy",), keeps_halves=True)
+def _import_blocks(node: OnnxNode) -> list[Value]:
+    """Axes split, exchanged and joined. The channels of a block lie before those of the picture (DCR), or behind."""
+    x, size = node.input(0), int(node.attr("blocksize", 0))
+    if x.type.rank != 4:
+        raise Refusal(f"{node.op_type}: the tensor must be a picture", f"shape {x.type.shape}", "repair the model")
+    n, c, h, w = x.type.shape
+    to_space = node.op_type == "DepthToSpace"
+    if size < 1 or (c % size**2 if to_space else h % size or w % size):
+        found = f"blocks of {size} in {x.type.shape}"
+        raise Refusal(f"{node.op_type}: the tensor must hold whole blocks", found, "repair the model")
+    if to_space:
+        behind = node.attr("mode", "DCR") == "CRD"
+        c //= size**2
+        apart = (n, c, size, size, h, w) if behind else (n, size, size, c, h, w)
+        order, shape = (0, 1, 4, 2, 5, 3) if behind else (0, 3, 4, 1, 5, 2), (n, c, h * size, w * size)
+    else:
+        apart = (n, c, h // size, size, w // size, size)
+        order, shape = (0, 3, 5, 1, 2, 4), (n, c * size**2, h // size, w // size)
+    blocks = node.emit(Transpose(order), node.emit(Reshape(apart), x, suffix="blocks"), suffix="turned")
+    return [node.emit(Reshape(shape), blocks)]
+
+
 @onnx_operator("Concat", kernels=("copy",), keeps_halves=True)
 def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(len(node.inputs))]

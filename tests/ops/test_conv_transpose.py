@@ -47,23 +47,25 @@ def test_windows(computed: bool):
     check_model(model, random_feeds(model))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
-def test_int8(per_channel: bool):
+def test_codes(per_channel: bool, dtype: type):
     """Every window of one or two axes, and enough channels for blocks of four and a rest."""
-    net = Net()
+    net = Net(21)
     random = np.random.default_rng(3)
+    unit, zeros = (1, (7, -9)) if dtype is np.int8 else (2**-8, (0, 0))
     for number, (shape, channels, kernel, attributes) in enumerate(c for c in CASES if len(c[0]) < 5):
         channels += 4 * (number % 3)
         groups = attributes.get("group", 1)
-        x = net.dequantize(net.input(f"x{number}", *shape, dtype=np.int8), 0.05, 7)
+        x = net.dequantize(net.input(f"x{number}", *shape, dtype=dtype), 0.05 * unit, zeros[0], dtype)
         scales = random.uniform(0.005, 0.02, channels if per_channel else ()).astype(np.float32)
         codes = net.const(random.integers(-127, 128, (shape[1], channels, *kernel)), np.int8)
-        zeros = net.const(np.zeros(scales.shape), np.int8)
-        w = net.op("DequantizeLinear", codes, net.const(scales), zeros, axis=1)
+        symmetric = net.const(np.zeros(scales.shape), np.int8)
+        w = net.op("DequantizeLinear", codes, net.const(scales), symmetric, axis=1)
         bias = [net.const(random.standard_normal(channels * groups))] if number % 2 else []
         y = net.op("ConvTranspose", x, w, *bias, **attributes)
         y = net.op("Relu", y) if number < 2 else y
-        net.output(net.quantize(y, 0.1013, -9, out=f"y{number}"), dtype=np.int8)
+        net.output(net.quantize(y, 0.1013 * unit, zeros[1], dtype, out=f"y{number}"), dtype=dtype)
     model = net.model()
     assert set(operators(optimized(model))) == {"conv_transpose", "transpose", "reshape"}
     check_quantized(model, share=0.02)

@@ -318,3 +318,22 @@ def test_inconsistent_models_are_refused(name: str):
     with pytest.raises(McugenError) as error:
         c_outputs(net.plain_model(), random_feeds(net.plain_model()))
     assert error.value.exit_code in (3, 4), error.value
+
+
+# ---------------------------------------------------------------------------------------------------- blocks
+
+
+def test_depth_to_space_and_back():
+    net = net_of_x(2, 12, 4, 6)
+    for mode in ("DCR", "CRD"):
+        net.output(net.op("DepthToSpace", "x", blocksize=2, mode=mode, out=mode))
+    net.output(net.op("SpaceToDepth", "x", blocksize=2, out="depth"))
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize(("op_type", "size"), [("DepthToSpace", 5), ("SpaceToDepth", 5), ("DepthToSpace", 0)])
+def test_blocks_that_are_not_whole_are_refused(op_type: str, size: int):
+    net = net_of_x(2, 12, 4, 6)
+    net.output(net.op(op_type, "x", blocksize=size), shape=(2, 12, 4, 6))
+    with pytest.raises(McugenError):
+        imported(net.plain_model())
