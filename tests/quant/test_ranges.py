@@ -17,7 +17,7 @@ from test_profile import fused, profile_of, profiled
 
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.ops.fixedpoint import dequantize, quantize
-from mcugen.quant import ranges
+from mcugen.quant import ranges, sensitivity
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.profile import BINS, Profile, TensorProfile
 from mcugen.quant.ranges import (
@@ -191,6 +191,25 @@ def test_one_switch_quantizes_one_tensor_and_nothing_else() -> None:
     assert judge.noise(("z",), QuantParams((1e-9,), 0), DType.INT8) == pytest.approx(1, rel=1e-3)
 
 
+def test_a_divisor_that_is_rounded_to_zero_is_noise_without_end() -> None:
+    net = Net()
+    net.op("Div", net.input("x", 1, 4), net.input("divisor", 1, 4), out="ratio")
+    net.output("ratio")
+    model = fused(net.model())
+    judge = OutputNoise(model, [("divisor",)], normal_samples(net.model(), 3))
+    assert judge.noise(("divisor",), QuantParams((100.0,), 0), DType.INT8) == math.inf
+    assert judge.noise(("divisor",), QuantParams((0.001,), -128), DType.INT16) < 1
+
+
+def test_large_models_are_judged_by_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samples = fused(conv_net()), normal_samples(conv_net(), 120)
+    assert len(OutputNoise(model, [("x",)], samples).samples) == sensitivity.MOST_SAMPLES
+    monkeypatch.setattr(sensitivity, "MOST_MACS", 1000)
+    few = OutputNoise(model, [("x",)], samples).samples
+    assert len(few) == sensitivity.LEAST_SAMPLES
+    assert (few[0]["x"] == samples[0]["x"]).all() and (few[-1]["x"] == samples[-1]["x"]).all()
+
+
 def test_saturated_outputs_are_judged_by_what_goes_in() -> None:
     model = fused(conv_net()).proto
     assert judged_tensors(model) == ["logits"]
@@ -247,6 +266,7 @@ def chosen(scheme: Scheme, with_samples: bool = True) -> Chosen:
 
 def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "SAME", 0.0)  # all candidates are tried
+    monkeypatch.setattr(ranges, "CHANCE", 0.0)
     found = chosen(INT8)
     judge = OutputNoise(found.model, [(name,) for name in found.choices], heavy_samples())
     for name in ("x", "logits"):
