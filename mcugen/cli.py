@@ -43,7 +43,7 @@ from mcugen.mixed import Demand, Search
 from mcugen.options import CompileOptions
 from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
-from mcugen.quant.profile import read_profile
+from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer
 from mcugen.report.figures import Report, require_fit
 from mcugen.report.layers import DIVERGED_DB
@@ -268,7 +268,7 @@ def _quantized(
     known: list[dict[str, Array]] = []
     if quantizing.calibration is not None:
         known = _samples(endpoints, quantizing.calibration, quantizing, judging).inputs
-    profile = read_profile(quantizing.profile, source.sha256) if quantizing.profile else None
+    profile = read_profile(quantizing.profile, fused) if quantizing.profile else None
     with _steps(quiet) as progress:
         maker = quantizer(source, fused, quantizing.scheme, known, profile, progress)
         if not is_auto:

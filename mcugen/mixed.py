@@ -3,7 +3,7 @@
 
 All layers start as int8. Each is raised alone, once, and its sensitivity is the noise at the model's outputs that
 this removes, for each unit of cost (growth of arena and instructions). Layers are then raised for good in that order,
-first to int16 activations, then to float32, until the goal holds in ONNX Runtime and in the generated code. At last,
+first to int16 activations, then to float32, until the goal holds in ONNX Runtime and in the generated code. Then
 layers are lowered again where the goal holds without them, those first that brought least for their cost.
 """
 
@@ -31,6 +31,9 @@ from mcugen.report.tradeoffs import Goal, Step
 
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
 """Precisions, from the cheapest."""
+
+PASSES = ((DType.INT16, False), (DType.FLOAT32, False), (DType.FLOAT32, True))
+"""What layers are raised to, one pass after the other, and whether even if that does no good by itself."""
 
 PROBED = 32
 """How many samples tell the sensitivities of layers."""
@@ -154,15 +157,19 @@ class Search:
     # ------------------------------------------------------------------------------------------------ the walk
 
     def _ascend(self, now: _Trial) -> _Trial:
-        """Raises layers, the most rewarding first, a step of the ladder at a time."""
-        for dtype in LADDER[1:]:
+        """Raises layers, the most rewarding first, as long as noise falls; at last whether it does or not.
+
+        Errors of several layers may cancel out, and a tensor is only float32 if all that touch it are.
+        """
+        for dtype, anyway in PASSES:
+            noise = self._noise(now)
             for layer in self._by_sensitivity(now, dtype):
-                if now.precision[layer] is dtype:
-                    continue  # its neighbours have raised it
                 trial = self._trial({**now.wanted, layer: dtype}, layer)
-                if trial is None:
+                if now.precision[layer] is dtype or trial is None:
+                    continue  # its neighbours have raised it, or nothing can
+                if not anyway and self._noise(trial) >= noise:
                     continue
-                now = trial
+                now, noise = trial, self._noise(trial)
                 self._raised.append(layer)
                 if self._accept(now, layer, dtype):
                     return now

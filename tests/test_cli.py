@@ -516,7 +516,7 @@ def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], few: Path, tmp_
     assert done.code == 0 and "top-1 at most 100 percentage points worse than" in done.err
     assert re.search(r"\(all\) +int8 .* met", done.err)
     missed = mcugen(*auto, "-o", tmp_path / "other", "--min-sqnr", 999)
-    assert missed.code == 6 and "SQNR of 999 dB or better" in missed.err and "missed" in missed.err
+    assert missed.code == 6 and "SQNR of 999.00 dB or better" in missed.err and "missed" in missed.err
     assert not (tmp_path / "other").exists()
     both = mcugen(*auto, "--min-sqnr", 30, "--max-accuracy-drop", 1)
     assert both.code == 2 and "there can be one goal" in both.err

@@ -34,7 +34,7 @@ from mcugen.ops.matmul import (
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
-from mcugen.ops.spatial import Spatial, Window, both
+from mcugen.ops.spatial import Spatial, Window
 
 
 def _is_depthwise(op: object, sig: Signature) -> bool:
@@ -212,6 +212,11 @@ class Conv(Spatial):
 
     def _params(self, sig: Signature) -> tuple[dict[str, Param], int, int]:
         x, y = sig.input(0).shape, sig.output.shape
+        flat = len(x) == 3
+
+        def both(values: Sequence[int], missing: int) -> tuple[int, int]:
+            return (missing, values[0]) if flat else (values[0], values[1])
+
         w, kernel = self.window, both(sig.input(1).shape[1:-1], 1)
         names = ("in", "out", "k", "stride", "dilation", "pad")
         pairs = (

@@ -20,10 +20,10 @@ LONGEST_SUM = 2**43
 class Requantizer:
     """q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), one rounding, half up.
 
-    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31 as a rule, less
+    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31, less
     where a scale is 1 or above (which equals shifting the accumulator first), more where 16 bits need all of the
-    multiplier's. Averages round `ties_to_even`
-    instead, like ONNX: sums over a power of two elements hit ties too often to ignore.
+    multiplier's. Averages round `ties_to_even` instead, like ONNX: sums over a power of two elements hit ties too
+    often to ignore.
     """
 
     multiplier: Int64Array
@@ -32,22 +32,16 @@ class Requantizer:
     ties_to_even: bool = False
 
     @staticmethod
-    def of(
-        scale: Array | float,
-        zero_point: int,
-        ties_to_even: bool = False,
-        shift: int = 31,
-        sums: Array | None = None,
-    ) -> Requantizer:
+    def of(scale: Array | float, zero_point: int, ties_to_even: bool = False, sums: Array | None = None) -> Requantizer:
         """The requantizer by real factors `scale` (accumulator unit ÷ output unit).
 
-        `shift` is where to begin: see most_shift. `sums` are the largest magnitudes of the accumulators by channel,
-        below LONGEST_SUM: with them, multipliers get as many of their 31 bits as 64-bit products have room for.
-        Factors are cut where every accumulator but 0 saturates: at 2^29, or at 2^17 of what is known.
+        `sums` are the largest magnitudes of the accumulators by channel, below LONGEST_SUM: with them, multipliers
+        get as many of their 31 bits as 64-bit products have room for. Factors are cut where every accumulator but
+        0 saturates: at 2^29, or at 2^17 of what is known.
         """
         scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29 if sums is None else 2.0**17)
         largest = scales.max() if sums is None else max(scales.max(), (scales * sums).max() / 2**31)
-        shift = shift if sums is None else 61 - zero_point.bit_length()
+        shift = 31 if sums is None else 61 - zero_point.bit_length()
         while np.rint(largest * 2.0**shift) >= 2**31:
             shift -= 1
         return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point, ties_to_even)
@@ -81,9 +75,9 @@ def is_quantized(tensor: TensorType | None) -> bool:
     return tensor.dtype is DType.INT8 or (tensor.dtype is DType.INT16 and tensor.quant.zero_point == 0)
 
 
-def most_shift(dtype: DType) -> int:
-    """The shift to begin with for sums and products of such elements: of int16 they may be 2^15 times finer than q."""
-    return 46 if dtype is DType.INT16 else 31
+def largest_code(dtype: DType) -> int:
+    """Of the magnitude of q − zero point, rounded up to a power of two; int16 has zero point 0."""
+    return 2**15 if dtype is DType.INT16 else 2**8
 
 
 def same_codes(x: TensorType, y: TensorType) -> bool:

@@ -63,7 +63,7 @@ def sum_dtype(sums: Array) -> DType:
 
 
 def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
-    """Accumulators (channels last) within `sums`, times a factor → the output's type: requantized, clamped; or int32."""
+    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or int32."""
     out = sig.output
     if out.dtype is DType.INT32:
         return acc.astype(np.int32)

@@ -17,7 +17,7 @@ from mcugen.lir.program import real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.curves import Line
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
-from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, most_shift, quantize, same_codes
+from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 Range = tuple[float, float]
@@ -472,8 +472,9 @@ class Binary(Elementwise):
 
     def _product(self, sig: Signature) -> Requantizer:
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
-        shift = max(most_shift(sig.input(i).dtype) for i in (0, 1))
-        return Requantizer.of(scale, sig.output.q.zero_point, shift=shift)
+        types = [sig.input(i).dtype for i in (0, 1)]
+        sums = np.asarray([math.prod(map(largest_code, types))]) if DType.INT16 in types else None
+        return Requantizer.of(scale, sig.output.q.zero_point, sums=sums)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """Fixed point for quantized tensors, else the row's C text."""

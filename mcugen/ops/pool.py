@@ -16,7 +16,7 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import Requantizer, is_quantized, most_shift, same_codes
+from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
@@ -154,7 +154,8 @@ class AveragePool(Pool):
             divisors = divisors[-1:]
         x, y = sig.input(0), sig.output
         ratio = x.q.scale[0] / y.q.scale[0]
-        return Requantizer.of(ratio / divisors, y.q.zero_point, ties_to_even=True, shift=most_shift(x.dtype))
+        sums = divisors * largest_code(x.dtype) if x.dtype is DType.INT16 else None
+        return Requantizer.of(ratio / divisors, y.q.zero_point, ties_to_even=True, sums=sums)
 
     def _pool(self, sig: Signature, x: Array) -> Array:
         quant = sig.input(0).quant if sig.output.quant is not None else None

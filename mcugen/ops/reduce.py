@@ -15,7 +15,7 @@ from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.conversion import Cast, Dequantize
-from mcugen.ops.fixedpoint import Requantizer, is_quantized, most_shift, same_codes
+from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
@@ -114,7 +114,8 @@ class Reduce(Operator):
         is_mean = self.function == "mean"
         count = self._count(x) if is_mean else 1
         factor = x.quant.scale[0] / (y.quant.scale[0] * count)
-        return Requantizer.of(factor, y.quant.zero_point, is_mean, most_shift(x.dtype))
+        sums = np.asarray([self._count(x) * largest_code(x.dtype)]) if x.dtype is DType.INT16 else None
+        return Requantizer.of(factor, y.quant.zero_point, is_mean, sums)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The row's numpy reference; quantized tensors by an exact sum and one requantization."""

@@ -52,7 +52,9 @@ class Metric:
         """The number for people; None is an infinite one, of outputs without error."""
         if value is None or not math.isfinite(value):
             return "exact"
-        return f"{100 * value:.2f} %" if self.unit == "%" else f"{value:.4g}{' dB' * (self.unit == 'dB')}"
+        if self.unit == "%":
+            return f"{100 * value:.2f} %"
+        return f"{value:.2f} dB" if self.unit == "dB" else f"{value:.4g}"
 
     def loss(self, value: float, wanted: float) -> float:
         """By how much `value` is worse than `wanted`; in percentage points for shares."""

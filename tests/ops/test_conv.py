@@ -76,13 +76,22 @@ def float_conv(net: Net, name: str, case: Case) -> None:
     net.output(net.op("Conv", x, weights, bias, out=name, **case[3]))
 
 
-def int8_conv(net: Net, name: str, case: Case, per_channel: bool) -> None:
+Types = tuple[type, type]
+INT8: Types = (np.int8, np.int8)
+MIXED = [(np.int16, np.int16), (np.int8, np.int16), (np.int16, np.int8)]
+"""Element types of input and output."""
+
+
+def quantized_conv(net: Net, name: str, case: Case, per_channel: bool, types: Types = INT8) -> None:
+    """Codes of 16 bits have 256 times smaller steps, and no zero point."""
     random, channels = rng(), case[1]
-    x = net.dequantize(net.input(f"x {name}", *case[0], dtype=np.int8), 0.05, int(random.integers(-128, 128)))
+    zeros = [int(random.integers(-100, 100)) if dtype is np.int8 else 0 for dtype in types]
+    x_scale = 0.05 if types[0] is np.int8 else 0.05 / 256
+    x = net.dequantize(net.input(f"x {name}", *case[0], dtype=types[0]), x_scale, zeros[0], types[0])
     codes = net.const(random.integers(-127, 128, weight_shape(case)), np.int8)
     scales = random.uniform(0.005, 0.02, channels if per_channel else ()).astype(np.float32)
     weights = net.op("DequantizeLinear", codes, net.const(scales), net.const(0 * scales, np.int8), axis=0)
-    bias_scales = np.broadcast_to(np.float32(0.05) * scales, channels)
+    bias_scales = np.broadcast_to(np.float32(0.05) * scales, channels)  # of 16 bits, not the products' unit
     bias = net.op(
         "DequantizeLinear",
         net.const(random.integers(-2000, 2000, channels), np.int32),
@@ -92,7 +101,8 @@ def int8_conv(net: Net, name: str, case: Case, per_channel: bool) -> None:
     )
     size = 0.05 * 0.015 * 75 * 75 * np.sqrt(np.prod(weight_shape(case)[1:]))
     result = net.op("Conv", x, weights, bias, **case[3])
-    net.output(net.quantize(result, float(size / 50), int(random.integers(-100, 100)), out=name), dtype=np.int8)
+    step = float(size / 50 if types[1] is np.int8 else size / 50 / 256)
+    net.output(net.quantize(result, step, zeros[1], types[1], out=name), dtype=types[1])
 
 
 def half(part: int) -> list[str]:
@@ -112,24 +122,38 @@ def test_float_windows(part: int):
 def test_int8_windows(part: int, per_channel: bool):
     net = Net()
     for name in half(part):
-        int8_conv(net, name, WINDOWS[name], per_channel)
+        quantized_conv(net, name, WINDOWS[name], per_channel)
     model = net.model()
     assert "quantize" not in " ".join(operators(optimized(model)))
     check_quantized(model)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("types", MIXED, ids=lambda types: " to ".join(t.__name__ for t in types))
+def test_int16_windows(part: int, types: Types):
+    net = Net(opset=21)
+    for name in half(part):
+        quantized_conv(net, name, WINDOWS[name], per_channel=True, types=types)
+    model = net.model()
+    assert "quantize" not in " ".join(operators(optimized(model)))
+    check_quantized(model, share=0.02)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.int16])
 def test_channel_counts(dtype: type):
-    net = Net()
+    net = Net(opset=21)
     for count in range(1, 10):
         case: Case = ((1, count, 4, 5), 10 - count, (2, 3), {"pads": [1, 1, 0, 1]})
         depthwise: Case = ((1, count, 4, 5), count, (2, 3), {"group": count})
         for name, one in ((f"{count} channels", case), (f"{count} depthwise", depthwise)):
-            if dtype is np.int8:
-                int8_conv(net, name, one, per_channel=True)
-            else:
+            if dtype is np.float32:
                 float_conv(net, name, one)
-    (check_quantized if dtype is np.int8 else check_everywhere)(net.model())
+            else:
+                quantized_conv(net, name, one, per_channel=True, types=(dtype, dtype))
+    if dtype is np.float32:
+        check_everywhere(net.model())
+    else:
+        check_quantized(net.model(), share=0.05 if dtype is np.int16 else 0.005)  # some tensors have 20 elements
 
 
 def test_fused_activations():

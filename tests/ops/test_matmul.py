@@ -198,17 +198,137 @@ def test_int8_product_of_two_activations():
     check_quantized(model)
 
 
-def test_sums_that_could_overflow_stay_float():
-    """255 · 127 · depth may exceed 31 bits."""
-    depth = 70_000
-    net = Net()
-    x = net.dequantize(net.input("x", 1, depth, dtype=np.int8), 0.01, 0)
-    codes = net.dequantize(net.const(np.full((depth, 1), 127), np.int8), 0.01)
-    net.output(net.quantize(net.op("MatMul", x, codes), 10.0, 0, out="y"), dtype=np.int8)
+# ------------------------------------------------------------------------------------------------- int16
+
+PAIRS = [(np.int16, np.int16), (np.int8, np.int16), (np.int16, np.int8)]
+pairs = pytest.mark.parametrize("types", PAIRS, ids=lambda types: " ".join(t.__name__ for t in types))
+
+
+def stored(net: Net, name: str, *shape: int, scale: float, dtype: type) -> str:
+    """An input in codes, read as reals. Codes of 16 bits have no zero point, and 256 times smaller steps."""
+    wide = dtype is np.int16
+    codes = net.input(name, *shape, dtype=dtype)
+    return net.dequantize(codes, scale / 256 if wide else scale, 0 if wide else 3, dtype)
+
+
+def result(net: Net, real: str, scale: float, dtype: type, out: str) -> None:
+    """An output in codes."""
+    wide = dtype is np.int16
+    codes = net.quantize(real, scale / 256 if wide else scale, 0 if wide else -7, dtype, out)
+    net.output(codes, dtype=dtype)
+
+
+@pairs
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_int16_dense(types: tuple[type, type], per_channel: bool):
+    net = Net(opset=21)
+    for columns in range(1, 10):
+        x = stored(net, f"x{columns}", 8, 10 + columns, scale=0.05, dtype=types[0])
+        product = net.op("MatMul", x, int8_weights(net, 10 + columns, columns, 1 if per_channel else None))
+        result(net, product, 0.2, types[1], f"y{columns}")
+    x = stored(net, "x", 8, 13, scale=0.05, dtype=types[0])
+    gemm = net.op("Gemm", x, int8_weights(net, 6, 13, 0 if per_channel else None), transB=1)
+    result(net, net.op("Relu", gemm), 0.1, types[1], "gemm")
+    model = net.model()
+    assert set(operators(optimized(model))) == {"dense"}
+    check_quantized(model, share=0.05)
+
+
+@pytest.mark.parametrize("out", [np.int8, np.int16])
+@pairs
+def test_int16_product_of_two_activations(types: tuple[type, type], out: type):
+    net = Net(opset=21)
+    a = stored(net, "a", 4, 9, 11, scale=0.05, dtype=types[0])
+    b = stored(net, "b", 4, 11, 10, scale=0.03, dtype=types[1])
+    result(net, net.op("MatMul", a, b), 0.1, out, "y")
+    model = net.model()
+    assert operators(optimized(model)) == ["matmul"]
+    check_quantized(model, share=0.02)
+
+
+def test_int16_parameters_of_a_product_are_not_rounded_away():
+    """Sums of 2^40 shrink to 16 bits: a multiplier of 31 bits of fraction would have 7 of its own."""
+    net = Net(opset=21)
+    a = net.dequantize(net.input("a", 8, 1000, dtype=np.int16), 2e-6, 0, np.int16)
+    b = net.dequantize(net.input("b", 1000, 9, dtype=np.int16), 2e-6, 0, np.int16)
+    net.output(net.quantize(net.op("MatMul", a, b), 1e-4, 0, np.int16, "y"), dtype=np.int16)
+    random = rng()
+    feeds = {"a": random.integers(20_000, 32_768, (8, 1000)), "b": random.integers(20_000, 32_768, (1000, 9))}
+    check_quantized(net.model(), {name: array.astype(np.int16) for name, array in feeds.items()}, share=0.05)
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_the_last_sum_of_32_bits(beyond: bool):
+    """2^31 - 1, or one more: 32768 · 65535, and the bias gives the rest."""
+    net = Net(opset=21)
+    x = net.dequantize(net.input("x", 5, 517, dtype=np.int16), 1.0, 0, np.int16)
+    codes = np.full((517, 5), -127)
+    codes[-1] = 516 * 127 - 65_535
+    w = net.dequantize(net.const(codes, np.int8), 1.0)
+    bias = net.dequantize(net.const(np.full(5, 2**15 - 1 + beyond), np.int32), 1.0, 0, np.int32)
+    net.output(net.quantize(net.op("Add", net.op("MatMul", x, w), bias), 2.0**16, 0, np.int16, "y"), dtype=np.int16)
+    model = net.model()
+    (instr,) = compile_model(model).program.instrs
+    assert instr.code["acc_t"] == ("int64_t" if beyond else "int32_t")
+    feeds = random_feeds(model)
+    feeds["x"][0], feeds["x"][1] = -(2**15), 2**15 - 1
+    check_quantized(model, feeds, share=0.05)
+
+
+@pairs
+@pytest.mark.parametrize("depth", [1999, 3001])
+def test_64_bit_sums(types: tuple[type, type], depth: int):
+    """Runs of products that 32 bits hold, in whole and in part; four channels and some more; saturated results."""
+    net = Net(opset=21)
+    x = stored(net, "x", 6, depth, scale=0.01, dtype=types[0])
+    codes = rng().integers(-127, 128, (depth, 7))
+    codes[:, :5] = 127
+    w = net.dequantize(net.const(codes, np.int8), 1e-3)
+    big = net.const(rng().uniform(-1, 1, 7) * 1e6 if types[0] is np.int8 else rng().uniform(-1, 1, 7))
+    result(net, net.op("Add", net.op("MatMul", x, w), big), 0.5, types[1], "y")
+    model = net.model()
+    (instr,) = compile_model(model).program.instrs
+    assert instr.code["acc_t"] == "int64_t"
+    feeds = random_feeds(model)
+    limits = np.iinfo(types[0])
+    feeds["x"][0], feeds["x"][1] = limits.min, limits.max
+    check_quantized(model, feeds, share=0.05)
+
+
+def test_a_bias_beyond_32_bits():
+    """In its own unit it fits; in that of small steps of weights and input it does not."""
+    net = Net(opset=21)
+    x = net.dequantize(net.input("x", 4, 6, dtype=np.int16), 1e-5, 0, np.int16)
+    product = net.op("MatMul", x, net.dequantize(net.const(rng().integers(-127, 128, (6, 5)), np.int8), 1e-6))
+    bias = net.dequantize(net.const([3e8, -3e8, 1e9, 0, 5], np.int32), 1e-9, 0, np.int32)
+    net.output(net.quantize(net.op("Add", product, bias), 5e-5, 0, np.int16, "y"), dtype=np.int16)
+    model = net.model()
+    assert operators(optimized(model)) == ["dense"]
+    check_quantized(model, share=0.05)
+
+
+def test_int16_weights_by_int16_activations():
+    """uint8 weights with a zero point take 16 bits."""
+    net = Net(opset=21)
+    x = net.dequantize(net.input("x", 9, 40, dtype=np.int16), 1e-3, 0, np.int16)
+    w = net.dequantize(net.const(rng().integers(0, 256, (40, 6)), np.uint8), 0.01, 17, np.uint8)
+    net.output(net.quantize(net.op("MatMul", x, w), 0.02, 0, np.int16, "y"), dtype=np.int16)
+    model = net.model()
+    assert operators(optimized(model)) == ["dense"]
+    check_quantized(model, share=0.02)
+
+
+def test_sums_without_end_stay_float():
+    """Beyond 2^43 multipliers have no room left."""
+    net = Net(opset=21)
+    x = net.dequantize(net.input("x", 1, 6, dtype=np.int16), 1e-5, 0, np.int16)
+    w = net.dequantize(net.const(rng().integers(-127, 128, (6, 5)), np.int8), 1e-9)
+    real = net.op("Add", net.op("MatMul", x, w), net.const([1.0, 2.0, 3.0, 4.0, 5.0]))
+    net.output(net.quantize(real, 2e-4, 0, np.int16, "y"), dtype=np.int16)
     model = net.model()
     dense = next(node for node in optimized(model).nodes if "dense" in node.op.name)
     assert dense.input(0).type.dtype is DType.FLOAT32
-    check_quantized(model, {"x": np.full((1, depth), -128, np.int8)})
+    check_quantized(model)
 
 
 SHAPES = [

