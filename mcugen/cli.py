@@ -24,10 +24,14 @@ from mcugen.cli_options import (
     Json,
     Judging,
     Model,
+    PixelScale,
     Plugin,
+    Preprocess,
     Quantizing,
     Quiet,
+    Without,
     takes_options,
+    techniques,
 )
 from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiled import CompiledModel, stacked
@@ -43,8 +47,10 @@ from mcugen.mixed import Demand, Search
 from mcugen.options import CompileOptions
 from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
-from mcugen.quant.profile_file import read_profile
-from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer
+from mcugen.quant.profile import profile_model
+from mcugen.quant.profile_file import read_profile, write_profile
+from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer, with_states
+from mcugen.quant.scheme import Scheme
 from mcugen.report.figures import Report, require_fit
 from mcugen.report.layers import DIVERGED_DB
 from mcugen.report.listing import print_board, print_boards, print_model
@@ -150,7 +156,7 @@ def run(
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
-    samples = load_samples(inputs, compiled.program.inputs, judging.pixel_scale)
+    samples = load_samples(inputs, compiled.program.inputs, judging.pixel_scale, quantizing.preprocess)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
     arrays = stacked(results)
@@ -198,6 +204,28 @@ def quantize(
     quantized = _quantized(model, options, quantizing, judging, quiet)
     data = quantized.proto.SerializeToString(deterministic=True)
     replace_file(output, lambda file: file.write(data))
+
+
+@app.command()
+@takes_options
+def profile(
+    model: Model,
+    *,
+    calibration: Annotated[Path, typer.Option(help="samples, as for compile", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="the profile, .json", show_default=False)],
+    options: CompileOptions,
+    preprocess: Preprocess = "",
+    pixel_scale: PixelScale = 1.0,
+    without: Without = None,
+    quiet: Quiet = False,
+) -> None:
+    """Writes what tensors are like on samples, for --profile: it serves every precision and scheme."""
+    fused = float_model(load(model), options, Scheme(equalize=techniques(without)["equalize"]))
+    given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess).inputs
+    samples = with_states(fused, given)
+    with _steps(quiet) as progress:
+        made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
+    write_profile(made, output)
 
 
 @boards_app.callback()

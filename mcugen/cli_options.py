@@ -72,6 +72,27 @@ AUTO = "auto"
 TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
 """Fields of Scheme by the names that the command line gives them."""
 
+Preprocess = Annotated[
+    str,
+    typer.Option(
+        "--preprocess",
+        help="of each sample: 'resize=96x96, gray, scale=1/255, mean=0.5, std=0.25' (docs/quantization.md)",
+        show_default=False,
+    ),
+]
+PixelScale = Annotated[float, typer.Option("--pixel-scale", help="factor of `x_uint8` samples for a float input")]
+Without = Annotated[
+    list[str] | None,
+    typer.Option("--without", help=f"leaves out a technique: {', '.join(TECHNIQUES)}", show_default=False),
+]
+
+
+def techniques(without: Without) -> dict[str, bool]:
+    """Fields of Scheme: which techniques are used."""
+    for technique in without or ():
+        _one_of("--without", technique, tuple(TECHNIQUES))
+    return {field: name not in (without or ()) for name, field in TECHNIQUES.items()}
+
 
 @dataclass(frozen=True)
 class Quantizing:
@@ -102,7 +123,7 @@ def quantizing(
     profile: Annotated[
         Path | None, typer.Option(help="ranges of `mcugen profile` instead of samples, or besides", show_default=False)
     ] = None,
-    preprocess: Annotated[str, typer.Option(help="what to do to each sample first", show_default=False)] = "",
+    preprocess: Preprocess = "",
     method: Annotated[
         str,
         typer.Option(help=f"of choosing ranges: {', '.join(METHODS)}; else by measured error", show_default=False),
@@ -113,10 +134,7 @@ def quantizing(
     integer_io: Annotated[
         bool, typer.Option("--integer-io", help="inputs and outputs are the integers, not reals")
     ] = False,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(help=f"leaves out a technique: {', '.join(TECHNIQUES)}", show_default=False),
-    ] = None,
+    without: Without = None,
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="precision of one layer: NAME=float32", show_default=False)
     ] = None,
@@ -125,14 +143,11 @@ def quantizing(
     precision = precision or ("int8" if calibration or profile else "float32")
     _one_of("--precision", precision, (*PRECISIONS, AUTO))
     _one_of("--method", method, ("", *METHODS))
-    for technique in without or ():
-        _one_of("--without", technique, tuple(TECHNIQUES))
     if precision == "float32" and (calibration or profile or layer):
         raise UsageError("samples are for quantization", "--precision float32", "give --precision int8")
     if precision != "float32" and not (calibration or profile):
         remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json"
         raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
-    used = {field: name not in (without or ()) for name, field in TECHNIQUES.items()}
     scheme = Scheme(
         PRECISIONS.get(precision, DType.INT8),
         method,
@@ -140,7 +155,7 @@ def quantizing(
         power_of_two,
         not per_tensor,
         integer_io=integer_io,
-        **used,
+        **techniques(without),
     )
     return Quantizing(precision, calibration, profile, preprocess, scheme, _layers(layer or []))
 
@@ -160,7 +175,7 @@ def judging(
     data: Annotated[
         Path | None, typer.Option(help="evaluation samples, .npz; labels in `labels` or `y`", show_default=False)
     ] = None,
-    pixel_scale: Annotated[float, typer.Option(help="factor of `x_uint8` samples for a float input")] = 1.0,
+    pixel_scale: PixelScale = 1.0,
     metric: Annotated[
         str,
         typer.Option(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--precision auto`: the least precise arithmetic, layer by layer, that is precise enough.
 
-All layers start as int8. Each is raised alone, once, and its sensitivity is the noise at the model's outputs that
-this removes, for each unit of cost (growth of arena and instructions). Layers are then raised for good in that order,
-first to int16 activations, then to float32, until the goal holds in ONNX Runtime and in the generated code. Then
-layers are lowered again where the goal holds without them, those first that brought least for their cost.
+All layers start as int8. A layer's sensitivity is how far the model's outputs move when all layers are raised but this
+one: what it adds of noise, free of the noise of others. Layers are raised in the order of sensitivity for each unit of
+cost (growth of arena and instructions), first to int16 activations, then to float32, until the goal holds in ONNX
+Runtime and in the generated code. Then layers are lowered again where the goal holds without them, those first that
+brought least for their cost.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
-from mcugen.report.accuracy import judged
+from mcugen.report.accuracy import judged, reals
 from mcugen.report.metrics import METRICS, Judged, Metric
 from mcugen.report.samples import Samples, as_stored
 from mcugen.report.tradeoffs import Goal, Step
@@ -32,8 +33,8 @@ from mcugen.report.tradeoffs import Goal, Step
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
 """Precisions, from the cheapest."""
 
-PASSES = ((DType.INT16, False), (DType.FLOAT32, False), (DType.FLOAT32, True))
-"""What layers are raised to, one pass after the other, and whether even if that does no good by itself."""
+PASSES = ((DType.INT16, 1e-3), (DType.FLOAT32, 1e-3), (DType.FLOAT32, 0.0))
+"""What layers are raised to, one pass after the other, and the least share of the present noise that is worth it."""
 
 PROBED = 32
 """How many samples tell the sensitivities of layers."""
@@ -157,19 +158,13 @@ class Search:
     # ------------------------------------------------------------------------------------------------ the walk
 
     def _ascend(self, now: _Trial) -> _Trial:
-        """Raises layers, the most rewarding first, as long as noise falls; at last whether it does or not.
-
-        Errors of several layers may cancel out, and a tensor is only float32 if all that touch it are.
-        """
-        for dtype, anyway in PASSES:
-            noise = self._noise(now)
-            for layer in self._by_sensitivity(now, dtype):
+        """Raises layers, the most rewarding first."""
+        for dtype, share in PASSES:
+            for layer in self._by_sensitivity(now, dtype, share):
                 trial = self._trial({**now.wanted, layer: dtype}, layer)
                 if now.precision[layer] is dtype or trial is None:
-                    continue  # its neighbours have raised it, or nothing can
-                if not anyway and self._noise(trial) >= noise:
-                    continue
-                now, noise = trial, self._noise(trial)
+                    continue  # its neighbours have raised it, or it does not fit by now
+                now = trial
                 self._raised.append(layer)
                 if self._accept(now, layer, dtype):
                     return now
@@ -192,16 +187,19 @@ class Search:
                     break
         return now
 
-    def _by_sensitivity(self, now: _Trial, dtype: DType) -> list[str]:
-        """Layers that can be raised to `dtype`, by noise removed for each unit of cost."""
-        noise = self._noise(now)
+    def _by_sensitivity(self, now: _Trial, dtype: DType, share: float) -> list[str]:
+        """Layers that can be raised to `dtype` and make that share of noise, by noise for each unit of cost."""
         layers = list(self._candidates(now, dtype))
+        raised = {**now.wanted, **dict.fromkeys(layers, dtype)}
+        best = self._probe(raised)
+        least = share * self._mse(self._probe(now.wanted), self._reference)
         found: dict[str, float] = {}
         for done, layer in enumerate(layers, 1):
-            trial = self._trial({**now.wanted, layer: dtype}, layer)
+            noise = self._mse(self._probe({**raised, layer: now.precision[layer]}), best)
+            trial = self._trial({**now.wanted, layer: dtype}, layer) if noise >= least else None
             self.progress(f"sensitivity to {dtype.value}", done, len(layers))
             if trial is not None:
-                found[layer] = (noise - self._noise(trial)) / max(trial.growth(now), LEAST_COST)
+                found[layer] = noise / max(trial.growth(now), LEAST_COST)
         self._scores |= found
         return sorted(found, key=lambda name: -found[name])
 
@@ -258,15 +256,21 @@ class Search:
 
     def _outputs(self, compiled: CompiledModel, count: int | None = None) -> list[dict[str, Array]]:
         """Of the quantized model in ONNX Runtime."""
-        stored = [as_stored(sample, compiled.program.inputs) for sample in islice(self.samples.inputs, count)]
-        return compiled.reference(stored)
+        return compiled.reference(self._stored(compiled, count))
 
-    def _noise(self, trial: _Trial) -> float:
-        return METRICS["mse"].compute(self._judged(trial.compiled, self._outputs(trial.compiled, PROBED)))
+    def _stored(self, compiled: CompiledModel, count: int | None = None) -> list[dict[str, Array]]:
+        return [as_stored(sample, compiled.program.inputs) for sample in islice(self.samples.inputs, count)]
+
+    def _probe(self, wanted: Mapping[str, DType]) -> list[dict[str, Array]]:
+        """The outputs of a model on the first samples, in reals, whether it fits the board or not."""
+        host = compile_model(self.quantizer.quantize(wanted, self._codes), "host", self.options)
+        return reals(self._outputs(host, PROBED), host.program.outputs)
+
+    def _mse(self, outputs: Sequence[Mapping[str, Array]], wanted: Sequence[Mapping[str, Array]]) -> float:
+        return METRICS["mse"].compute(Judged(outputs, wanted[: len(outputs)]))
 
     def _in_c(self, trial: _Trial) -> float:
         """The metric of the generated code, built for this computer: a microcontroller's code gives the same bits."""
         host = compile_model(trial.quantization, "host", self.options)
-        stored = [as_stored(sample, host.program.inputs) for sample in self.samples.inputs]
-        outputs = host.simulate(stored, measure=False).outputs
+        outputs = host.simulate(self._stored(host), measure=False).outputs
         return self.goal.metric.compute(self._judged(host, outputs))

@@ -102,6 +102,13 @@ class Operator:
         """Tensors within the computation that an integer form quantizes too, by role (of a cell: its state)."""
         return {}
 
+    def unfolded(self, sig: Signature, x: Array) -> Array | None:
+        """The real input of an operator with weights as [groups, rows, depth].
+
+        Its sums are rows · wᵀ + bias for weights as [groups, outputs of a group, depth]. None: it is no such product.
+        """
+        return None
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """ONNX operator, attributes and further constant inputs that compute the same on reals, `clamp` aside.
 

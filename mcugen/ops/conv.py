@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Permutation, Signature
-from mcugen.hir.types import Array, DType, Layout, TensorType
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import clamp_range, is_quantized
@@ -49,16 +49,20 @@ def _is_single_row(op: object, sig: Signature) -> bool:
     return op.groups == 1 and op.reads_pixels(sig) and sig.output.count == sig.output.shape[-1]
 
 
+def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
+    """Channels last: the inputs of each output position as [groups, positions, C/groups · taps]."""
+    patches = window.patches(x, kernel, 0)
+    return patches.reshape(math.prod(patches.shape[: x.ndim - 1]), groups, -1).transpose(1, 0, 2)
+
+
 def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
     """Channels last, without bias: float by BLAS, integers exactly."""
     kernel, depth = w.shape[1:-1], w.shape[-1]
-    patches = window.patches(x, kernel, 0)
-    space = patches.shape[: x.ndim - 1]
-    rows = patches.reshape(math.prod(space), groups, -1).transpose(1, 0, 2)
+    rows = unfold(window, groups, x, kernel)
     # patches end in [C, *kernel]: bring the weights to that order
     columns = np.moveaxis(w, -1, 1).reshape(groups, len(w) // groups, depth * math.prod(kernel)).transpose(0, 2, 1)
     product = rows @ columns if x.dtype.kind == "f" else exact_product(rows, columns)
-    return product.transpose(1, 0, 2).reshape(*space, len(w))
+    return product.transpose(1, 0, 2).reshape(x.shape[0], *window.output(x.shape[1:-1], kernel), len(w))
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,12 @@ class Conv(Spatial):
         elif self.clamp is not None:
             y = np.clip(y, *self.clamp).astype(x.dtype)
         return (y if self.is_channels_last else y.transpose(np.argsort(perm)),)
+
+    def unfolded(self, sig: Signature, x: Array) -> Array | None:
+        """im2col, of channels first."""
+        if self.is_channels_last:
+            return None
+        return unfold(self.window, self.groups, x.transpose(to_channels_last(x.ndim)), sig.input(1).shape[2:])
 
     def macs(self, sig: Signature) -> int:
         """outputs · kernel · channels of a group."""

@@ -302,6 +302,10 @@ class Dense(Operator):
         acc = exact_product(x.astype(np.int64) - sig.input(0).q.zero_point, w.T) + bias
         return (finish(acc, sig, self.clamp, largest_sums(sig.input(0), w, bias)),)
 
+    def unfolded(self, sig: Signature, x: Array) -> Array | None:
+        """Its vectors."""
+        return x.reshape(1, -1, x.shape[-1])
+
     def macs(self, sig: Signature) -> int:
         """rows · N · K."""
         return sig.output.count * sig.input(1).shape[1]

@@ -19,6 +19,7 @@ from mcugen.passes.clean import fold_dequantized
 from mcugen.pipeline import fuse_float
 from mcugen.quant.equalize import equalize
 from mcugen.quant.onnx_writer import OnnxWriter
+from mcugen.quant.weights import give_biases
 from mcugen.report.accuracy import run_onnxruntime
 
 TOLERANCE = 1e-3
@@ -63,6 +64,7 @@ def build_float_model(
         remedy = "compile it as it is, or quantize the float model that it stems from"
         raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)
     fuse_float(graph)
+    give_biases(graph)
     if equalized:
         equalize(graph)
     source = _with_constants(model, bound or {})

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.quant.scheme import Scheme
+from mcugen.quant.scheme import Scheme, activation_params
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,8 @@ class Plan:
     precision: dict[str, DType] = field(default_factory=dict)
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Operator.internals`): by name of the first output, and by role."""
+
+    def quant(self, name: str, dtype: DType) -> QuantParams:
+        """Of a stored activation as a reader that computes in `dtype` gets it."""
+        stored = self.activations[name]
+        return stored.quant if dtype is stored.dtype else activation_params(stored.low, stored.high, dtype, self.scheme)

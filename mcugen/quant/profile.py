@@ -99,7 +99,7 @@ def histogram(array: Array, low: float, high: float) -> Array:
     if high == low:
         return np.bincount([0], [array.size], BINS).astype(np.int64)
     place = (array.reshape(-1).astype(np.float64) - low) * (BINS / (high - low))
-    return np.bincount(np.minimum(place.astype(np.int64), BINS - 1), minlength=BINS)
+    return np.bincount(np.minimum(place.astype(np.int64), BINS - 1), minlength=BINS).astype(np.int64)
 
 
 def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
@@ -115,10 +115,11 @@ def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
 def _rebinned(tensor: TensorProfile, low: float, high: float) -> Array:
     """The histogram over a range that contains the tensor's own; elements lie evenly within a bin."""
     if tensor.low == tensor.high:
-        return np.asarray(histogram(np.asarray(tensor.low), low, high) * sum(tensor.histogram))
+        counts: Array = histogram(np.asarray(tensor.low), low, high) * sum(tensor.histogram)
+        return counts
     below = np.concatenate([[0.0], np.cumsum(tensor.counts)])
-    at_edges = np.interp(np.linspace(low, high, BINS + 1), tensor.edges, below)
-    return np.diff(np.rint(at_edges)).astype(np.int64)
+    at_edges = np.rint(np.interp(np.linspace(low, high, BINS + 1), tensor.edges, below))
+    return np.diff(at_edges.astype(np.int64))
 
 
 @dataclass

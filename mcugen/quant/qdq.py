@@ -140,22 +140,15 @@ class _QdqWriter(OnnxWriter):
         """Of the activation as the reader gets it."""
         while value.name not in self.plan.activations and value.producer is not None:
             value = value.producer.input(0)  # moved, and unknown to the float model
-        stored = self.plan.activations[value.name]
-        wanted = self._precision(reader)
-        return (
-            stored.quant
-            if wanted is stored.dtype
-            else activation_params(stored.low, stored.high, wanted, self.plan.scheme)
-        )
+        return self.plan.quant(value.name, self._precision(reader))
 
     def _precision(self, node: Node | None) -> DType:
         return self.plan.precision.get(node.outputs[0].name, DType.FLOAT32) if node is not None else DType.FLOAT32
 
     def _convert(self, value: Value, dtype: DType, source: str) -> str:
         """Quantizes `source`, which holds the reals of `value`, and dequantizes it for readers."""
-        stored = self.plan.activations[value.name]
-        main = dtype is stored.dtype
-        quant = stored.quant if main else activation_params(stored.low, stored.high, dtype, self.plan.scheme)
+        main = dtype is self.plan.activations[value.name].dtype
+        quant = self.plan.quant(value.name, dtype)
         name = value.name if main else f"{value.name}_{dtype.value}"
         params = self._stored_params(name, quant, dtype)
         codes = self.add("QuantizeLinear", [source, *params], self.fresh(stored_name(name)))

@@ -149,8 +149,7 @@ def quantizer(
     progress: Progress = no_progress,
 ) -> Quantizer:
     """A quantizer by calibration samples, by a saved profile, or (best) both."""
-    if model.states:
-        samples = _with_states(model, samples)
+    samples = with_states(model, samples)
     if profile is None:
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
@@ -158,8 +157,10 @@ def quantizer(
     return Quantizer(source, model, samples, scheme, profile, progress)
 
 
-def _with_states(model: FloatModel, samples: Sequence[Sample]) -> list[Sample]:
+def with_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample]:
     """Samples of a stream, with what the float model kept from the ones before; at first zeros."""
+    if not model.states:
+        return samples
     kept = model.first_states
     results = run_onnxruntime(model.proto, samples, fixed=kept, states=model.states)
     complete: list[Sample] = []

@@ -33,6 +33,9 @@ MSE_POINTS, MSE_ROUNDS = 9, 5
 SAME = 0.01
 """Candidates whose ends differ by less than this share of the range are one."""
 
+CHANCE = 0.1
+"""Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -65,8 +68,9 @@ def choose_ranges(
         tensor, dtype = merge_profiles([profile.tensors[name] for name in group]), dtypes[group[0]]
         choices = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
         params = [activation_params(c.low, c.high, dtype, scheme) for c in choices]
-        noises = [judge.noise(group, p, dtype) if judge else expected_noise(tensor, p, dtype) for p in params]
-        best = int(np.argmin(noises))  # the first of equals: min-max
+        expected = [expected_noise(tensor, p, dtype) for p in params]
+        noises = [judge.noise(group, p, dtype) for p in params] if judge else expected
+        best = _least(noises, expected)
         sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
         found |= dict.fromkeys(group, replace(choices[best], sqnr_db=sqnr))
         progress(done, len(groups))
@@ -205,6 +209,12 @@ _FINDERS: Mapping[str, Callable[[TensorProfile, DType, Scheme], Range]] = {
 
 
 # ------------------------------------------------------------------------------------------------------ choice
+
+
+def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
+    """Of those that measure about the least noise, the one of least expected noise; the first of equals: min-max."""
+    limit = min(measured) * (1 + CHANCE)
+    return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
 
 
 def _whole(tensor: TensorProfile) -> Choice:

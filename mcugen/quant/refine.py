@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-in: weights are rounded to nearest."""
+"""The codes of all weights, by what each layer reads once all before it compute in integers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from mcugen.hir.types import Array, DType
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import evaluate_node
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.ops.fixedpoint import dequantize, quantize
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.plan import Plan
+from mcugen.quant.moments import Moments
+from mcugen.quant.plan import Codes, Plan
 from mcugen.quant.profile import Profile
-from mcugen.quant.weights import plain_codes
+from mcugen.quant.rounding import round_weights
+from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
+
+MOST_SAMPLES = 128
+MOST_ELEMENTS = 2**26
+"""Of the largest tensor in all samples together: some GB of values in the worst case."""
 
 
 def refine(
@@ -19,8 +32,157 @@ def refine(
     profile: Profile,
     progress: Callable[[int, int], None],
 ) -> Plan:
-    """The plan with codes for every integer layer."""
-    for node in model.graph.nodes:
-        if node.op.weight_axes and plan.precision.get(node.outputs[0].name, DType.FLOAT32) is not DType.FLOAT32:
-            plan.layers[node.output.name] = plain_codes(node, plan.scheme)
+    """The plan with codes for every integer layer.
+
+    Weights are rounded to least error on the samples, and biases carry the mean error, as the scheme says. Without
+    samples, weights are rounded to nearest, and biases corrected by the means in the profile.
+    """
+    plan = replace(plan, layers={})
+    layers = [n for n in model.graph.nodes if n.op.weight_axes and _precision(plan, n) is not DType.FLOAT32]
+    if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
+        _Walk(model.graph, plan, _spread(model.graph, samples)).run(layers, progress)
+        return plan
+    for node in layers:
+        moments = _profiled(node, profile) if plan.scheme.correct_bias else None
+        codes = plain_codes(node, plan.scheme)
+        plan.layers[node.output.name] = codes if moments is None else _corrected(node, codes, moments)
     return plan
+
+
+def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
+    """As many as are useful and fit the memory, evenly taken."""
+    largest = max(v.type.count for v in graph.values() if not v.is_constant)
+    count = min(len(samples), MOST_SAMPLES, max(MOST_ELEMENTS // max(largest, 1), 8))
+    return [samples[i * len(samples) // count] for i in range(count)]
+
+
+def _precision(plan: Plan, node: Node) -> DType:
+    return plan.precision.get(node.outputs[0].name, DType.FLOAT32)
+
+
+class _Walk:
+    """Through the graph with all samples side by side: real values, and those of the quantized model."""
+
+    def __init__(self, graph: Graph, plan: Plan, samples: Sequence[Mapping[str, Array]]) -> None:
+        self.graph, self.plan = graph, plan
+        self.real = {v: [np.asarray(s[v.name]).reshape(v.type.shape) for s in samples] for v in graph.inputs}
+        self.seen = dict(self.real)
+        """By integer layers: what they can store. Readers of another precision convert it (`_read`)."""
+        self._unread = Counter(v for node in graph.nodes for v in node.inputs if v is not None)
+
+    def run(self, layers: Sequence[Node], progress: Callable[[int, int], None]) -> None:
+        """Up to the last layer."""
+        total = self.graph.nodes.index(layers[-1]) + 1
+        wanted = set(layers)
+        for done, node in enumerate(self.graph.nodes[:total], 1):
+            if node in wanted:
+                self.plan.layers[node.output.name] = self._codes(node)
+            self._evaluate(node)
+            self._forget(node)
+            progress(done, total)
+
+    def _codes(self, node: Node) -> Codes:
+        """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
+        moments = Moments()
+        for real, seen in zip(self.real[node.input(0)], self._read(node.input(0), node), strict=True):
+            rows = [node.op.unfolded(node.sig, x) for x in (real, seen)]
+            if rows[0] is None or rows[1] is None:
+                return plain_codes(node, self.plan.scheme)
+            moments.add(rows[0], rows[1])
+        codes = plain_codes(node, self.plan.scheme)
+        if self.plan.scheme.optimize_rounding:
+            codes = _rounded(node, codes, moments.gram(_can_correct(node, self.plan)))
+        return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
+
+    def _evaluate(self, node: Node) -> None:
+        """On all samples, both ways."""
+        operands = [v for v in node.inputs if v is not None]
+        real = [self.real[v] if v.data is None else [v.data] * self._count for v in operands]
+        seen = [self._constant(v, node) if v.is_constant else self._read(v, node) for v in operands]
+        pairs = ((self.real, real), (self.seen, seen))
+        for values, inputs in pairs:
+            results = [evaluate_node(node, list(arrays)) for arrays in zip(*inputs, strict=True)]
+            values.update(zip(node.outputs, map(list, zip(*results, strict=True)), strict=True))
+        if _precision(self.plan, node) is not DType.FLOAT32:
+            for v in (v for v in node.outputs if v.name in self.plan.activations):
+                self.seen[v] = self._stored(v, self.plan.activations[v.name].dtype)
+
+    @property
+    def _count(self) -> int:
+        return len(next(iter(self.real.values())))
+
+    def _read(self, value: Value, node: Node) -> list[Array]:
+        """What a node reads of a tensor in the quantized model."""
+        dtype = _precision(self.plan, node)
+        is_stored = value.name in self.plan.activations and dtype is not DType.FLOAT32
+        return self._stored(value, dtype) if is_stored else self.seen[value]
+
+    def _stored(self, value: Value, dtype: DType) -> list[Array]:
+        quant = self.plan.quant(value.name, dtype)
+        return [_through(x, quant, dtype) for x in self.seen[value]]
+
+    def _constant(self, value: Value, node: Node) -> list[Array]:
+        assert value.data is not None
+        codes = self.plan.layers.get(node.outputs[0].name)
+        index = node.inputs.index(value)
+        if codes is not None and index in node.op.weight_axes:
+            return [real_weights(codes)] * self._count
+        if codes is not None and index == node.op.bias_input and codes.bias is not None:
+            return [codes.bias] * self._count
+        return [value.data] * self._count
+
+    def _forget(self, node: Node) -> None:
+        """What no node to come reads."""
+        for value in (v for v in node.inputs if v is not None and not v.is_constant):
+            self._unread[value] -= 1
+            if not self._unread[value]:
+                del self.real[value], self.seen[value]
+
+
+def _through(x: Array, quant: QuantParams, dtype: DType) -> Array:
+    """What is left of reals once they were stored."""
+    return dequantize(quantize(x, quant, dtype), quant)
+
+
+def _rounded(node: Node, codes: Codes, gram: Array) -> Codes:
+    """The codes of least error."""
+    weights, scales = _grouped(node, codes, len(gram))
+    rounded = round_weights(weights, scales, gram)
+    return replace(codes, weights=rounded.reshape(codes.weights.shape))
+
+
+def _can_correct(node: Node, plan: Plan) -> bool:
+    return plan.scheme.correct_bias and layer_bias(node) is not None
+
+
+def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
+    """With a bias that makes the mean of each output channel what it is in float."""
+    weights, scales = _grouped(node, codes, len(moments.real))
+    seen = codes.weights.reshape(weights.shape) * scales[..., None]
+    error = weights @ moments.real[..., None] - seen @ moments.seen[..., None]
+    bias = layer_bias(node)
+    return codes if bias is None else replace(codes, bias=(bias + error.reshape(bias.shape)).astype(np.float32))
+
+
+def _grouped(node: Node, codes: Codes, groups: int) -> tuple[Array, Array]:
+    """Real weights as [groups, outputs of a group, depth], and the scales of their codes as [groups, outputs]."""
+    weights, _ = layer_weights(node)
+    scales = np.broadcast_to(codes.scales, len(weights)).reshape(groups, -1)
+    return weights.reshape(*scales.shape, -1).astype(np.float64), scales
+
+
+def _profiled(node: Node, profile: Profile) -> Moments | None:
+    """Means of what a layer reads, as far as the profile tells: one number a channel."""
+    x = node.input(0)
+    known = profile.tensors.get(x.name)
+    axis = 1 if x.type.rank > 2 else x.type.rank - 1
+    if known is None or len(known.means) != x.type.shape[axis] or layer_bias(node) is None:
+        return None
+    shape = [-1 if a == axis else 1 for a in range(x.type.rank)]
+    means = np.broadcast_to(np.asarray(known.means, np.float32).reshape(shape), x.type.shape)
+    rows = node.op.unfolded(node.sig, means)
+    if rows is None:
+        return None
+    moments = Moments()
+    moments.add(rows, rows)
+    return moments

@@ -17,8 +17,11 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import rename_inputs
 from mcugen.quant.session import Session
 
-MOST_SAMPLES = 100
+LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 """That are run for each candidate, spread over all."""
+
+MOST_MACS = 10**11
+"""Of one run for each group of tensors and each sample; large models get fewer samples."""
 
 SATURATING = frozenset({"Softmax", "Sigmoid"})
 """Last operators whose input is judged in place of their output: near 0 and 1, that hides errors."""
@@ -34,7 +37,8 @@ class OutputNoise:
     def __init__(
         self, model: FloatModel, groups: Sequence[tuple[str, ...]], samples: Sequence[Mapping[str, Array]]
     ) -> None:
-        self.samples = _spread(samples, MOST_SAMPLES)
+        macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
+        self.samples = _spread(samples, int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
         self.groups = {group: index for index, group in enumerate(groups)}
         self.outputs = judged_tensors(model.proto)
         proto = switched(model, groups, self.outputs)
@@ -45,13 +49,14 @@ class OutputNoise:
         self.powers = [max(sum(_power(sample[i]) for sample in self.exact), 1e-300) for i in range(len(self.outputs))]
 
     def noise(self, group: tuple[str, ...], params: QuantParams, dtype: DType) -> float:
-        """Of the outputs relative to the signal, in power: the mean of all outputs."""
+        """Of the outputs relative to the signal, in power: the mean of all outputs. Infinite where one is no number."""
         least, most = (code - params.zero_point for code in dtype.limits)
         found = self._run(self.groups[group], float(params.scale[0]), least, most)
         powers = np.zeros(len(self.outputs))
         for arrays, wanted in zip(found, self.exact, strict=True):
-            powers += [_power(a - b) for a, b in zip(arrays, wanted, strict=True)]
-        return float((powers / self.powers).mean()) if self.outputs else 0.0
+            powers += [_power(a.astype(np.float64) - b) for a, b in zip(arrays, wanted, strict=True)]
+        noise = float((powers / self.powers).mean()) if self.outputs else 0.0
+        return noise if np.isfinite(noise) else np.inf
 
     def _run(self, group: int, scale: float, least: float, most: float) -> list[list[Array]]:
         """The judged tensors, sample by sample."""
@@ -152,4 +157,5 @@ def _spread(samples: Sequence[Mapping[str, Array]], most: int) -> list[dict[str,
 
 
 def _power(array: Array) -> float:
-    return float(np.square(array, dtype=np.float64).sum())
+    with np.errstate(invalid="ignore"):
+        return float(np.square(array, dtype=np.float64).sum())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation data: .npz files → one dict of arrays per sample, in the types that the model's inputs have."""
+"""Calibration and evaluation data: files → one dict of arrays per sample, in the types that the model's inputs have."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.lir.program import Buffer, Endpoint, Space
 from mcugen.ops.fixedpoint import quantize
+from mcugen.report.preprocess import Preprocessing, parse_preprocessing
+from mcugen.report.sample_files import PIXELS, RawArray, read_samples
 
-_PIXELS = "x_uint8"
 _LABELS = ("labels", "y")
 
 
@@ -28,22 +29,19 @@ class Samples:
 
 
 def load_samples(path: Path, endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = "") -> Samples:
-    """Reads an .npz with one array per model input, a leading axis for samples, and optional labels.
+    """Reads an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each.
 
-    An input may be called by its name; a model's only input also `x`, or `x_uint8` for raw pixels, which are
-    multiplied by `pixel_scale` for a float input and are the codes of an 8-bit one. UsageError names what is
-    wrong with the file.
+    A file of all samples has a leading axis for them, an .npz one array per model input and optional labels. An
+    input may be called by its name; a model's only input also `x`, or `x_uint8` for raw pixels, which are
+    multiplied by `pixel_scale` for a float input and are the codes of an 8-bit one (so are those of a .png).
+    `preprocess` is a line for `parse_preprocessing`. UsageError names what is wrong with which file.
     """
-    arrays = read_npz(path)
-    chosen = {e.name: _array_of(path, arrays, e, len(endpoints) == 1) for e in endpoints}
-    counts = {key: len(array) for key, array in chosen.values() if array.ndim}
-    if len(set(counts.values())) != 1:
-        raise UsageError(f"{path}: inputs must have equally many samples", str(counts), "repair the file")
-    count = next(iter(counts.values()))
-    inputs = [
-        {e.name: _convert(path, *_sample(chosen[e.name], i), e, pixel_scale) for e in endpoints} for i in range(count)
-    ]
-    return Samples(inputs, _labels(path, arrays, count))
+    steps = parse_preprocessing(preprocess)
+    if steps.scale != 1.0 and pixel_scale != 1.0:
+        raise UsageError("pixels must be scaled once", "--pixel-scale and --preprocess scale", "leave one out")
+    raw, arrays = read_samples(path, [e.name for e in endpoints], steps)
+    inputs = [{e.name: _convert(sample[e.name], e, pixel_scale, steps) for e in endpoints} for sample in raw]
+    return Samples(inputs, _labels(path, arrays, len(raw)))
 
 
 def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
@@ -58,50 +56,20 @@ def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
     return Samples([sample], None)
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of a file; UsageError where it cannot be read. Pickled objects are refused."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
-            return {key: archive[key] for key in archive.files}
-    except OSError as error:
-        reason = error.strerror or "not an .npz file"
-        raise UsageError(
-            f"{path}: samples must be in a readable .npz file", reason, "write it with numpy.savez"
-        ) from error
-    except Exception as error:  # zip and numpy raise a dozen types for corrupt files
-        reason = str(error)[:120]
-        raise UsageError(f"{path}: samples must be in an .npz file", reason, "write it with numpy.savez") from error
-
-
-def _array_of(path: Path, arrays: Mapping[str, Array], endpoint: Endpoint, only: bool) -> tuple[str, Array]:
-    names = [endpoint.name, *(("x", _PIXELS) if only else ())]
-    for name in names:
-        if name in arrays:
-            if arrays[name].ndim == 0 or not len(arrays[name]):
-                raise UsageError(f"{path}: '{name}' must have a leading axis of samples", str(arrays[name].shape))
-            return name, arrays[name]
-    wanted = " or ".join(f"'{n}'" for n in names)
-    present = ", ".join(f"'{key}'" for key in arrays) or "nothing"
-    raise UsageError(f"{path}: there must be an array {wanted}", present, "name the arrays like the model's inputs")
-
-
-def _sample(chosen: tuple[str, Array], index: int) -> tuple[str, Array]:
-    return chosen[0], chosen[1][index]
-
-
-def _convert(path: Path, key: str, sample: Array, endpoint: Endpoint, pixel_scale: float) -> Array:
-    place = f"{path}: '{key}'"
-    shaped = _shaped(place, sample, endpoint)
+def _convert(raw: RawArray, endpoint: Endpoint, pixel_scale: float, steps: Preprocessing) -> Array:
+    """In the input's shape and type, with finite numbers."""
+    place, key, array = raw.place, raw.key, raw.array
+    if steps.changes_numbers and (endpoint.dtype.is_float or endpoint.quant is not None):
+        key, array = "", steps.numbers(place, array)
+    shaped = _shaped(place, array, endpoint)
     target, quant = endpoint.dtype.numpy, endpoint.quant
     if shaped.dtype.kind not in "fiub":
         raise UsageError(f"{place} must be numeric", str(shaped.dtype), "store numbers")
     if shaped.dtype.kind == "f" and not np.isfinite(shaped).all():
         raise UsageError(f"{place} must be finite", "NaN or infinity in a sample", "repair the data")
     if target.kind == "f":
-        return (shaped * (pixel_scale if key == _PIXELS else 1.0)).astype(target)
-    if key == _PIXELS and target == np.int8:
+        return (shaped * (pixel_scale if key == PIXELS else 1.0)).astype(target)
+    if key == PIXELS and target == np.int8:
         return (shaped.astype(np.int16) - 128).astype(np.int8)
     if shaped.dtype.kind == "f" and quant is not None:
         return quantize(shaped, QuantParams(quant.scale, quant.zero_point), endpoint.dtype)
@@ -111,15 +79,16 @@ def _convert(path: Path, key: str, sample: Array, endpoint: Endpoint, pixel_scal
 
 
 def _shaped(place: str, sample: Array, endpoint: Endpoint) -> Array:
-    """The sample in the input's shape; channels-first images are turned for a channels-last input."""
+    """The sample in the input's shape; images are turned to have their channels where the input has them."""
     if endpoint.sizes:
         return _sized(place, sample, endpoint)
     if sample.size != int(np.prod(endpoint.shape)):
         found = f"{sample.shape}, the input is {endpoint.shape}"
         raise UsageError(f"{place} must have samples of the input's size", found, "reshape the data")
     wanted = tuple(endpoint.shape[1:])
-    if sample.ndim == 3 and sample.shape != wanted and np.moveaxis(sample, 0, -1).shape == wanted:
-        sample = np.moveaxis(sample, 0, -1)
+    if sample.ndim == 3 and sample.shape != wanted:
+        turned = (np.moveaxis(sample, 0, -1), np.moveaxis(sample, -1, 0))
+        sample = next((t for t in turned if t.shape == wanted), sample)
     return sample.reshape(endpoint.shape)
 
 

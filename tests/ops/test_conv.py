@@ -11,6 +11,7 @@ from checks import check_by_reference, check_c, check_model
 from onnx import numpy_helper
 from onnx_models import (
     Net,
+    assert_close,
     check_everywhere,
     check_quantized,
     numpy_outputs,
@@ -154,6 +155,25 @@ def test_channel_counts(dtype: type):
         check_everywhere(net.model())
     else:
         check_quantized(net.model(), share=0.05 if dtype is np.int16 else 0.005)  # some tensors have 20 elements
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300"])
+def test_int16_has_the_same_bits_on_every_cpu(board: str):
+    """Convolutions, with sums of 32 and 64 bits."""
+    net = Net(opset=21)
+    cases = {name: WINDOWS[name] for name in ("padded", "one pixel", "grouped", "depthwise", "depthwise large")}
+    deep: dict[str, Case] = {"deep": ((1, 150, 3, 3), 5, (3, 3), {"pads": [1, 1, 1, 1]})}
+    for types in MIXED:
+        for name, case in (cases | deep).items():
+            quantized_conv(net, f"{name} {types[0].__name__} {types[1].__name__}", case, per_channel=True, types=types)
+    model = net.model()
+    compiled = compile_model(model, board)
+    feeds = random_feeds(model)
+    sums = {instr.code["acc_t"] for instr in compiled.program.instrs if instr.macs}
+    assert sums == {"int32_t", "int64_t"}
+    outputs = compiled.simulate([feeds], measure=False).outputs[0]
+    assert_close(outputs, numpy_outputs(model, feeds))
 
 
 def test_fused_activations():

@@ -55,7 +55,7 @@ class Layers:
         model = self.net.model()
         feeds = random_feeds(model) | dict(feeds or {})
         compiled = compile_model(model)
-        assert not [v for v in compiled.graph.values() if v.type.dtype.is_float], str(compiled.graph)
+        assert "quantize" not in " ".join(operators(compiled.graph))
         found = interpret(compiled.graph, feeds)
         expected = onnxruntime_outputs(self._with_reals(model), feeds)
         for index, (dtype, scale, zero) in enumerate(self.codes):

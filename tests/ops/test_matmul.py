@@ -295,6 +295,26 @@ def test_64_bit_sums(types: tuple[type, type], depth: int):
     check_quantized(model, feeds, share=0.05)
 
 
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300"])
+def test_int16_has_the_same_bits_on_every_cpu(board: str):
+    """Layers and products, with sums of 32 and 64 bits."""
+    net = Net(opset=21)
+    for number, types in enumerate(PAIRS):
+        for depth in (13, 1300):
+            x = stored(net, f"x{number} {depth}", 2, depth, scale=0.05, dtype=types[0])
+            result(net, net.op("MatMul", x, int8_weights(net, depth, 7, 1)), 3.0, types[1], f"dense{number} {depth}")
+        a = stored(net, f"a{number}", 3, 11, scale=0.05, dtype=types[0])
+        b = stored(net, f"b{number}", 11, 5, scale=0.03, dtype=types[1])
+        result(net, net.op("MatMul", a, b), 0.1, types[1], f"product{number}")
+    model = net.model()
+    feeds = random_feeds(model)
+    compiled = compile_model(model, board)
+    sums = {(instr.kernel, instr.code["acc_t"]) for instr in compiled.program.instrs}
+    assert {("dense_s16", "int64_t"), ("dense_s16", "int32_t"), ("matmul_s16", "int64_t")} <= sums
+    assert_close(compiled.simulate([feeds], measure=False).outputs[0], numpy_outputs(model, feeds))
+
+
 def test_a_bias_beyond_32_bits():
     """In its own unit it fits; in that of small steps of weights and input it does not."""
     net = Net(opset=21)

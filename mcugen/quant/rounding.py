@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounding of a layer's weights by its error on data instead of weight by weight.
+
+With G = E[x xᵀ] of a layer's inputs, codes q and scale s cost E‖(w − s·q)ᵀ x‖² = (w − s·q)ᵀ G (w − s·q) for each output
+channel. Rounding to nearest is best only where G is diagonal. Here errors are first handed on from input to input
+(Frantar et al. 2022, GPTQ: Cholesky of G⁻¹), then single codes are moved while that helps (coordinate descent).
+
+Arrays are batches over groups: weights [groups, outputs, depth], scales [groups, outputs], gram [groups, depth, depth].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.types import Array
+
+MOST = 127
+"""Of a code's magnitude."""
+
+DAMPING = 0.01
+"""Added to the diagonal of G before it is inverted, relative to its mean."""
+
+SWEEPS = 10
+"""Of coordinate descent, at most."""
+
+
+def nearest(weights: Array, scales: Array) -> Array:
+    """int8 codes nearest to each weight."""
+    return _nearest(weights / scales[..., None]).astype(np.int8)
+
+
+def round_weights(weights: Array, scales: Array, gram: Array) -> Array:
+    """int8 codes of least error, as far as found: never worse than rounding to nearest."""
+    target = weights.astype(np.float64) / scales[..., None]
+    starts = (_nearest(target), _feedback(target, gram))
+    found = [_descend(target, start, gram) for start in starts]
+    errors = [_error(target - codes, gram) for codes in found]
+    better = errors[1] < errors[0]
+    return np.where(better[..., None], found[1], found[0]).astype(np.int8)
+
+
+def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
+    """(w − s·q)ᵀ G (w − s·q) of each output channel: [groups, outputs]."""
+    return _error(weights.astype(np.float64) - scales[..., None] * codes, gram)
+
+
+def _nearest(target: Array) -> Array:
+    codes: Array = np.clip(np.rint(target), -MOST, MOST)
+    return codes
+
+
+def _error(difference: Array, gram: Array) -> Array:
+    error: Array = ((difference @ gram) * difference).sum(-1)
+    return error
+
+
+def _feedback(target: Array, gram: Array) -> Array:
+    """Rounds input by input, those of most energy first; what remains is compensated by the inputs to come."""
+    order = np.argsort(-np.diagonal(gram, axis1=-2, axis2=-1), axis=-1, kind="stable")
+    groups = np.arange(len(gram))[:, None]
+    sorted_gram = gram[groups[:, :, None], order[:, :, None], order[:, None, :]]
+    factor = np.linalg.cholesky(np.linalg.inv(_damped(sorted_gram))).swapaxes(-2, -1)
+    rest = np.take_along_axis(target, order[:, None, :], -1)
+    codes = np.empty_like(rest)
+    for k in range(rest.shape[-1]):
+        codes[..., k] = np.clip(np.rint(rest[..., k]), -MOST, MOST)
+        error = (rest[..., k] - codes[..., k]) / factor[:, None, k, k]
+        rest[..., k + 1 :] -= error[..., None] * factor[:, None, k, k + 1 :]
+    unsorted = np.empty_like(codes)
+    np.put_along_axis(unsorted, order[:, None, :], codes, -1)
+    return unsorted
+
+
+def _damped(gram: Array) -> Array:
+    """Invertible: with a share of the mean diagonal on the diagonal (of 1 where nothing was seen)."""
+    mean = np.diagonal(gram, axis1=-2, axis2=-1).mean(-1)
+    ridge = np.where(mean > 0, DAMPING * mean, 1.0)
+    result: Array = gram + ridge[:, None, None] * np.eye(gram.shape[-1])
+    return result
+
+
+def _descend(target: Array, start: Array, gram: Array) -> Array:
+    """Moves one code at a time to where the error is least, until none moves."""
+    codes = start.copy()
+    gradient = (target - codes) @ gram
+    curvature = np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), np.finfo(np.float64).tiny)
+    for _ in range(SWEEPS):
+        moved = False
+        for k in range(codes.shape[-1]):
+            wanted = codes[..., k] + np.rint(gradient[..., k] / curvature[:, None, k])
+            step = np.clip(wanted, -MOST, MOST) - codes[..., k]
+            at = step.nonzero()
+            if len(at[0]):
+                moved = True
+                codes[(*at, k)] += step[at]
+                gradient[at] -= step[at][:, None] * gram[at[0], k]
+        if not moved:
+            break
+    return codes

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of activations: each method by what it promises, and the choice by the error that it really makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+from float_models import conv_net, normal_samples, random_weights
+from onnx_models import Net
+from onnxruntime.quantization.calibrate import HistogramCollector
+from test_profile import fused, profile_of, profiled
+
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.quant import ranges, sensitivity
+from mcugen.quant.float_model import FloatModel
+from mcugen.quant.profile import BINS, Profile, TensorProfile
+from mcugen.quant.ranges import (
+    PERCENT,
+    Choice,
+    candidate_ranges,
+    choose_ranges,
+    clipping_share,
+    expected_noise,
+    expected_sqnr,
+)
+from mcugen.quant.scheme import METHODS, Scheme, activation_params
+from mcugen.quant.sensitivity import OutputNoise, judged_tensors, saturated_tensors
+
+INT8 = Scheme()
+
+
+def drawn(draw: Callable[[np.random.Generator], Array], samples: int = 20) -> list[Array]:
+    random = np.random.default_rng(0)
+    return [draw(random) for _ in range(samples)]
+
+
+DATA = {
+    "normal": drawn(lambda r: r.normal(0, 1, 5000)),
+    "heavy tails": drawn(lambda r: r.standard_t(4, 50_000)),
+    "relu": drawn(lambda r: np.maximum(r.standard_t(4, 5000), 0)),
+    "shifted": drawn(lambda r: r.normal(5, 1, 5000)),
+    "negative": drawn(lambda r: -r.exponential(1, 5000)),
+    "one outlier": [*drawn(lambda r: r.normal(0, 1, 5000)), np.array([400.0])],
+    "constant": [np.full(50, 3.0)] * 3,
+    "zero": [np.zeros(50)] * 3,
+}
+
+
+def true_noise(
+    samples: list[Array], low: float, high: float, dtype: DType = DType.INT8, scheme: Scheme = INT8
+) -> float:
+    """Mean squared error of really rounding every element."""
+    data, params = np.concatenate(samples), activation_params(low, high, dtype, scheme)
+    return float(np.square(dequantize(quantize(data, params, dtype), params) - data).mean())
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.INT16])
+@pytest.mark.parametrize("scheme", [INT8, Scheme(symmetric=True), Scheme(power_of_two=True)])
+@pytest.mark.parametrize("name", DATA)
+def test_every_method_keeps_zero_and_stays_within_what_was_seen(name: str, scheme: Scheme, dtype: DType) -> None:
+    tensor = profile_of(*DATA[name])
+    found = candidate_ranges(tensor, dtype, scheme)
+    assert tuple(found) == METHODS
+    for low, high in found.values():
+        assert min(tensor.low, 0) <= low <= 0 <= high <= max(tensor.high, 0)
+        params = activation_params(low, high, dtype, scheme)
+        assert dequantize(quantize(np.zeros(1), params, dtype), params)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "relu", "negative"])
+def test_mse_has_the_least_true_error(name: str) -> None:
+    samples = DATA[name]
+    found = {m: true_noise(samples, *r) for m, r in candidate_ranges(profile_of(*samples), DType.INT8, INT8).items()}
+    assert found["mse"] <= 1.01 * min(found.values())
+    if name == "heavy tails":
+        assert found["mse"] < 0.5 * found["minmax"]
+
+
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "relu", "shifted", "negative"])
+def test_no_range_of_a_fine_grid_is_better_than_that_of_mse(name: str) -> None:
+    tensor = profile_of(*DATA[name])
+    low, high = candidate_ranges(tensor, DType.INT8, INT8)["mse"]
+    best = expected_noise(tensor, activation_params(low, high, DType.INT8, INT8), DType.INT8)
+    shares = np.linspace(0.05, 1, 40)
+    lows, highs = min(tensor.low, 0) * shares, max(tensor.high, 0) * shares
+    grid = [activation_params(a, b, DType.INT8, INT8) for a in np.unique(lows) for b in np.unique(highs)]
+    assert best <= 1.02 * min(expected_noise(tensor, params, DType.INT8) for params in grid)
+
+
+def test_symmetric_ranges_are_judged_as_such() -> None:
+    """The negative end of ReLU6 shifted a little costs nothing where the codes are symmetric."""
+    samples = drawn(lambda r: np.clip(r.normal(2, 2, 5000), -0.4, 6))
+    scheme = Scheme(symmetric=True)
+    low, high = candidate_ranges(profile_of(*samples), DType.INT8, scheme)["mse"]
+    assert true_noise(samples, low, high, scheme=scheme) <= 1.01 * true_noise(samples, -0.4, 6, scheme=scheme)
+
+
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "relu", "one outlier"])
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.INT16])
+def test_the_expected_error_is_nearly_the_true_one(name: str, dtype: DType) -> None:
+    samples = DATA[name]
+    tensor = profile_of(*samples)
+    for low, high in ((tensor.low, tensor.high), (tensor.low / 2, tensor.high / 2)):
+        expected = expected_noise(tensor, activation_params(low, high, dtype, INT8), dtype)
+        true = true_noise(samples, low, high, dtype)
+        zeros = np.mean(np.concatenate(samples) == 0)  # are exact, which a histogram cannot know
+        assert 0.85 * true <= expected <= 1.2 * true / (1 - zeros)
+
+
+def test_expected_sqnr() -> None:
+    """A uniform signal: 6.02 dB a bit."""
+    tensor = profile_of(np.linspace(-1, 1, 100_000))
+    found = {d: expected_sqnr(tensor, activation_params(-1, 1, d, INT8), d) for d in (DType.INT8, DType.INT16)}
+    assert found[DType.INT8] == pytest.approx(20 * math.log10(2**8), abs=0.3)
+    assert found[DType.INT16] == pytest.approx(20 * math.log10(2**16), abs=0.1)
+    zero = profile_of(np.zeros(10))
+    assert expected_sqnr(zero, activation_params(0, 0, DType.INT8, INT8), DType.INT8) == math.inf
+
+
+def test_moving_average_follows_the_samples() -> None:
+    tensor = TensorProfile((-1.0, -1.0, -3.0), (2.0, 4.0, 4.0), (1,) * BINS, ())
+    low, high = candidate_ranges(tensor, DType.INT8, INT8)["moving_average"]
+    assert low == pytest.approx(-1.02)
+    assert high == pytest.approx(2.02 + 0.01 * 1.98)
+
+
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "relu"])
+def test_percentile_keeps_its_share(name: str) -> None:
+    tensor, data = profile_of(*DATA[name]), np.concatenate(DATA[name])
+    low, high = candidate_ranges(tensor, DType.INT8, INT8)["percentile"]
+    width = float(tensor.edges[1] - tensor.edges[0])
+    wanted = np.percentile(data, [(100 - PERCENT) / 2, 100 - (100 - PERCENT) / 2])
+    assert [low, high] == pytest.approx(wanted.tolist(), abs=2 * width)
+    outside = float(np.mean((data < low) | (data > high)))
+    assert clipping_share(tensor, low, high) == pytest.approx(outside, abs=1e-9)
+    assert outside <= 1 - PERCENT / 100 + 1e-9
+
+
+@pytest.mark.parametrize("name", ["normal", "heavy tails"])
+def test_entropy_finds_nearly_what_onnxruntime_finds(name: str) -> None:
+    samples = DATA[name]
+    found = candidate_ranges(profile_of(*samples), DType.INT8, Scheme(symmetric=True))["entropy"]
+    data = np.concatenate(samples).astype(np.float32)
+    most = float(np.abs(data).max())
+    counts, edges = np.histogram(data, BINS, (-most, most))
+    collector = HistogramCollector("entropy", True, BINS, 256, 99.99, None)
+    wanted = collector.get_entropy_threshold((counts, edges, data.min(), data.max(), most), 256)
+    assert max(-found[0], found[1]) == pytest.approx(float(max(-wanted[0], wanted[1])), rel=0.25)
+
+
+def test_entropy_clips_a_lone_outlier_and_keeps_a_uniform_signal() -> None:
+    outlier, uniform = profile_of(*DATA["one outlier"]), profile_of(np.linspace(-1, 1, 100_000))
+    assert candidate_ranges(outlier, DType.INT8, INT8)["entropy"][1] < 100
+    assert candidate_ranges(uniform, DType.INT8, INT8)["entropy"] == (-1, 1)
+
+
+def test_clipping_share() -> None:
+    tensor = profile_of(np.linspace(0, 10, 10_001))
+    assert clipping_share(tensor, 0, 10) == 0
+    assert clipping_share(tensor, 1, 8) == pytest.approx(0.3, abs=1e-3)
+    assert clipping_share(tensor, -5, 5) == pytest.approx(0.5, abs=1e-3)
+    assert [clipping_share(profile_of(np.full(3, 2.0)), 0, high) for high in (1, 2)] == [1, 0]
+
+
+# ------------------------------------------------------------------------------------------------------ choice
+
+
+def test_one_switch_quantizes_one_tensor_and_nothing_else() -> None:
+    """Against the same model with that tensor rounded by numpy, its successors by ONNX Runtime."""
+    net = Net()
+    x = net.input("x", 1, 8)
+    first, second = random_weights(1, 8, 8), random_weights(2, 8, 5)
+    net.op("MatMul", net.op("MatMul", x, net.const(first), out="y"), net.const(second), out="z")
+    net.output("z")
+    model, samples = fused(net.model()), normal_samples(net.model(), 6)
+    params = QuantParams((0.05,), -10)
+    noise = signal = 0.0
+    for sample in samples:
+        real = sample["x"] @ first
+        rounded = dequantize(quantize(real, params, DType.INT8), params)
+        noise += float(np.square((rounded - real) @ second).sum())
+        signal += float(np.square(real @ second).sum())
+    judge = OutputNoise(model, [("x",), ("y",), ("z",)], samples)
+    assert judge.noise(("y",), params, DType.INT8) == pytest.approx(noise / signal, rel=1e-3)
+    assert judge.noise(("z",), QuantParams((1e-9,), 0), DType.INT8) == pytest.approx(1, rel=1e-3)
+
+
+def test_a_divisor_that_is_rounded_to_zero_is_noise_without_end() -> None:
+    net = Net()
+    net.op("Div", net.input("x", 1, 4), net.input("divisor", 1, 4), out="ratio")
+    net.output("ratio")
+    model = fused(net.model())
+    judge = OutputNoise(model, [("divisor",)], normal_samples(net.model(), 3))
+    assert judge.noise(("divisor",), QuantParams((100.0,), 0), DType.INT8) == math.inf
+    assert judge.noise(("divisor",), QuantParams((0.001,), -128), DType.INT16) < 1
+
+
+def test_large_models_are_judged_by_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samples = fused(conv_net()), normal_samples(conv_net(), 120)
+    assert len(OutputNoise(model, [("x",)], samples).samples) == sensitivity.MOST_SAMPLES
+    monkeypatch.setattr(sensitivity, "MOST_MACS", 1000)
+    few = OutputNoise(model, [("x",)], samples).samples
+    assert len(few) == sensitivity.LEAST_SAMPLES
+    assert (few[0]["x"] == samples[0]["x"]).all() and (few[-1]["x"] == samples[-1]["x"]).all()
+
+
+def test_saturated_outputs_are_judged_by_what_goes_in() -> None:
+    model = fused(conv_net()).proto
+    assert judged_tensors(model) == ["logits"]
+    assert saturated_tensors(model) == {"scores"}
+    net = Net()
+    x = net.input("x", 2, 4)
+    net.op("Flatten", net.op("Sigmoid", x, out="s"), out="flat")
+    net.op("Relu", x, out="r")
+    net.op("ArgMax", x, out="best", axis=1)
+    net.output("flat", "r")
+    net.output("best", dtype=np.int64)
+    assert judged_tensors(fused(net.model()).proto) == ["x", "r"]
+
+
+def wide_net() -> onnx.ModelProto:
+    """Its input has as many elements as clipping a few needs to be worth while."""
+    net = Net()
+    x = net.input("x", 1, 1, 64, 64)
+    y = net.op("Conv", x, net.const(random_weights(1, 4, 1, 1, 1)), out="conv")
+    y = net.op("MaxPool", net.op("Relu", y, out="relu"), kernel_shape=[2, 2], strides=[2, 2], out="pool")
+    net.op("Sigmoid", net.op("Conv", y, net.const(random_weights(2, 2, 4, 1, 1)), out="logits"), out="scores")
+    net.output("scores")
+    return net.model()
+
+
+def heavy_samples(count: int = 100, seed: int = 0) -> list[dict[str, Array]]:
+    """Student's t: the greatest of so many elements is far from all others."""
+    random = np.random.default_rng(seed)
+    return [{"x": random.standard_t(4, (1, 1, 64, 64)).astype(np.float32)} for _ in range(count)]
+
+
+@dataclass
+class Chosen:
+    """Ranges of `wide_net`, and what led to them."""
+
+    model: FloatModel
+    profile: Profile
+    choices: dict[str, Choice]
+
+
+def chosen(scheme: Scheme, with_samples: bool = True) -> Chosen:
+    model, samples = fused(wide_net()), heavy_samples()
+    profile = profiled(model, samples)
+    groups = [("x",), ("relu", "pool"), ("logits",), ("scores",)]
+    dtypes = dict.fromkeys(profile.tensors, scheme.activations)
+    told: list[tuple[int, int]] = []
+    inputs = samples if with_samples else []
+    found = choose_ranges(model, profile, groups, dtypes, scheme, inputs, lambda *step: told.append(step))
+    assert told == [(n, 4) for n in range(1, 5)]
+    assert found.keys() == profile.tensors.keys() == {n for group in groups for n in group}
+    assert found["relu"] == found["pool"]
+    return Chosen(model, profile, found)
+
+
+def test_the_choice_has_the_least_measured_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "SAME", 0.0)  # all candidates are tried
+    monkeypatch.setattr(ranges, "CHANCE", 0.0)
+    found = chosen(INT8)
+    judge = OutputNoise(found.model, [(name,) for name in found.choices], heavy_samples())
+    for name in ("x", "logits"):
+        offered = candidate_ranges(found.profile.tensors[name], DType.INT8, INT8).values()
+        params = [activation_params(*ends, DType.INT8, INT8) for ends in offered]
+        sqnr = found.choices[name].sqnr_db
+        assert sqnr is not None
+        assert 10 ** (-sqnr / 10) == pytest.approx(min(judge.noise((name,), p, DType.INT8) for p in params))
+
+
+def test_outputs_that_saturate_keep_their_range() -> None:
+    for scheme in (INT8, Scheme(method="entropy")):
+        found = chosen(scheme)
+        scores = found.choices["scores"]
+        assert (scores.method, scores.low, scores.high) == ("minmax", 0.0, found.profile.tensors["scores"].high)
+
+
+@pytest.mark.parametrize("with_samples", [True, False])
+def test_what_is_chosen_beats_min_max_on_other_samples(with_samples: bool) -> None:
+    found, plain = chosen(INT8, with_samples), chosen(Scheme(method="minmax"))
+    judge = OutputNoise(found.model, [("x",)], heavy_samples(40, seed=5))
+    noises = [
+        judge.noise(("x",), activation_params(c.low, c.high, DType.INT8, INT8), DType.INT8)
+        for c in (found.choices["x"], plain.choices["x"])
+    ]
+    assert found.choices["x"].method != "minmax"
+    assert noises[0] < 0.6 * noises[1]
+    assert (found.choices["x"].sqnr_db is not None) == with_samples
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_can_be_forced(method: str) -> None:
+    found = chosen(Scheme(method=method))
+    ends = candidate_ranges(found.profile.tensors["x"], DType.INT8, INT8)[method]
+    assert (found.choices["x"].low, found.choices["x"].high) == ends
+    assert {c.method for name, c in found.choices.items() if name != "scores"} == {method}

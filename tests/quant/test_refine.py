@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights by what layers read: means come out right, errors shrink, results are the same every time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+from float_models import conv_net, normal_samples, random_weights, sqnr
+from onnx_models import Net, onnxruntime_outputs
+
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.types import Array, DType
+from mcugen.importer.load import load
+from mcugen.options import CompileOptions
+from mcugen.quant.plan import Plan
+from mcugen.quant.profile import Profile, TensorProfile
+from mcugen.quant.quantize import Quantizer, float_model, quantizer
+from mcugen.quant.refine import refine
+from mcugen.quant.scheme import Scheme
+from mcugen.quant.weights import plain_codes, real_weights
+
+PLAIN = Scheme(method="minmax", equalize=False, correct_bias=False, optimize_rounding=False)
+
+
+def shifted(model: onnx.ModelProto, count: int = 16, seed: int = 0) -> list[dict[str, Array]]:
+    """Inputs with a mean and correlations, as real ones have."""
+    random = np.random.default_rng(seed)
+    samples = normal_samples(model, count, seed)
+    return [{n: (x / 4 + random.uniform(0, 4)).astype(np.float32) for n, x in s.items()} for s in samples]
+
+
+def quantizer_by(model: onnx.ModelProto, scheme: Scheme) -> Quantizer:
+    source = load(model)
+    return quantizer(source, float_model(source, CompileOptions(), scheme), scheme, shifted(model))
+
+
+def single_conv(groups: int) -> onnx.ModelProto:
+    """A convolution without bias; its output is the model's."""
+    net = Net(17)
+    x = net.input("x", 1, 6, 9, 9)
+    net.op("Conv", x, net.const(random_weights(1, 12, 6 // groups, 3, 3)), group=groups, pads=[1] * 4, out="y")
+    net.output("y")
+    return net.model()
+
+
+def mean_error(model: onnx.ModelProto, scheme: Scheme) -> float:
+    """Of the channels' means on the calibration data, relative to the error's size with plain rounding."""
+    proto = quantizer_by(model, scheme).quantize().proto
+    samples = shifted(model)
+    errors = np.stack([onnxruntime_outputs(proto, s)["y"] - onnxruntime_outputs(model, s)["y"] for s in samples])
+    return float(np.abs(errors.mean((0, 1, 3, 4))).max())
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_corrected_biases_leave_no_mean_error(groups: int) -> None:
+    model = single_conv(groups)
+    plain = mean_error(model, PLAIN)
+    assert mean_error(model, dataclasses.replace(PLAIN, correct_bias=True)) < 0.2 * plain
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_rounding_by_error_is_better_than_to_nearest(groups: int) -> None:
+    """With float outputs, so that the weights' errors are all there are."""
+    model = single_conv(groups)
+    quality = []
+    for scheme in (PLAIN, dataclasses.replace(PLAIN, optimize_rounding=True)):
+        made = quantizer_by(model, scheme)
+        (node,) = made.model.graph.nodes
+        node.input(1).data = real_weights(made.quantize().plan.layers["y"])
+        tests = shifted(model, 8, seed=5)
+        found = [interpret(made.model.graph, s)["y"] for s in tests]
+        quality.append(sqnr([onnxruntime_outputs(model, s)["y"] for s in tests], found))
+    assert quality[1] > quality[0] + 1
+
+
+def test_codes_are_valid_and_the_same_every_time() -> None:
+    model = conv_net()
+    plans = [quantizer_by(model, Scheme(method="minmax")).quantize().plan for _ in range(2)]
+    assert list(plans[0].layers) == ["relu6", "relu", "pointwise", "logits"]
+    for name, codes in plans[0].layers.items():
+        again = plans[1].layers[name]
+        assert codes.weights.dtype == np.int8 and np.abs(codes.weights.astype(int)).max() <= 127
+        assert codes.bias is not None and again.bias is not None and codes.bias.dtype == np.float32
+        assert codes.weights.tobytes() == again.weights.tobytes() and codes.bias.tobytes() == again.bias.tobytes()
+
+
+def test_the_techniques_together_bring_the_outputs_nearer() -> None:
+    model = conv_net()
+    tests = shifted(model, 20, seed=3)
+    wanted = [onnxruntime_outputs(model, s)["scores"] for s in tests]
+    quality = []
+    for scheme in (PLAIN, dataclasses.replace(PLAIN, correct_bias=True, optimize_rounding=True)):
+        proto = quantizer_by(model, scheme).quantize().proto
+        quality.append(sqnr(wanted, [onnxruntime_outputs(proto, s)["scores"] for s in tests]))
+    assert quality[1] > quality[0]
+
+
+def plain_plan(made: Quantizer) -> Plan:
+    scheme = dataclasses.replace(made.scheme, correct_bias=False, optimize_rounding=False)
+    return dataclasses.replace(made, scheme=scheme).quantize().plan
+
+
+def test_without_samples_the_profile_corrects_biases() -> None:
+    """The means of the inputs are all that a constant error of the weights needs."""
+    made = quantizer_by(single_conv(2), dataclasses.replace(PLAIN, correct_bias=True))
+    means = np.mean([s["x"].mean((0, 2, 3)) for s in made.samples], 0)
+    profile = Profile("", 1, {"x": TensorProfile((), (), (), tuple(map(float, means)))})
+    plan = dataclasses.replace(plain_plan(made), scheme=made.scheme)
+    by_means = refine(made.model, plan, (), profile, lambda done, total: None).layers["y"]
+    by_samples = refine(made.model, plan, made.samples, profile, lambda done, total: None).layers["y"]
+    np.testing.assert_array_equal(by_means.weights, plain_codes(made.model.graph.nodes[0], made.scheme).weights)
+    assert by_means.bias is not None and by_samples.bias is not None and np.abs(by_means.bias).max() > 0
+    np.testing.assert_allclose(by_means.bias, by_samples.bias, atol=0.3 * np.abs(by_samples.bias).max())
+
+
+def test_float_layers_keep_their_weights() -> None:
+    made = quantizer_by(conv_net(), Scheme(method="minmax"))
+    assert "pointwise" not in made.quantize({"pointwise": DType.FLOAT32}).plan.layers
+
+
+def test_progress_ends_at_the_last_layer() -> None:
+    made = quantizer_by(conv_net(), Scheme(method="minmax"))
+    seen: list[tuple[int, int]] = []
+    plan = dataclasses.replace(plain_plan(made), scheme=made.scheme)
+    refine(made.model, plan, made.samples, made.profile, lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == len(seen)
