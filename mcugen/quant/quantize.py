@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import onnx
 
@@ -83,30 +84,34 @@ class Quantizer:
 
         Weights are those of `known`, where given: another precision of activations needs no others.
         """
-        graph = self.model.graph
-        unknown = sorted(set(wanted or {}) - {v.name for node in graph.nodes for v in node.outputs})
+        self._require_layers(wanted or {})
+        spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
+        placement = place(self.model.graph, self.scheme, wanted, spans, self.model.states)
+        plan = self._plan(placement)
+        if known is None:
+            plan = refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
+        else:
+            plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
+        proto = prepare_model(write_qdq(self.model, plan), self.source.file)
+        return Quantization(self.source, self.model, self.profile, placement, plan, proto)
+
+    def _require_layers(self, wanted: Mapping[str, DType]) -> None:
+        unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})
         if unknown:
             remedy = "the names are those of the layers' outputs: see `mcugen report`"
             raise UsageError("a layer's precision must name a layer of the model", f"'{unknown[0]}'", remedy)
-        spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
-        placement = place(graph, self.scheme, wanted, spans, self.model.states)
+
+    def _plan(self, placement: Placement) -> Plan:
+        """All but the weights."""
         plan = Plan(self.scheme, precision=placement.precision)
         for name, choice in self._ranges(placement).items():
             dtype = placement.dtypes[name]
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
             plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
-        for node in graph.nodes:
-            prefix = f"{node.outputs[0].name}."
-            inner = {k.removeprefix(prefix): t for k, t in self.profile.tensors.items() if k.startswith(prefix)}
-            plan.internals[node.outputs[0].name] = {role: (t.low, t.high) for role, t in inner.items()}
-        if known is None:
-            plan = refine(
-                self.model, plan, self.samples, self.profile, lambda d, t: self.progress("rounding weights", d, t)
-            )
-        else:
-            plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
-        proto = prepare_model(write_qdq(self.model, plan), self.source.file)
-        return Quantization(self.source, self.model, self.profile, placement, plan, proto)
+        for name in (node.outputs[0].name for node in self.model.graph.nodes):
+            inner = {k: t for k, t in self.profile.tensors.items() if k.startswith(f"{name}.")}
+            plan.internals[name] = {k.removeprefix(f"{name}."): (t.low, t.high) for k, t in inner.items()}
+        return plan
 
     def _ranges(self, placement: Placement) -> dict[str, Choice]:
         """By tensor; those chosen before are remembered."""
@@ -121,7 +126,7 @@ class Quantizer:
                 placement.dtypes,
                 self.scheme,
                 self.samples,
-                lambda done, total: self.progress("choosing ranges", done, total),
+                partial(self.progress, "choosing ranges"),
             )
             self._choices |= {(g, placement.dtypes[g[0]]): found[g[0]] for g in new}
         return {name: self._choices[g, placement.dtypes[name]] for g in groups for name in g}
@@ -153,7 +158,7 @@ def quantizer(
     if profile is None:
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
-        profile = profile_model(model, samples, lambda done, total: progress("profiling", done, total))
+        profile = profile_model(model, samples, partial(progress, "profiling"))
     return Quantizer(source, model, samples, scheme, profile, progress)
 
 
