@@ -170,7 +170,8 @@ def _precision(program: Program) -> str:
     kinds = {instr.operands[0].buffer.dtype.value for instr in plain if instr.macs}
     if not kinds:  # no layer multiplies and accumulates
         kinds = {endpoint.dtype.value for endpoint in (*program.inputs, *program.outputs)[:1]}
-    return kinds.pop() if len(kinds) == 1 else "mixed"
+    kind = kinds.pop() if len(kinds) == 1 else "mixed"
+    return "int16x8" if kind == "int16" else kind  # weights are int8
 
 
 def _layers(program: Program) -> list[Layer]:
