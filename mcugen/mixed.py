@@ -24,6 +24,7 @@ from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.options import CompileOptions
+from mcugen.quant.plan import Codes
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
 from mcugen.report.accuracy import judged, reals
 from mcugen.report.metrics import METRICS, Judged, Metric
@@ -32,9 +33,6 @@ from mcugen.report.tradeoffs import Goal, Step
 
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
 """Precisions, from the cheapest."""
-
-PASSES = ((DType.INT16, 1e-3), (DType.FLOAT32, 1e-3), (DType.FLOAT32, 0.0))
-"""What layers are raised to, one pass after the other, and the least share of the present noise that is worth it."""
 
 PROBED = 32
 """How many samples tell the sensitivities of layers."""
@@ -147,7 +145,7 @@ class Search:
     def _start(self) -> None:
         """All layers in int8; the float model's outputs."""
         base = self.quantizer.quantize(self.fixed)
-        self._codes = base.plan.layers
+        self._codes = dict(base.plan.layers)
         self._first = self._compiled(self.fixed, base)
         first = self._first.compiled
         self._reference = first.float_reference(self.samples.inputs)
@@ -159,8 +157,9 @@ class Search:
 
     def _ascend(self, now: _Trial) -> _Trial:
         """Raises layers, the most rewarding first."""
-        for dtype, share in PASSES:
-            for layer in self._by_sensitivity(now, dtype, share):
+        self._codes |= self._wide_codes(now)
+        for dtype in LADDER[1:]:
+            for layer in self._by_sensitivity(now, dtype):
                 trial = self._trial({**now.wanted, layer: dtype}, layer)
                 if now.precision[layer] is dtype or trial is None:
                     continue  # its neighbours have raised it, or it does not fit by now
@@ -187,16 +186,20 @@ class Search:
                     break
         return now
 
-    def _by_sensitivity(self, now: _Trial, dtype: DType, share: float) -> list[str]:
-        """Layers that can be raised to `dtype` and make that share of noise, by noise for each unit of cost."""
+    def _wide_codes(self, now: _Trial) -> Mapping[str, Codes]:
+        """Weights for inputs that are nearly exact. In all int8, they make up for errors that will be gone."""
+        wide = dict.fromkeys(self._candidates(now, DType.INT16), DType.INT16)
+        return self.quantizer.quantize({**now.wanted, **wide}).plan.layers
+
+    def _by_sensitivity(self, now: _Trial, dtype: DType) -> list[str]:
+        """Layers that can be raised to `dtype`, by noise for each unit of cost."""
         layers = list(self._candidates(now, dtype))
         raised = {**now.wanted, **dict.fromkeys(layers, dtype)}
         best = self._probe(raised)
-        least = share * self._mse(self._probe(now.wanted), self._reference)
         found: dict[str, float] = {}
         for done, layer in enumerate(layers, 1):
             noise = self._mse(self._probe({**raised, layer: now.precision[layer]}), best)
-            trial = self._trial({**now.wanted, layer: dtype}, layer) if noise >= least else None
+            trial = self._trial({**now.wanted, layer: dtype}, layer)
             self.progress(f"sensitivity to {dtype.value}", done, len(layers))
             if trial is not None:
                 found[layer] = noise / max(trial.growth(now), LEAST_COST)
@@ -214,7 +217,7 @@ class Search:
     # ------------------------------------------------------------------------------------------------- a model
 
     def _trial(self, wanted: Mapping[str, DType], layer: str) -> _Trial | None:
-        """A model with the weights of the first; None if `layer` cannot be as wanted, or the board is too small."""
+        """A model; None if `layer` cannot be as wanted, or the board is too small."""
         quantization = self.quantizer.quantize(wanted, self._codes)
         if quantization.placement.precision[layer] is not wanted.get(layer, LADDER[0]):
             return None

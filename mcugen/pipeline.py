@@ -20,7 +20,7 @@ from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
-from mcugen.passes.recognize import recognize_mask, recognize_normalization
+from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
 
 Pass = Callable[[Graph], bool]
 
@@ -33,6 +33,7 @@ FUSION: tuple[tuple[Pass, str], ...] = (
     (fuse.fuse_dense, "constant weights can be packed for the kernel"),
     (fuse.sink_reshape, "a matrix by rows of several axes stands between two reshapes"),
     (fuse.fold_affine, "batch normalization and bias belong to the weights"),
+    (recognize_affine, "what no weights took in is rounded once at least"),
     (fuse.fold_scale, "a product may as well be scaled as it is stored"),
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
     (clean.simplify, "folding leaves dead constants"),

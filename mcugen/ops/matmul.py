@@ -62,6 +62,11 @@ def sum_dtype(sums: Array) -> DType:
     return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64
 
 
+def _most(sig: Signature) -> int:
+    """Sums must stay below: those that are the result itself have 32 bits."""
+    return 2**31 if sig.output.dtype is DType.INT32 else LONGEST_SUM
+
+
 def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
     """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or int32."""
     out = sig.output
@@ -83,12 +88,10 @@ def requantizer(sig: Signature, sums: Array | None = None, factor: float = 1.0) 
     return Requantizer.of(scale, sig.output.q.zero_point, sums=None if narrow else sums)
 
 
-def integer_weights(
-    graph: Graph, sig: Signature, inputs: Sequence[Value | None], longest: int = LONGEST_SUM
-) -> list[Value | None] | None:
+def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
     """Input, symmetric integer weights (output channels on axis 0) and int32 or int64 bias of a weighted layer.
 
-    None where the layer has no integer form: weights not quantized, wrong axis, sums that may reach `longest`.
+    None where the layer has no integer form: weights not quantized, wrong axis, sums too long.
     """
     x, w, bias = (*inputs, None)[:3]
     assert x is not None and w is not None
@@ -102,7 +105,7 @@ def integer_weights(
     if b is None:
         return None
     quant, b = _carry_constant_channels(QuantParams(wq.scale, 0, wq.axis), data, b, x.type.q, sig.output)
-    if largest_sums(x.type, data, b).max() >= (2**31 if sig.output.dtype is DType.INT32 else longest):
+    if largest_sums(x.type, data, b).max(initial=0) >= _most(sig):
         return None
     narrow = np.int8 if np.abs(data).max(initial=0) < 128 else np.int16
     weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), quant)
@@ -116,7 +119,8 @@ def _carry_constant_channels(
     """Channels whose weights are all 0 get a scale of which fixed point loses nothing.
 
     Training leaves dead channels with scales near 0 and a bias near 2^30, whose product a multiplier of a few
-    bits would miss by whole steps. Such a channel is a constant: bias · scale, in any unit.
+    bits would miss by whole steps. Such a channel is a constant: bias · scale, in any unit; here one of which 2^30
+    exceed every result.
     """
     dead = ~weights.reshape(len(weights), -1).any(1)
     if quant.axis is None or out.quant is None or not dead.any():
@@ -375,10 +379,9 @@ class MatMul(Operator):
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """int8 or int16, per-tensor; sums that stay as they are have no factor."""
-        plain = sig.output.dtype is DType.INT32
-        if not all(map(is_quantized, sig.inputs)) or (plain and self.factor != 1):
+        if not all(map(is_quantized, sig.inputs)) or (sig.output.dtype is DType.INT32 and self.factor != 1):
             return None
-        return (self, inputs) if _product_sums(sig).max() < (2**31 if plain else LONGEST_SUM) else None
+        return (self, inputs) if _product_sums(sig).max() < _most(sig) else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """MatMul."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array, DType
+from mcugen.ops.affine import Affine
 from mcugen.ops.norm import Normalize
 from mcugen.ops.pointwise import Binary, Unary, Where
 from mcugen.ops.reduce import Reduce
@@ -111,6 +112,61 @@ def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
     if data.ndim == rank:
         return value
     return graph.constant(f"{value.name}.aligned", data.reshape((1,) * (rank - data.ndim) + data.shape))
+
+
+# ---------------------------------------------------------------------------------------------------- affine
+
+
+def recognize_affine(graph: Graph) -> bool:
+    """x · c + d and (x + d) · c with constants, one number a channel or so → Affine: one rounding, not two."""
+    changed = False
+    for node in list(graph.nodes):
+        inner = _inner(graph, node) if node in graph.nodes else None
+        if inner is None or (outer := _affine(node)) is None or (before := _affine(inner)) is None:
+            continue
+        (_, scale, shift), (x, c, d) = outer, before
+        scale, shift = np.broadcast_arrays(scale * c, scale * d + shift)
+        if not 1 < scale.size <= node.output.type.count // 2 or x.type.shape != node.output.type.shape:
+            continue  # a scalar function of one tensor is a table, constants of each element cost more than they save
+        constants = [_shaped(graph, node, k, v) for k, v in (("scale", scale), ("shift", shift))]
+        graph.rewrite(node, Affine(), [x, *constants], types=[node.output.type], origin=inner.origin)
+        graph.remove(inner)
+        changed = True
+    return changed
+
+
+def _inner(graph: Graph, node: Node) -> Node | None:
+    """The operator that computes an operand for this node alone."""
+    if node.op not in _AFFINE or node.output.type.dtype is not DType.FLOAT32:
+        return None
+    producers = [v.producer for v in node.inputs if v is not None and graph.only_user(v) is node]
+    return next((p for p in producers if p is not None and p.op in _AFFINE), None)
+
+
+_AFFINE = tuple(Binary(function) for function in ("Add", "Sub", "Mul", "Div"))
+
+
+def _affine(node: Node) -> tuple[Value, Array, Array] | None:
+    """x, c and d where the node computes x · c + d with one constant operand."""
+    x, constant = node.input(0), node.input(1).data
+    if constant is None:
+        if node.op == Binary("Div") or node.input(0).data is None:
+            return None
+        x, constant = node.input(1), node.input(0).data
+    if x.data is not None or constant is None or (node.op == Binary("Div") and not constant.all()):
+        return None
+    number, zero = constant.astype(np.float64), np.zeros(constant.shape)
+    if node.op in (Binary("Mul"), Binary("Div")):
+        return x, number if node.op == Binary("Mul") else 1 / number, zero
+    if node.op == Binary("Add"):
+        return x, zero + 1, number
+    return (x, zero + 1, -number) if x is node.input(0) else (x, zero - 1, number)
+
+
+def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
+    """A constant of the node's rank."""
+    shape = (1,) * (node.output.type.rank - numbers.ndim) + numbers.shape
+    return graph.constant(f"{node.output.name}.{name}", numbers.reshape(shape).astype(np.float32))
 
 
 # ----------------------------------------------------------------------------------------------------- masks

@@ -80,6 +80,52 @@ def test_quotients_of_another_kind_stay():
     assert isinstance(node.op, Normalize) and not node.op.centered
 
 
+# ---------------------------------------------------------------------------------------------------- affine
+
+
+def chain(*functions: str, shape: tuple[int, ...] = (3, 1, 1), swapped: bool = False) -> Net:
+    net = Net()
+    y = net.input("x", 1, 3, 6, 5)
+    for function in functions:
+        constant = net.const(values(*shape))
+        y = net.op(function, *((constant, y) if swapped else (y, constant)))
+    net.output(net.op("Relu", y))
+    return net
+
+
+@pytest.mark.parametrize("functions", [("Mul", "Add"), ("Sub", "Div"), ("Add", "Mul"), ("Div", "Sub")], ids=str)
+def test_affine(functions: tuple[str, ...]):
+    net = chain(*functions)
+    assert operators(optimized(net.model())) == ["affine"]
+    check_everywhere(net.model())
+
+
+def test_affine_of_what_is_subtracted():
+    net = chain("Mul", "Sub", swapped=True)
+    assert operators(optimized(net.model())) == ["affine"]
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize(
+    "net", [chain("Mul"), chain("Mul", "Add", shape=()), chain("Mul", "Add", shape=(3, 6, 5)), chain("Mul", "Pow")]
+)
+def test_other_chains_stay(net: Net):
+    assert "affine" not in operators(optimized(net.model()))
+
+
+@pytest.mark.parametrize("types", [(np.int8, np.int8), (np.int16, np.int16), (np.int8, np.int16), (np.int16, np.int8)])
+def test_batch_normalization_of_codes_is_one_step(types: tuple[type, type]):
+    net = Net(21)
+    scales, zeros = ({np.int8: a, np.int16: b} for a, b in ((0.0513, 2.1e-4), (7, 0)))
+    x = net.dequantize(net.input("x", 1, 8, 15, 15, dtype=types[0]), scales[types[0]], zeros[types[0]], types[0])
+    statistics = [net.const(np.random.default_rng(i).uniform(0.5, 1.5, 8)) for i in range(4)]
+    y = net.op("Relu", net.op("BatchNormalization", x, *statistics))
+    net.output(net.quantize(y, 1.37 * scales[types[1]], zeros[types[1]], types[1], out="y"), dtype=types[1])
+    model = net.model()
+    assert operators(optimized(model)) == ["affine"]
+    check_quantized(model)
+
+
 # ----------------------------------------------------------------------------------------------------- masks
 
 

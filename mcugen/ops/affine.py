@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""x · scale + shift with constants by channel: a batch normalization that no layer with weights takes in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.types import Array, DType
+from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.pointwise import Range, clamp_text
+
+
+@dataclass(frozen=True)
+class Affine(Elementwise):
+    """y = x · scale + shift of reals, clamped; scale and shift are constants that broadcast to x."""
+
+    mnemonic: ClassVar[str] = "affine"
+    real_inputs: ClassVar[frozenset[int]] = frozenset({1, 2})
+    clamp: Range | None = None
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Product, then sum."""
+        y = arrays[0] * arrays[1] + arrays[2]
+        return ((y if self.clamp is None else np.clip(y, *self.clamp)).astype(arrays[0].dtype),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """Product, then sum."""
+        return clamp_text(f"{args[0]} * {args[1]} + {args[2]}", self.clamp, scalar, sig.output.dtype)
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """After the sum."""
+        return None if self.clamp else replace(self, clamp=(low, high))
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """One factor and one sum by channel, of int8 in 32 bits; rounded once, half up. None: scales too far apart."""
+        x, out = sig.input(0), sig.output
+        scale, shift = (v.data if v is not None else None for v in inputs[1:])
+        if scale is None or shift is None or not is_quantized(x) or not is_quantized(out):
+            return None
+        factor = scale.astype(np.float64) * (x.q.scale[0] / out.q.scale[0])
+        start = shift.astype(np.float64) / out.q.scale[0] + out.q.zero_point - factor * x.q.zero_point
+        wide = DType.INT16 in (x.dtype, out.dtype)
+        room, most, fewest = (2**61, 44, 16) if wide else (2**31 - 1, 30, 14)
+        reach = (np.abs(factor) * -x.dtype.limits[0] + np.abs(start)).max() + 1
+        bits = min(most, math.floor(math.log2(room / reach)))
+        bits = min(bits, math.floor(math.log2((2**31 - 1) / np.abs(factor).max())) if factor.any() else bits)
+        if bits < fewest:
+            return None
+        type_ = np.int64 if wide else np.int32
+        constants = {"factor": (factor * 2.0**bits, np.int32), "start": ((start + 0.5) * 2.0**bits, type_)}
+        added = [graph.constant(f"{self.name}.{k}", np.rint(v).astype(t)) for k, (v, t) in constants.items()]
+        return FixedAffine(bits, self.clamp), (inputs[0], *added)
+
+
+@dataclass(frozen=True)
+class FixedAffine(Elementwise):
+    """q = clamp((x · factor + start) >> bits) for codes x and constants by channel."""
+
+    mnemonic: ClassVar[str] = "affine"
+    bits: int = 0
+    clamp: Range | None = None
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Exact up to the shift."""
+        x, factor, start = (a.astype(np.int64) for a in arrays)
+        low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
+        return (np.clip((x * factor + start) >> self.bits, low, high).astype(sig.output.dtype.numpy),)
+
+    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+        """In 32 bits where the constants have no more."""
+        x, factor, start = args
+        low, high = (scalar(v) for v in clamp_range(self.clamp, sig.output.q, sig.output.dtype))
+        value = f"mcugen_shift_right({x} * {factor} + {start}, {scalar(self.bits)})"
+        if sig.input(2).dtype is DType.INT64:
+            value = f"mcugen_requantize({x}, {factor}, {start}, {scalar(self.bits)})"
+        return f"({sig.output.dtype.c})mcugen_clamp({value}, {low}, {high})"
