@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
@@ -40,7 +41,8 @@ def refine(
     plan = replace(plan, layers={})
     layers = [n for n in model.graph.nodes if n.op.weight_axes and _precision(plan, n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
-        _Walk(model.graph, plan, _spread(model.graph, samples)).run(layers, progress)
+        with threadpool_limits(1):  # threads would wait for each other (eightfold on a busy machine), and sums vary
+            _Walk(model.graph, plan, _spread(model.graph, samples)).run(layers, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
