@@ -10,18 +10,14 @@ from mcugen.hir.types import Array
 UNCORRELATED = 1 / 3
 """Rows without correlations, by depth, that are thought to have been seen too: few samples show chance correlations."""
 
-MOST_ROWS = 256
-"""Of a sample, for the second moments."""
-
 
 class Moments:
     """Sums over the rows that a layer reads (`Operator.unfolded`): x real, x̂ as the quantized layer gets them."""
 
     def __init__(self) -> None:
-        self._count = self._thinned = 0
+        self._count = 0
         self._real: Array | float = 0.0
         self._seen: Array | float = 0.0
-        self._some: Array | float = 0.0
         self._square: Array | float = 0.0
 
     def add(self, real: Array, seen: Array) -> None:
@@ -29,11 +25,8 @@ class Moments:
         self._count += seen.shape[1]
         self._real = self._real + real.sum(1, np.float64)
         self._seen = self._seen + seen.sum(1, np.float64)
-        step = -(-seen.shape[1] // MOST_ROWS) | 1  # odd, to meet all columns of an image
-        some = np.ascontiguousarray(seen[:, ::step])
-        self._thinned += some.shape[1]
-        self._some = self._some + some.sum(1, np.float64)
-        self._square = self._square + some.swapaxes(1, 2) @ some
+        seen = np.ascontiguousarray(seen)
+        self._square = self._square + seen.swapaxes(1, 2) @ seen
 
     @property
     def real(self) -> Array:
@@ -50,11 +43,10 @@ class Moments:
 
         Correlations are shrunk as far as the rows are few.
         """
-        gram = np.asarray(self._square, np.float64) / self._thinned
+        gram = np.asarray(self._square, np.float64) / self._count
         if centred:
-            mean = np.asarray(self._some) / self._thinned
-            gram = gram - mean[:, :, None] * mean[:, None, :]
+            gram = gram - self.seen[:, :, None] * self.seen[:, None, :]
         depth = gram.shape[-1]
-        kept = self._thinned / (self._thinned + UNCORRELATED * depth)
+        kept = self._count / (self._count + UNCORRELATED * depth)
         gram *= kept + (1 - kept) * np.eye(depth)
         return gram

@@ -21,7 +21,7 @@ from mcugen.quant.profile import Profile
 from mcugen.quant.rounding import round_weights
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
 
-MOST_SAMPLES = 64
+MOST_SAMPLES = 128
 MOST_ELEMENTS = 2**26
 """Of the largest tensor in all samples together: some GB of values in the worst case."""
 

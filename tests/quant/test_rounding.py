@@ -94,11 +94,3 @@ def test_chance_correlations_of_few_rows_are_distrusted() -> None:
     gram, exact = moments.gram(False)[0], rows[0].T @ rows[0] / 4
     np.testing.assert_allclose(np.diag(gram), np.diag(exact))
     assert 0 < np.abs(gram - np.diag(np.diag(gram))).sum() < 0.5 * np.abs(exact - np.diag(np.diag(exact))).sum()
-
-
-def test_of_many_rows_some_serve_for_second_moments() -> None:
-    rows = np.random.default_rng(9).standard_normal((1, 3000, 3)) @ np.array([[3, 2, 0], [0, 3, 0], [0, 0, 3]])
-    moments = Moments()
-    moments.add(rows, rows)
-    np.testing.assert_allclose(moments.seen, rows.mean(1))
-    np.testing.assert_allclose(moments.gram(True)[0], np.cov(rows[0].T), atol=3.0)
