@@ -10,6 +10,9 @@ from mcugen.hir.types import Array
 UNCORRELATED = 1 / 3
 """Rows without correlations, by depth, that are thought to have been seen too: few samples show chance correlations."""
 
+UNSEEN = 0.01
+"""Variance that every input is thought to have, relative to the mean: what was never seen may come all the same."""
+
 
 class Moments:
     """Sums over the rows that a layer reads (`Operator.unfolded`): x real, x̂ as the quantized layer gets them."""
@@ -41,7 +44,7 @@ class Moments:
     def gram(self, centred: bool) -> Array:
         """E[x̂ x̂ᵀ], [groups, depth, depth], of x̂ − E[x̂] if centred (what the bias cannot mend).
 
-        Correlations are shrunk as far as the rows are few.
+        Correlations are shrunk as far as the rows are few, and no input is thought constant.
         """
         gram = np.asarray(self._square, np.float64) / self._count
         if centred:
@@ -49,4 +52,6 @@ class Moments:
         depth = gram.shape[-1]
         kept = self._count / (self._count + UNCORRELATED * depth)
         gram *= kept + (1 - kept) * np.eye(depth)
-        return gram
+        energy = np.trace(gram, axis1=1, axis2=2) / depth
+        result: Array = gram + UNSEEN * energy[:, None, None] * np.eye(depth)
+        return result
