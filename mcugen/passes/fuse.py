@@ -138,8 +138,10 @@ def sink_reshape(graph: Graph) -> bool:
 def _sink_one(graph: Graph, rows: Value) -> Value | None:
     """Brings the only reader of the only reshape of `rows` before that; its result."""
     reshape = graph.only_user(rows)
-    user = graph.only_user(reshape.output) if reshape is not None else None
-    if reshape is None or user is None or not isinstance(reshape.op, Reshape):
+    if reshape is None or not isinstance(reshape.op, Reshape):
+        return None
+    user = graph.only_user(reshape.output)
+    if user is None:
         return None
     shape, depth = user.output.type.shape, rows.type.shape[-1]
     if (

@@ -40,7 +40,7 @@ def attention(*extra: str, opset: int = 23, outs: tuple[str, ...] = ("y",), **at
 
 
 def test_a_body_that_depends_on_the_inputs():
-    assert check_reference(attention()) == ["transpose", "mul", "matmul", "softmax", "matmul"]
+    assert check_reference(attention()) == ["transpose", "matmul", "softmax", "matmul"]
     net = Net(23)
     rows = [net.input(name, 1, size, 8) for name, size in (("q", 2), ("k", 3), ("v", 3))]
     net.output(net.op("Attention", *rows, out="y", q_num_heads=2, kv_num_heads=2))
@@ -94,9 +94,9 @@ def test_scalars_of_both_operands_of_a_product_are_one():
     half, third = net.const(0.5), net.const([3.0])
     scaled = net.op("Mul", half, a)
     net.output(net.op("MatMul", scaled, net.op("Mul", b, third), out="y"))
-    assert check_reference(net) == ["mul", "matmul"]
-    net.output(net.op("Relu", scaled, out="z"))  # another reader: nothing is gained
-    assert check_reference(net).count("mul") == 2
+    assert check_reference(net) == ["matmul"]  # in its rounding or its sums
+    net.output(net.op("Relu", scaled, out="z"))  # another reader: that product stays
+    assert check_reference(net) == ["mul", "matmul", "clamp"]
 
 
 # --------------------------------------------------------------------------------------------------- refusals
