@@ -173,7 +173,8 @@ class Scope:
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
         """What an importer called after the node's first output, bears the name of the output that it is."""
-        if value is not None and not value.is_constant and value.name.startswith(f"{self.place}{node.output[0]}."):
+        prefix = f"{self.place}{node.output[0]}"
+        if value is not None and not value.is_constant and value.name.startswith((f"{prefix}.", f"{prefix}/")):
             self.graph.rename(value, self.place + name)
 
     def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:

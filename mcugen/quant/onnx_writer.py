@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from mcugen.errors import UnsupportedError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array, DType
 
@@ -117,8 +118,9 @@ class OnnxWriter:
         if not self.replacement(node) and not self._write_form(node) and not self._write_slices(node):
             return  # it has no name in the source: readers are slices that begin before it
         for value in node.outputs:
-            self.written[value.name] = value
-            self.made(value)
+            if value.name in self._names:
+                self.written[value.name] = value
+                self.made(value)
 
     def _write_form(self, node: Node) -> bool:
         form = node.op.onnx_form(node.sig)
@@ -154,12 +156,11 @@ class OnnxWriter:
         return self.constant(value, node, index) if value.is_constant else self.read(value, node)
 
     def _write_slices(self, node: Node) -> bool:
-        if any(value.name not in self._producers for value in node.outputs):
-            return False
-        for value in node.outputs:
+        known = [value for value in node.outputs if value.name in self._producers]
+        for value in known:
             if value.name not in self.written:
                 self._copy(value.name, node)
-        return True
+        return bool(known)
 
     def _copy(self, name: str, reader: Node) -> None:
         """Takes over what computes a tensor of the source from tensors written so far (depth first)."""
@@ -202,7 +203,9 @@ class OnnxWriter:
     def _output(self, name: str, value: Value) -> tuple[str, DType]:
         if value.data is not None:
             return self.store(value.name, value.data), value.type.dtype
-        assert value.name in self.written, value.name  # the source has all outputs
+        if value.name not in self.written:
+            found = f"output '{name}' is computed within a composite operator"
+            raise UnsupportedError("all outputs must be tensors that the model names", found, "compile it as float32")
         return self.output(name, value)
 
     def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
