@@ -31,6 +31,8 @@ class OnnxWriter:
         self._producers = {name: node for node in source.graph.node for name in node.output if name}
         self._names = {*self._stored, *self._producers, *self.written, *graph.output_names}
         self._copied: set[int] = set()
+        self._made: set[str] = set()
+        """Results of the nodes taken over."""
         self._computing = {node.origin[0] for node in graph.nodes if node.origin and not node.op.moves_data}
 
     def write(self) -> onnx.ModelProto:
@@ -115,7 +117,8 @@ class OnnxWriter:
     # ------------------------------------------------------------------------------------------------- details
 
     def _write_node(self, node: Node) -> None:
-        if not self.replacement(node) and not self._write_form(node) and not self._write_slices(node):
+        made = all(value.name in self._made for value in node.outputs)  # with another result of a node taken over
+        if not (made or self.replacement(node) or self._write_form(node) or self._write_slices(node)):
             return  # it has no name in the source: readers are slices that begin before it
         for value in node.outputs:
             if value.name in self._names:
@@ -196,6 +199,7 @@ class OnnxWriter:
         renamed = {name: self.fresh(f"{name}_unused") for name in spare}
         for index, name in enumerate(copy.output):
             copy.output[index] = renamed.get(name, name)
+        self._made.update(copy.output)
         rename_inputs(
             copy, {name: self.read(self.written[name], reader) for name in reads(copy) if name in self.written}
         )

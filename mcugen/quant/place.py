@@ -239,4 +239,6 @@ def is_quantized_constant(node: Node, index: int) -> bool:
     """Whether constant input `index` is data to be stored like an activation (not weights, bias or parameters)."""
     value = node.input(index)
     special = index in node.op.weight_axes or index == node.op.bias_input or index in node.op.real_inputs
-    return not special and value.is_constant and value.type.dtype is DType.FLOAT32 and value.type.count > 1
+    if special or value.data is None or value.type.dtype is not DType.FLOAT32:
+        return False
+    return value.type.count > 1 and bool(np.isfinite(value.data).all())
