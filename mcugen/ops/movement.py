@@ -490,14 +490,15 @@ def _import_blocks(node: OnnxNode) -> list[Value]:
     if size < 1 or (c % size**2 if to_space else h % size or w % size):
         found = f"blocks of {size} in {x.type.shape}"
         raise Refusal(f"{node.op_type}: the tensor must hold whole blocks", found, "repair the model")
+    behind = node.attr("mode", "DCR") == "CRD"
     if to_space:
-        behind = node.attr("mode", "DCR") == "CRD"
         c //= size**2
         apart = (n, c, size, size, h, w) if behind else (n, size, size, c, h, w)
         order, shape = (0, 1, 4, 2, 5, 3) if behind else (0, 3, 4, 1, 5, 2), (n, c, h * size, w * size)
     else:
         apart = (n, c, h // size, size, w // size, size)
-        order, shape = (0, 3, 5, 1, 2, 4), (n, c * size**2, h // size, w // size)
+        order = (0, 1, 3, 5, 2, 4) if behind else (0, 3, 5, 1, 2, 4)
+        shape = (n, c * size**2, h // size, w // size)
     blocks = node.emit(Transpose(order), node.emit(Reshape(apart), x, suffix="blocks"), suffix="turned")
     return [node.emit(Reshape(shape), blocks)]
 
