@@ -73,6 +73,7 @@ class _Placer:
 
     def place(self) -> Placement:
         """Computing nodes first, then what lies between them."""
+        self._leave_wanted_moves()
         self._leave_mixed_joins()
         for node in (n for n in self.nodes if n not in self.movers and n not in self.precision):
             self._decide(node)
@@ -102,6 +103,12 @@ class _Placer:
             self._leave(node, "no integer form")
         else:
             self.precision[node] = dtype
+
+    def _leave_wanted_moves(self) -> None:
+        for node in [n for n in self.nodes if n in self.movers]:
+            if self.wanted.get(node.outputs[0].name) is DType.FLOAT32:
+                self.movers.remove(node)
+                self._leave(node, "as wanted")
 
     def _leave_mixed_joins(self) -> None:
         """A concatenation of large and small numbers would round the small ones away, for nothing if none computes."""

@@ -115,3 +115,10 @@ def test_integers_of_the_model_are_left_alone() -> None:
     net.output("z")
     placement = placed(net.model())
     assert "at" not in placement.dtypes and placement.precision["z"] is DType.INT8
+
+
+def test_what_moves_data_is_float_if_wanted() -> None:
+    spans = {"score": 1.0, "place": 2.0, "cat": 2.0}
+    placement = placed(concatenation(computed=True), {"cat": DType.FLOAT32}, spans)
+    assert placement.precision["cat"] is DType.FLOAT32 and placement.reasons == {"cat": "as wanted"}
+    assert placement.precision["y"] is DType.INT8 and not joined(placement, "place", "score")
