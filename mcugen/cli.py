@@ -36,7 +36,7 @@ from mcugen.cli_options import (
 from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UsageError
+from mcugen.errors import McugenError, UsageError, printable
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array, DType
@@ -99,14 +99,15 @@ def compile_command(
     folder = compiled.write(output or Path(compiled.bundle.name))
     _print_trace(trace, time_passes)
     _write_json(json_, compiled.report)
-    if not quiet:
-        ram, flash = compiled.report.ram, compiled.report.flash
-        stderr.print(
-            f"{escape(str(folder))}: {len(compiled.bundle.files)} files, arena {ram.arena:,} bytes, "
-            f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs",
-            highlight=False,
-            soft_wrap=True,
-        )
+    if quiet:
+        return
+    ram, flash = compiled.report.ram, compiled.report.flash
+    _tell(
+        f"{folder}: {len(compiled.bundle.files)} files, arena {ram.arena:,} bytes, "
+        f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
+    )
+    if compiled.quantization:
+        _tell_islands(compiled.quantization)
 
 
 @app.command()
@@ -204,6 +205,9 @@ def quantize(
     quantized = _quantized(model, options, quantizing, judging, quiet)
     data = quantized.proto.SerializeToString(deterministic=True)
     replace_file(output, lambda file: file.write(data))
+    if not quiet:
+        _tell(f"{output}: {quantized.describe()}")
+        _tell_islands(quantized)
 
 
 @app.command()
@@ -254,6 +258,9 @@ def version() -> None:
     """Prints the version."""
     typer.echo(__version__)
 
+
+MOST_ISLANDS = 10
+"""Operators left in float32 that are named after a compilation."""
 
 stdout = Console()
 stderr = Console(stderr=True)
@@ -316,6 +323,20 @@ def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quant
     if file is None:
         return random_samples(endpoints)
     return load_samples(file, endpoints, judging.pixel_scale, quantizing.preprocess)
+
+
+def _tell(text: str) -> None:
+    """A line for people; the text may hold names of an untrusted model."""
+    stderr.print(escape(printable(text)), highlight=False, soft_wrap=True)
+
+
+def _tell_islands(quantized: Quantization) -> None:
+    """What stays in float32, and why."""
+    reasons = list(quantized.placement.reasons.items())
+    for name, reason in reasons[:MOST_ISLANDS]:
+        _tell(f"  float32: '{name}' ({reason})")
+    if len(reasons) > MOST_ISLANDS:
+        _tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
 
 
 def _write_json(target: str, result: Report) -> None:

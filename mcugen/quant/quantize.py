@@ -58,7 +58,7 @@ class Quantization:
         precision = next(key for key, dtype in PRECISIONS.items() if dtype is self.plan.scheme.activations)
         others = Counter(d for d in self.placement.precision.values() if d is not self.plan.scheme.activations)
         text = f"precision {precision} by {self.profile.samples} samples"
-        return text + "".join(f", {count} operators in {dtype.value}" for dtype, count in others.items())
+        return text + "".join(f", {count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items())
 
 
 @dataclass
