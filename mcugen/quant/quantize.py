@@ -57,8 +57,9 @@ class Quantization:
         """For the banner of the generated code."""
         precision = next(key for key, dtype in PRECISIONS.items() if dtype is self.plan.scheme.activations)
         others = Counter(d for d in self.placement.precision.values() if d is not self.plan.scheme.activations)
-        text = f"precision {precision} by {self.profile.samples} samples"
-        return text + "".join(f", {count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items())
+        parts = [f"precision {precision} by {self.profile.samples} samples"]
+        parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items()]
+        return ", ".join(parts)
 
 
 @dataclass
