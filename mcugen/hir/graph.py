@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.errors import VerificationError
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+
+
+def free_name(wanted: str, taken: Container[str], separator: str = ".") -> str:
+    """`wanted`, numbered if it is taken."""
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}{separator}{count}"
+    return name
 
 
 @dataclass(frozen=True)
@@ -111,10 +120,7 @@ class Graph:
 
     def fresh_name(self, wanted: str) -> str:
         """`wanted`, numbered if a value is called so already."""
-        name, count = wanted, 1
-        while name in self._names:
-            count += 1
-            name = f"{wanted}.{count}"
+        name = free_name(wanted, self._names)
         self._names.add(name)
         return name
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import interpret
-from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.ops.fixedpoint import dequantize
 from mcugen.pipeline import convert_integers
@@ -18,10 +18,12 @@ from mcugen.quant.float_model import FloatModel, all_tensors
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.qdq import stored_name
 from mcugen.quant.quantize import Quantization
-from mcugen.report.accuracy import run_onnxruntime
+from mcugen.quant.scheme import code_range
+from mcugen.quant.weights import real_weights
 from mcugen.report.layers import DIVERGED_DB, LayerComparison, LayerError, compared
 from mcugen.report.metrics import cosine, max_abs_error, sqnr_db
 from mcugen.report.samples import as_stored, graph_endpoints
+from mcugen.report.session import Session
 
 Sample = Mapping[str, Array]
 
@@ -38,9 +40,10 @@ def compare_layers(
     """Every tensor of the float model by ONNX Runtime, against the generated code's integers (by numpy)."""
     graph = integer_graph(quantized)
     pairs = {value.name: _Pair() for value, _ in _layers(quantized.model)}
-    wanted = all_tensors(quantized.model)
+    session = Session(all_tensors(quantized.model))
+    names = session.outputs
     for done, sample in enumerate(samples, 1):
-        (real,) = run_onnxruntime(wanted, [sample])
+        real = session.run(names, sample)
         found = integer_tensors(graph, sample)
         for name, pair in pairs.items():
             integer = found.get(stored_name(name), found.get(name))
@@ -75,8 +78,7 @@ def integer_tensors(graph: Graph, sample: Sample) -> dict[str, Array]:
 
 def weights_sqnr_db(weights: Array, codes: Codes) -> float:
     """Of a layer's weights in integers."""
-    quant = QuantParams(tuple(map(float, codes.scales)), 0, codes.axis if len(codes.scales) > 1 else None)
-    return sqnr_db(dequantize(codes.weights, quant).reshape(-1), weights.reshape(-1).astype(np.float64))
+    return sqnr_db(real_weights(codes).reshape(-1), weights.reshape(-1).astype(np.float64))
 
 
 @dataclass
@@ -144,15 +146,13 @@ def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, 
 def _precision(plan: Plan, node: Node | None, stored: Stored | None) -> DType:
     """What a layer computes in; of an input, what it is stored in."""
     if node is not None:
-        return plan.precision.get(node.outputs[0].name, DType.FLOAT32)
+        return plan.precision_of(node)
     return stored.dtype if stored else DType.FLOAT32
 
 
 def reach(stored: Stored) -> tuple[float, float]:
     """The least and the greatest real that the codes stand for."""
-    scale = float(stored.quant.scale[0])
-    low, high = stored.dtype.limits
-    return (low - stored.quant.zero_point) * scale, (high - stored.quant.zero_point) * scale
+    return code_range(stored.quant, stored.dtype)
 
 
 def clipped_share(real: Array, stored: Stored) -> float:

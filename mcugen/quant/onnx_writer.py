@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mcugen.errors import UnsupportedError
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node, Value, free_name
 from mcugen.hir.types import Array, DType
 
 
@@ -85,10 +85,7 @@ class OnnxWriter:
 
     def fresh(self, wanted: str) -> str:
         """`wanted`, numbered if a tensor is called so already."""
-        name, count = wanted, 1
-        while name in self._names:
-            count += 1
-            name = f"{wanted}_{count}"
+        name = free_name(wanted, self._names, "_")
         self._names.add(name)
         return name
 
@@ -107,11 +104,9 @@ class OnnxWriter:
         return name
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, name: str = "", **attributes: object) -> str:
-        """Appends a node with one output and returns the output's name. `name` is given to one node only."""
+        """Appends a node with one output and returns the output's name."""
         self._names.add(output)
-        taken = any(node.name == name for node in self.nodes)
-        name = f"{output}/{op_type}" if taken or not name else name
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name, **attributes))
+        self.nodes.append(helper.make_node(op_type, inputs, [output], name or f"{output}/{op_type}", **attributes))
         return output
 
     # ------------------------------------------------------------------------------------------------- details
@@ -244,11 +239,9 @@ def number_equal_names(nodes: Sequence[onnx.NodeProto]) -> None:
     """Lets nodes that stem from one of the source be told apart, as ONNX Runtime demands."""
     taken: set[str] = set()
     for node in nodes:
-        name, count = node.name, 1
-        while node.name and node.name in taken:
-            count += 1
-            node.name = f"{name}_{count}"
-        taken.add(node.name)
+        if node.name:
+            node.name = free_name(node.name, taken, "_")
+            taken.add(node.name)
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

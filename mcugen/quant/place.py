@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.errors import McugenError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import DType, QuantParams, TensorType
+from mcugen.hir.types import DType, TensorType
 from mcugen.quant import recurrent
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.weights import plain_codes
@@ -229,10 +229,7 @@ def _trial(scratch: Graph, node: Node, index: int, scheme: Scheme) -> Value | No
     assert value.data is not None
     if index in node.op.weight_axes:
         codes = plain_codes(node, scheme)
-        scales = tuple(map(float, codes.scales))
-        return scratch.constant(
-            value.name, codes.weights, QuantParams(scales, 0, codes.axis if scheme.per_channel else None)
-        )
+        return scratch.constant(value.name, codes.weights, codes.quant)
     if not is_quantized_constant(node, index):
         return value
     return scratch.constant(

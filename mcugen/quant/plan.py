@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.scheme import Scheme, activation_params
 
@@ -29,6 +30,11 @@ class Codes:
     axis: int
     bias: Array | None
 
+    @property
+    def quant(self) -> QuantParams:
+        """Of the weights: one scale for each index of `axis`, or one in all."""
+        return QuantParams(tuple(map(float, self.scales)), 0, self.axis if len(self.scales) > 1 else None)
+
 
 @dataclass
 class Plan:
@@ -43,6 +49,10 @@ class Plan:
     precision: dict[str, DType] = field(default_factory=dict)
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Operator.internals`): by name of the first output, and by role."""
+
+    def precision_of(self, node: Node) -> DType:
+        """What a node computes in."""
+        return self.precision.get(node.outputs[0].name, DType.FLOAT32)
 
     def quant(self, name: str, dtype: DType) -> QuantParams:
         """Of a stored activation as a reader that computes in `dtype` gets it."""

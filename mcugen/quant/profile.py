@@ -15,7 +15,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array
 from mcugen.quant.float_model import FloatModel, all_tensors
-from mcugen.quant.session import Session
+from mcugen.report.session import Session
 
 BINS = 2048
 """Of each histogram: eight for each code of int8."""
@@ -85,10 +85,11 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
                 raise _not_finite(model, name, index)
             seen.setdefault(name, _Extremes()).add(array)
         progress(index + 1, 2 * len(samples))
+    spans = {name: (min(extremes.lows), max(extremes.highs)) for name, extremes in seen.items()}
     counts = {name: np.zeros(BINS, np.int64) for name in seen}
     for index, sample in enumerate(samples):
         for name, array in observer.tensors(sample):
-            counts[name] += histogram(array, seen[name].low, seen[name].high)
+            counts[name] += histogram(array, *spans[name])
         progress(len(samples) + index + 1, 2 * len(samples))
     tensors = {name: extremes.profile(counts[name]) for name, extremes in seen.items()}
     return Profile(fingerprint(model), len(samples), tensors)
@@ -137,14 +138,6 @@ class _Extremes:
         axis = min(1, array.ndim - 1)
         others = tuple(a for a in range(array.ndim) if a != axis)
         self.total = self.total + array.mean(others, dtype=np.float64)
-
-    @property
-    def low(self) -> float:
-        return min(self.lows)
-
-    @property
-    def high(self) -> float:
-        return max(self.highs)
 
     def profile(self, counts: Array) -> TensorProfile:
         """What is kept."""

@@ -99,10 +99,9 @@ class _QdqWriter(OnnxWriter):
             return super().constant(value, reader, index)
         codes = self.plan.layers.get(reader.output.name)
         if codes is not None and index in reader.op.weight_axes:
-            quant = QuantParams(tuple(map(float, codes.scales)), 0, codes.axis if len(codes.scales) > 1 else None)
-            return self._dequantized(f"{reader.output.name}.weight", codes.weights, quant)
+            return self._dequantized(f"{reader.output.name}.weight", codes.weights, codes.quant)
         if codes is not None and index == reader.op.bias_input and codes.bias is not None:
-            return self._bias(reader, codes.bias, np.asarray(codes.scales))
+            return self._bias(reader, codes.bias, codes.scales)
         if not is_quantized_constant(reader, index):
             return super().constant(value, reader, index)
         assert value.data is not None
@@ -143,7 +142,7 @@ class _QdqWriter(OnnxWriter):
         return self.plan.quant(value.name, self._precision(reader))
 
     def _precision(self, node: Node | None) -> DType:
-        return self.plan.precision.get(node.outputs[0].name, DType.FLOAT32) if node is not None else DType.FLOAT32
+        return DType.FLOAT32 if node is None else self.plan.precision_of(node)
 
     def _convert(self, value: Value, dtype: DType, source: str) -> str:
         """Quantizes `source`, which holds the reals of `value`, and dequantizes it for readers."""

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.profile import Profile, Sample, TensorProfile, merge_profiles
-from mcugen.quant.scheme import METHODS, Scheme, activation_params
+from mcugen.quant.scheme import METHODS, Scheme, activation_params, code_range
 from mcugen.quant.sensitivity import OutputNoise, saturated_tensors
 
 Range = tuple[float, float]
@@ -97,10 +97,10 @@ def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> 
 
     Elements lie in the middle of their bin; where the steps are finer than the bins, anywhere between two codes.
     """
-    scale, (least, most) = float(params.scale[0]), dtype.limits
+    scale = float(params.scale[0])
     edges = tensor.edges
     middle = (edges[1:] + edges[:-1]) / 2
-    inside = np.clip(middle, (least - params.zero_point) * scale, (most - params.zero_point) * scale)
+    inside = np.clip(middle, *code_range(params, dtype))
     coarse = scale > edges[1] - edges[0]
     rounding = (np.rint(inside / scale) * scale - inside) ** 2 if coarse else scale**2 / 12
     return float(np.average((middle - inside) ** 2 + rounding, weights=tensor.counts))

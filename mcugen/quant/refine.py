@@ -39,7 +39,7 @@ def refine(
     samples, weights are rounded to nearest, and biases corrected by the means in the profile.
     """
     plan = replace(plan, layers={})
-    layers = [n for n in model.graph.nodes if n.op.weight_axes and _precision(plan, n) is not DType.FLOAT32]
+    layers = [n for n in model.graph.nodes if n.op.weight_axes and plan.precision_of(n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with threadpool_limits(1):  # threads would wait for each other (eightfold on a busy machine), and sums vary
             _Walk(model.graph, plan, _spread(model.graph, samples)).run(layers, progress)
@@ -56,10 +56,6 @@ def _spread(graph: Graph, samples: Sequence[Mapping[str, Array]]) -> Sequence[Ma
     largest = max(v.type.count for v in graph.values() if not v.is_constant)
     count = min(len(samples), MOST_SAMPLES, max(MOST_ELEMENTS // max(largest, 1), 8))
     return [samples[i * len(samples) // count] for i in range(count)]
-
-
-def _precision(plan: Plan, node: Node) -> DType:
-    return plan.precision.get(node.outputs[0].name, DType.FLOAT32)
 
 
 class _Walk:
@@ -105,7 +101,7 @@ class _Walk:
         for values, inputs in pairs:
             results = [evaluate_node(node, list(arrays)) for arrays in zip(*inputs, strict=True)]
             values.update(zip(node.outputs, map(list, zip(*results, strict=True)), strict=True))
-        if _precision(self.plan, node) is not DType.FLOAT32:
+        if self.plan.precision_of(node) is not DType.FLOAT32:
             for v in (v for v in node.outputs if v.name in self.plan.activations):
                 self.seen[v] = self._stored(v, self.plan.activations[v.name].dtype)
 
@@ -115,7 +111,7 @@ class _Walk:
 
     def _read(self, value: Value, node: Node) -> list[Array]:
         """What a node reads of a tensor in the quantized model."""
-        dtype = _precision(self.plan, node)
+        dtype = self.plan.precision_of(node)
         is_stored = value.name in self.plan.activations and dtype is not DType.FLOAT32
         return self._stored(value, dtype) if is_stored else self.seen[value]
 

@@ -58,6 +58,12 @@ def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> 
     return QuantParams((scale,), zero_point)
 
 
+def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
+    """The least and the greatest real that a tensor's codes stand for."""
+    low, high = ((code - quant.zero_point) * float(quant.scale[0]) for code in dtype.limits)
+    return low, high
+
+
 def weight_scales(weights: Array, axis: int, scheme: Scheme) -> Array:
     """Scales of symmetric int8 weights (float32 values): one for each index of `axis`, or one in all.
 

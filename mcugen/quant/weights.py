@@ -7,6 +7,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import Array
+from mcugen.ops.fixedpoint import dequantize
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import Scheme, weight_scales
 
@@ -36,8 +37,7 @@ def layer_bias(node: Node) -> Array | None:
 
 def real_weights(codes: Codes) -> Array:
     """What the codes stand for, as float32."""
-    scales = along(codes.scales, codes.axis, codes.weights.ndim).astype(np.float32)
-    return codes.weights.astype(np.float32) * scales
+    return dequantize(codes.weights, codes.quant)
 
 
 def give_biases(graph: Graph) -> bool:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from mcugen.errors import VerificationError
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
 from mcugen.report.metrics import METRICS, Judged, Metric, Outputs
+from mcugen.report.session import Session
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,16 @@ def run_onnxruntime(
 
     `fixed` are inputs that no sample has; `states` (output → input) go from each sample to the next, from `fixed`.
     """
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        names = [o.name for o in session.get_outputs()]
-        results = []
-        kept = dict(fixed or {})
-        for count, sample in enumerate(samples, 1):
-            outputs = dict(zip(names, map(_plain, session.run(None, kept | dict(sample))), strict=True))
-            kept |= {target: outputs[source] for source, target in (states or {}).items()}
-            results.append(outputs)
-            if progress:
-                progress(count)
-    except Exception as error:  # onnxruntime's exceptions share no base class
-        reason = str(error).split("\n")[0][:200]
-        raise VerificationError("ONNX Runtime must run the model for comparison", reason) from error
+    session = Session(model, rule="ONNX Runtime must run the model for comparison")
+    results, names = [], session.outputs
+    kept = dict(fixed or {})
+    for count, sample in enumerate(samples, 1):
+        found = session.run(names, kept | dict(sample))
+        outputs = {name: _plain(value) for name, value in found.items()}
+        kept |= {target: outputs[source] for source, target in (states or {}).items()}
+        results.append(outputs)
+        if progress:
+            progress(count)
     return results
 
 

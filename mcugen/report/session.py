@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -13,30 +14,44 @@ from mcugen.hir.types import Array
 
 
 class Session:
-    """A model that is ready to run. `literal` computes node by node as written, else nodes may be fused."""
+    """A model that is ready to run. `literal` computes node by node as written, else nodes may be fused.
 
-    def __init__(self, model: onnx.ModelProto, literal: bool = True, threads: int = 0) -> None:
+    `rule` begins the message of the VerificationError that a model gets which does not run.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        literal: bool = True,
+        threads: int = 0,
+        rule: str = "ONNX Runtime must run the float model",
+    ) -> None:
         levels = onnxruntime.GraphOptimizationLevel
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = levels.ORT_DISABLE_ALL if literal else levels.ORT_ENABLE_ALL
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
+        self._rule = rule
         try:
             self._session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # onnxruntime's exceptions share no base class
-            raise _refused(error) from error
+            raise self._refused(error) from error
 
-    def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The named tensors for one sample."""
+    @property
+    def outputs(self) -> list[str]:
+        """The model's, in order."""
+        return [output.name for output in self._session.get_outputs()]
+
+    def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Any]:
+        """The named tensors for one sample (of ai.onnx.ml also lists of dictionaries)."""
         if not outputs:  # to ONNX Runtime, no names are all names
             return {}
         try:
             return dict(zip(outputs, self._session.run(list(outputs), dict(inputs)), strict=True))
         except Exception as error:
-            raise _refused(error) from error
+            raise self._refused(error) from error
 
-
-def _refused(error: Exception) -> VerificationError:
-    return VerificationError("ONNX Runtime must run the float model", str(error).split("\n")[0][:200])
+    def _refused(self, error: Exception) -> VerificationError:
+        return VerificationError(self._rule, str(error).split("\n")[0][:200])
