@@ -88,7 +88,7 @@ class Cases:
         compiled = compile_model(model)
         assert not {"quantize", "dequantize"} & set(operators(compiled.graph))
         found = interpret(compiled.graph, feeds)
-        expected = onnxruntime_outputs(self._with_reals(model), feeds)
+        expected = onnxruntime_outputs(with_reals(model, len(self.quants)), feeds)
         differing = total = 0
         for case, (scale, zero) in enumerate(self.quants):
             q = found[f"y{case}"].astype(np.float64)
@@ -100,13 +100,14 @@ class Cases:
         assert differing < share * total, f"{differing} of {total}"
         check_c(compiled, feeds, found)
 
-    def _with_reals(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model with the tensors before quantization as outputs."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        for case in range(len(self.quants)):
-            copy.graph.output.append(helper.make_tensor_value_info(f"real{case}", TensorProto.FLOAT, None))
-        return copy
+
+def with_reals(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
+    """The model with the tensors before quantization, real0 to real<count - 1>, as outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for index in range(count):
+        copy.graph.output.append(helper.make_tensor_value_info(f"real{index}", TensorProto.FLOAT, None))
+    return copy
 
 
 def check_c(compiled: CompiledModel, feeds: Feeds, expected: Feeds, relative: float = 1e-5) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 import pytest
-from checks import check_c
-from onnx import TensorProto, helper
+from checks import check_c, with_reals
 from onnx_models import Feeds, Net, assert_close, numpy_outputs, onnxruntime_outputs, operators, optimized, random_feeds
 
 from mcugen.board import load_board
@@ -57,7 +56,7 @@ class Layers:
         compiled = compile_model(model)
         assert "quantize" not in " ".join(operators(compiled.graph))
         found = interpret(compiled.graph, feeds)
-        expected = onnxruntime_outputs(self._with_reals(model), feeds)
+        expected = onnxruntime_outputs(with_reals(model, len(self.codes)), feeds)
         for index, (dtype, scale, zero) in enumerate(self.codes):
             q, limits = found[f"y{index}"].astype(np.int64), np.iinfo(dtype)
             assert found[f"y{index}"].dtype == dtype
@@ -66,13 +65,6 @@ class Layers:
             assert np.abs(q - expected[f"y{index}"]).max() <= 1, f"layer {index}"
         check_c(compiled, feeds, found)
         return model
-
-    def _with_reals(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        for index in range(len(self.codes)):
-            copy.graph.output.append(helper.make_tensor_value_info(f"real{index}", TensorProto.FLOAT, None))
-        return copy
 
 
 def every_mix(span: float = 4.0) -> list[tuple[Coded, Coded, Coded]]:
