@@ -166,6 +166,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
     env.filters["literal"] = c_param
+    env.filters["asm"] = _assembly
     return env
 
 
@@ -250,6 +251,12 @@ def _indented(text: str, width: int) -> str:
     """C lines moved right by `width`; preprocessor lines stay at the margin."""
     lines = text.strip().split("\n")
     return "\n".join(line if not line or line.startswith("#") else " " * width + line for line in lines)
+
+
+def _assembly(text: str) -> str:
+    """Lines of assembly as C string literals; what follows `@` is a comment."""
+    lines = (re.sub(r"\s*@.*", "", line).strip() for line in text.split("\n"))
+    return "\n".join(f'    "{line}\\n"' for line in lines if line)
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
