@@ -156,6 +156,13 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     unsigned char *t = (unsigned char *)to;
     const unsigned char *f = (const unsigned char *)from;
     uint32_t a, b;
+#if defined(__GNUC__)
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) { /* by LDM and STM */
+        for (; nbytes >= 32u; nbytes -= 32u, t += 32, f += 32) {
+            memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 32);
+        }
+    }
+#endif
     for (; nbytes >= 8u; nbytes -= 8u, t += 8, f += 8) {
         memcpy(&a, f, 4);
         memcpy(&b, f + 4, 4);
@@ -168,6 +175,23 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 #else
     memcpy(to, from, nbytes);
 #endif
+}
+
+/* memset, likewise. */
+static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
+{
+#if defined(__ARM_FEATURE_UNALIGNED)
+    const uint32_t word = 0x01010101u * ((uint32_t)value & 0xffu);
+    unsigned char *t = (unsigned char *)to;
+    for (; nbytes >= 16u; nbytes -= 16u, t += 16) {
+        memcpy(t, &word, 4);
+        memcpy(t + 4, &word, 4);
+        memcpy(t + 8, &word, 4);
+        memcpy(t + 12, &word, 4);
+    }
+    to = t;
+#endif
+    memset(to, (int)value, nbytes);
 }
 
 /* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */
