@@ -95,9 +95,18 @@ def _number(value: object) -> int:
 # ---------------------------------------------------------------------------------------------- conditions
 
 
+def shape_of(node: Node) -> ConvShape:
+    """Of a convolution, or of a dense layer as one of pixels in a row."""
+    if weights_of(node).ndim > 2:
+        return ConvShape.of(node)
+    channels, depth = weights_of(node).shape
+    rows = node.output.type.count // channels
+    return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)
+
+
 def ungrouped(node: Node) -> bool:
     """one group"""
-    return ConvShape.of(node).groups == 1
+    return shape_of(node).groups == 1
 
 
 def high_word(node: Node) -> bool:
@@ -200,7 +209,7 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
 
 def few_elements(node: Node) -> bool:
     """a kernel of few elements, written out"""
-    runs = runs_of(ConvShape.of(node), few=True)
+    runs = runs_of(shape_of(node), few=True)
     return runs.groups <= MOST_WRITTEN_OUT and runs.count * runs.units <= MOST_WRITTEN_OUT
 
 
@@ -243,7 +252,7 @@ def rows_of(shape: ConvShape) -> Rows:
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in kernel.when, few_elements in kernel.when
-    shape, sums, name = plain_pixels(ConvShape.of(node)), sums_of(node), node.output.name
+    shape, sums, name = plain_pixels(shape_of(node)), sums_of(node), node.output.name
     x, y = node.input(0), node.output
     runs, rows = runs_of(shape, few), rows_of(shape)
     order = runs.elements(WIDENED if x.type.dtype is DType.INT8 else tuple(range(GROUP)))
@@ -296,14 +305,60 @@ def _variant(sums: Sums, runs: Runs, few: bool) -> str:
     return "_".join(part for part in (size, "clamped" if sums.is_clamped else "") if part)
 
 
+# -------------------------------------------------------------------------------------------------- dense
+
+
+def one_row(node: Node) -> bool:
+    """one row of outputs, each of all inputs"""
+    shape = shape_of(node)
+    return shape.groups == 1 and shape.reads_pixels and node.output.type.count == shape.out_c
+
+
+def several_rows(node: Node) -> bool:
+    """several rows, as pixels"""
+    return not one_row(node)
+
+
+def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight."""
+    packed, sums, name = pairs_of_weights in kernel.when, sums_of(node), node.output.name
+    x, y = node.input(0), node.output
+    flat = weights_of(node).reshape(y.type.count, -1)
+    depth = flat.shape[1]
+    padded = -(-depth // 8) * 8
+    laid = np.pad(flat, ((0, 0), (0, padded - depth))).reshape(len(flat), -1, GROUP)
+    if x.type.dtype is DType.INT8:
+        laid = laid[:, :, WIDENED]
+    operands: list[tuple[str, Access, Buffer]] = [
+        ("x", Access.IN, builder.buffer(x)),
+        ("w", Access.IN, builder.const(f"{name}.weights", stream(laid, sums, 4, packed))),
+        ("y", Access.OUT, builder.buffer(y)),
+        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, -(-depth // 16) * 16)),
+    ]
+    params: dict[str, Param] = {"depth": depth, "padded": padded, "channels": len(flat)}
+    code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
+    variant = "clamped" if sums.is_clamped else ""
+    builder.emit(node, kernel, operands, params | sums.params, code=code, variant=variant)
+
+
 _CODES8 = (int8_tensors, high_word)
 _CODES8_WIDENED = (int8_tensors, high_word_of_widened)
 _CODES16 = (int16_tensors, shifted_high_word)
 
-CONV: tuple[Kernel, ...] = (
-    Kernel("conv2d_s8_dsp", _DSP, (ungrouped, *_CODES8, pairs_of_weights), emit_conv),
-    Kernel("conv2d_s8_dsp16", _DSP, (ungrouped, *_CODES8_WIDENED), emit_conv),
-    Kernel("conv2d_s8_dsp_few", _DSP, (ungrouped, *_CODES8_WIDENED, few_elements), emit_conv),
-    Kernel("conv2d_s16_dsp", _DSP, (ungrouped, *_CODES16), emit_conv),
+ROW: tuple[Kernel, ...] = (
+    Kernel("dense_s8_dsp", _DSP, (one_row, *_CODES8, pairs_of_weights), emit_dense),
+    Kernel("dense_s8_dsp16", _DSP, (one_row, *_CODES8_WIDENED), emit_dense),
+    Kernel("dense_s16_dsp", _DSP, (one_row, *_CODES16), emit_dense),
 )
-"""Of convolutions in one group, fastest first among equals in flash."""
+"""Of layers with one row of outputs."""
+
+PIXELS: tuple[Kernel, ...] = (
+    Kernel("conv2d_s8_dsp", _DSP, (several_rows, ungrouped, *_CODES8, pairs_of_weights), emit_conv),
+    Kernel("conv2d_s8_dsp16", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED), emit_conv),
+    Kernel("conv2d_s8_dsp_few", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED, few_elements), emit_conv),
+    Kernel("conv2d_s16_dsp", _DSP, (several_rows, ungrouped, *_CODES16), emit_conv),
+)
+"""Of layers with several rows, or pixels."""
+
+CONV = DENSE = (*ROW, *PIXELS)
+"""Both are convolutions: a dense layer is one of single pixels."""
