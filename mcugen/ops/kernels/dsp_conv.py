@@ -14,6 +14,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.fixedpoint import clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.weighted import (
     bias_of,
@@ -341,6 +342,44 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     builder.emit(node, kernel, operands, params | sums.params, code=code, variant=variant)
 
 
+# ---------------------------------------------------------------------------------------------- pointwise
+
+STRIP = 512
+"""int16 activations that pass by the weights of a channel."""
+
+
+def four_or_eight_channels(node: Node) -> bool:
+    """pixels of four or eight channels"""
+    shape = plain_pixels(shape_of(node))
+    return shape.out_h == 1 and shape.reads_pixels and shape.stride_w == 1 and shape.in_c in (4, 8)
+
+
+def saturated(node: Node) -> bool:
+    """clamped by its type alone; up to 255 output channels"""
+    low, high = clamp_range(clamp_of(node), node.output.type.q, node.output.type.dtype)
+    return (low, high) == node.output.type.dtype.limits and shape_of(node).out_c < 256
+
+
+def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Weights by channel, each with its bias and multiplier; a strip of widened pixels."""
+    shape, sums, name = plain_pixels(shape_of(node)), sums_of(node), node.output.name
+    strip = min(STRIP // shape.in_c, shape.out_w)
+    laid = weights_of(node).reshape(shape.out_c, -1, GROUP)[:, :, WIDENED]
+    words = stream(laid, sums, 1, packed=False).reshape(shape.out_c, -1)
+    words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # the bias behind the weights
+    operands: list[tuple[str, Access, Buffer]] = [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        ("w", Access.IN, builder.const(f"{name}.weights", words)),
+        ("y", Access.OUT, builder.buffer(node.output)),
+        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, -(-strip * shape.in_c // 16) * 16)),
+    ]
+    params: dict[str, Param] = {"pixels": shape.out_w, "strip": strip, "out_c": shape.out_c}
+    code = {"in_c": shape.in_c}
+    size = f"{shape.in_c}x{shape.out_c}"
+    params["zero"] = sums.params["zero"]
+    builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, variant=size)
+
+
 _CODES8 = (int8_tensors, high_word)
 _CODES8_WIDENED = (int8_tensors, high_word_of_widened)
 _CODES16 = (int16_tensors, shifted_high_word)
@@ -356,6 +395,12 @@ PIXELS: tuple[Kernel, ...] = (
     Kernel("conv2d_s8_dsp", _DSP, (several_rows, ungrouped, *_CODES8, pairs_of_weights), emit_conv),
     Kernel("conv2d_s8_dsp16", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED), emit_conv),
     Kernel("conv2d_s8_dsp_few", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED, few_elements), emit_conv),
+    Kernel(
+        "pointwise_s8_dsp",
+        _DSP,
+        (several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
+        emit_pointwise,
+    ),
     Kernel("conv2d_s16_dsp", _DSP, (several_rows, ungrouped, *_CODES16), emit_conv),
 )
 """Of layers with several rows, or pixels."""
