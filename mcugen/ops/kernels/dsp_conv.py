@@ -34,7 +34,7 @@ WIDENED = (0, 2, 1, 3)
 """The order of int8 activations in a group: SXTB16 takes bytes 0 and 2 of a word, then, of the word turned, 1 and 3."""
 
 MOST_WRITTEN_OUT = 18
-"""Groups of a kernel without an inner loop, and words that its packer takes."""
+"""Groups of a kernel without an inner loop."""
 
 _DSP = frozenset({"dsp"})
 
@@ -203,7 +203,7 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
     """Whole kernel rows where their elements are neighbours, else taps."""
     joined = shape.dilation_w == 1 or shape.k_w == 1
     count, length = (shape.k_h, shape.k_w * shape.in_c) if joined else (shape.k_h * shape.k_w, shape.in_c)
-    padded = Runs(count, length, 8 if shape.in_c % 8 == 0 and not few else GROUP)
+    padded = Runs(count, length, 8 if shape.in_c % 8 == 0 else GROUP)
     gathered = replace(padded, gathered=True)
     return gathered if few and gathered.groups < padded.groups else padded
 
@@ -211,7 +211,7 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
 def few_elements(node: Node) -> bool:
     """a kernel of few elements, written out"""
     runs = runs_of(shape_of(node), few=True)
-    return runs.groups <= MOST_WRITTEN_OUT and runs.count * runs.units <= MOST_WRITTEN_OUT
+    return runs.groups <= MOST_WRITTEN_OUT
 
 
 def plain_pixels(shape: ConvShape) -> ConvShape:
