@@ -71,7 +71,7 @@ def sums_of(node: Node) -> Sums:
 
 
 def stream(weights: Array, sums: Sums, channels: int, packed: bool) -> Array:
-    """Weights [N, groups, 4] in reading order, `channels` at a time: biases, weights by group, multipliers; int32 words.
+    """Weights [N, groups, 4] as int32 words in reading order: biases of `channels`, their groups, their multipliers.
 
     `packed` puts two int8 channels into 16 bits as 256 · odd + even.
     """
@@ -112,12 +112,12 @@ def ungrouped(node: Node) -> bool:
 
 def high_word(node: Node) -> bool:
     """codes by the high word of a 64-bit product"""
-    return _has_codes(node, DType.INT8) and _short_sums(node, 0) and _store_shift(node) == 32
+    return _has_codes(node, DType.INT8) and _short_sums(node) and _store_shift(node) == 32
 
 
 def high_word_of_widened(node: Node) -> bool:
     """codes by the high word of a 64-bit product"""
-    if not _has_codes(node, DType.INT8) or not _short_sums(node, 0):
+    if not _has_codes(node, DType.INT8) or not _short_sums(node):
         return False
     gain = 32 - _store_shift(node)
     most = int(np.abs(weights_of(node).astype(np.int64)).max(initial=0))
@@ -126,26 +126,26 @@ def high_word_of_widened(node: Node) -> bool:
 
 def shifted_high_word(node: Node) -> bool:
     """32-bit sums, codes by the shifted high word of a 64-bit product"""
-    return node.output.type.quant is not None and _short_sums(node, 0) and _store_shift(node) > 32
+    return _has_codes(node, DType.INT8, DType.INT16) and _short_sums(node) and _store_shift(node) > 32
 
 
 def pairs_of_weights(node: Node) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
     weights, bias = weights_of(node).reshape(len(weights_of(node)), -1).astype(np.int64), bias_of(node)
     assert bias is not None
-    low, high = node.sig.input(0).dtype.limits
+    codes, odd = node.sig.input(0).dtype.limits, weights[1::2]
+    products = np.stack([code * odd for code in codes])
+    most, least = products.max(0).sum(1), products.min(0).sum(1)
     first = folded_bias(node.sig, weights, bias)[1::2]
-    odd = weights[1::2]
-    ends = [first + np.where(odd > 0, a * odd, b * odd).sum(1) for a, b in ((low, high), (high, low))]
-    fits = weights.min(initial=0) > -128 and weights.max(initial=0) < 128
-    return fits and min(e.min(initial=0) for e in ends) >= -(2**23) and max(e.max(initial=0) for e in ends) < 2**23
+    fits = (np.abs(weights) < 128).all() and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
+    return bool(fits)
 
 
-def _has_codes(node: Node, dtype: DType) -> bool:
-    return node.output.type.quant is not None and node.output.type.dtype is dtype
+def _has_codes(node: Node, *dtypes: DType) -> bool:
+    return node.output.type.quant is not None and node.output.type.dtype in dtypes
 
 
-def _short_sums(node: Node, gain: int) -> bool:
+def _short_sums(node: Node, gain: int = 0) -> bool:
     bias = bias_of(node)
     assert bias is not None
     return int(largest_sums(node.sig.input(0), weights_of(node), bias).max(initial=0)) << gain < 2**31
