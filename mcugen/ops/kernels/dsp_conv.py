@@ -257,7 +257,7 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     x, y = node.input(0), node.output
     runs, rows = runs_of(shape, few), rows_of(shape)
     order = runs.elements(WIDENED if x.type.dtype is DType.INT8 else tuple(range(GROUP)))
-    if packed:
+    if packed:  # a step takes two groups
         order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
     flat = weights_of(node).reshape(shape.out_c, -1)
     laid = np.where(order >= 0, flat[:, order], 0)
@@ -277,6 +277,13 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped, "unit": runs.unit}
     code |= {"few": written if few else None, "steps": steps if few else 0}
     builder.emit(node, kernel, operands, params, code=code, variant=_variant(sums, runs, few))
+
+
+def conv_steps(node: Node, few: bool) -> int:
+    """Of the inner loop: groups of four products of two pixels and two channels."""
+    shape = plain_pixels(shape_of(node))
+    pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
+    return pixels * -(-shape.out_c // 2) * runs_of(shape, few).groups
 
 
 def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
@@ -380,6 +387,14 @@ def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, variant=size)
 
 
+def _steps(node: Node) -> int:
+    return conv_steps(node, few=False)
+
+
+def _written_steps(node: Node) -> int:
+    return conv_steps(node, few=True)
+
+
 _CODES8 = (int8_tensors, high_word)
 _CODES8_WIDENED = (int8_tensors, high_word_of_widened)
 _CODES16 = (int16_tensors, shifted_high_word)
@@ -392,16 +407,18 @@ ROW: tuple[Kernel, ...] = (
 """Of layers with one row of outputs."""
 
 PIXELS: tuple[Kernel, ...] = (
-    Kernel("conv2d_s8_dsp", _DSP, (several_rows, ungrouped, *_CODES8, pairs_of_weights), emit_conv),
-    Kernel("conv2d_s8_dsp16", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED), emit_conv),
-    Kernel("conv2d_s8_dsp_few", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED, few_elements), emit_conv),
+    Kernel("conv2d_s8_dsp", _DSP, (several_rows, ungrouped, *_CODES8, pairs_of_weights), emit_conv, _steps),
+    Kernel("conv2d_s8_dsp16", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED), emit_conv, _steps),
+    Kernel(
+        "conv2d_s8_dsp_few", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED, few_elements), emit_conv, _written_steps
+    ),
     Kernel(
         "pointwise_s8_dsp",
         _DSP,
         (several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
         emit_pointwise,
     ),
-    Kernel("conv2d_s16_dsp", _DSP, (several_rows, ungrouped, *_CODES16), emit_conv),
+    Kernel("conv2d_s16_dsp", _DSP, (several_rows, ungrouped, *_CODES16), emit_conv, _steps),
 )
 """Of layers with several rows, or pixels."""
 
