@@ -115,9 +115,9 @@ class _Net:
     def is_quantized(self) -> bool:
         return self.kind != "float32"
 
-    def scale(self, scale: float | Array) -> tuple[str, str]:
+    def scale(self, scale: float | Array, zero: int = 0) -> tuple[str, str]:
         """Scale and zero point of activations."""
-        return self.constant(np.float32(scale)), self.constant(np.zeros((), self.kind))
+        return self.constant(np.float32(scale)), self.constant(np.full((), zero, self.kind))
 
     def input(self, shape: Sequence[int]) -> str:
         name = f"x{len(self.inputs)}"
@@ -139,10 +139,10 @@ class _Net:
         return [w, self.add("DequantizeLinear", self.constant(bias), *unit, axis=0)]
 
     def output(self, y: str) -> None:
-        """A ReLU and the output, quantized like the input."""
-        y = self.add("Relu", y)
+        """A ReLU and the output, whose codes of 8 bits start at 0.0 like those of any converter."""
+        y, zero = self.add("Relu", y), -128 if self.kind == "int8" else 0
         name = f"y{len(self.outputs)}"
-        self.add("QuantizeLinear", y, *self.scale(0.05), out=name) if self.is_quantized else self.add(
+        self.add("QuantizeLinear", y, *self.scale(0.05, zero), out=name) if self.is_quantized else self.add(
             "Identity", y, out=name
         )
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.kind))
