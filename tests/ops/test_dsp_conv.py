@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
-from mcugen.lir.program import Access
+from mcugen.lir.program import Access, Instr
 from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.kernels.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
 from mcugen.options import CompileOptions
@@ -46,6 +48,14 @@ POINTWISE: dict[str, Case] = {
 ROWS = {f"{n} of {k}": ((1, k), n) for k, n in ((64, 8), (8, 12), (37, 5), (3, 3), (128, 4), (16, 1), (70, 6))}
 
 
+class Tensor(NamedTuple):
+    """Codes by name."""
+
+    name: str
+    scale: float
+    zero: int
+
+
 class Layers:
     """Quantized layers side by side, with zero points and scales drawn from a seed."""
 
@@ -54,37 +64,34 @@ class Layers:
         self.dtype, self.unit = dtype, 1.0 if dtype is np.int8 else 2.0**-8
         self.zeros: list[int] = []
 
-    def add(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        weights: np.ndarray,
-        gain: float = 1.0,
-        relu: bool = False,
-        **attributes: object,
-    ) -> None:
+    def input(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Codes of the layers' type."""
+        return Tensor(self.net.input(f"x {name}", *shape, dtype=self.dtype), 0.05 * self.unit, self.zero())
+
+    def layer(
+        self, x: Tensor, weights: np.ndarray, out: str = "", gain: float = 1.0, relu: bool = False, **attributes: object
+    ) -> Tensor:
         """A convolution, or a dense layer for weights [N, K], whose results fill `gain` of the output's range."""
         channels, depth = len(weights), weights[0].size
-        x = self.net.dequantize(
-            self.net.input(f"x {name}", *shape, dtype=self.dtype), 0.05 * self.unit, self.zero(), self.dtype
-        )
         scales = self.random.uniform(0.005, 0.02, channels).astype(np.float32)
-        w = self.net.op(
-            "DequantizeLinear",
-            self.net.const(weights, np.int8),
-            self.net.const(scales),
-            self.net.const(0 * scales, np.int8),
-            axis=0,
-        )
-        codes = self.net.const(self.random.integers(-2000, 2000, channels), np.int32)
-        unit = self.net.const(np.float32(0.05 * self.unit) * scales)
-        bias = self.net.op("DequantizeLinear", codes, unit, self.net.const([0] * channels, np.int32), axis=0)
-        flat = weights.ndim == 2
-        y = self.net.op("Gemm" if flat else "Conv", x, w, bias, **({"transB": 1} if flat else attributes))
+        w = self.per_channel(weights, scales)
+        bias = self.per_channel(self.random.integers(-2000, 2000, channels), np.float32(x.scale) * scales, np.int32)
+        is_flat = weights.ndim == 2
+        real = self.net.dequantize(x.name, x.scale, x.zero, self.dtype)
+        y = self.net.op("Gemm" if is_flat else "Conv", real, w, bias, **({"transB": 1} if is_flat else attributes))
         y = self.net.op("Relu", y) if relu else y
-        size = 0.05 * 0.012 * 75 * max(np.abs(weights).mean(), 1.0) * np.sqrt(depth)
-        step = float(size / 60 * self.unit / gain)
-        self.net.output(self.net.quantize(y, step, self.zero(), self.dtype, out=name), dtype=self.dtype)
+        size = x.scale * 0.012 * 75 * max(np.abs(weights).mean(), 1.0) * np.sqrt(depth)
+        step, zero = float(size / 60 / gain), self.zero()
+        return Tensor(self.net.quantize(y, step, zero, self.dtype, out=out), step, zero)
+
+    def per_channel(self, codes: np.ndarray, scales: np.ndarray, dtype: type = np.int8) -> str:
+        """Reals of codes with one scale a channel."""
+        zeros = self.net.const(0 * scales, dtype)
+        return self.net.op("DequantizeLinear", self.net.const(codes, dtype), self.net.const(scales), zeros, axis=0)
+
+    def add(self, name: str, shape: tuple[int, ...], weights: np.ndarray, **more: object) -> None:
+        """A layer between an input and an output."""
+        self.net.output(self.layer(self.input(name, shape), weights, name, **more).name, dtype=self.dtype)
 
     def add_case(self, name: str, case: Case, **more: object) -> None:
         """With random weights, small and large."""
@@ -244,6 +251,43 @@ def test_any_window(cases: list[Case], seed: int, kernels: tuple[str, ...]):
     layers.add_case("pixels", CASES["odd rows and columns"])
     layers.add("row", (1, 9), layers.weights(2, 9))
     layers.check(kernels, taken=False)
+
+
+# ------------------------------------------------------------------------------------------------ in place
+
+CHAINS: dict[str, tuple[Case, bool]] = {
+    "pixels": ((1, 8, 5, 7), 8, (1, 1), {}),
+    "fewer channels": ((2, 16, 3, 3), 5, (1, 1), {}),
+    "padded": ((1, 12, 6, 5), 12, (3, 3), {"pads": [1, 1, 1, 1]}),
+    "padded, three channels": ((1, 3, 6, 6), 3, (3, 3), {"pads": [1, 1, 1, 1]}),
+    "strided": ((2, 8, 8, 8), 16, (2, 2), {"strides": [2, 2]}),
+    "one above the other": ((1, 8, 8, 7), 8, (3, 3), {}),
+    "four channels": ((1, 4, 9, 20), 4, (1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp_few", "pointwise_s8_dsp"])
+def test_outputs_may_overwrite_inputs(kernel: str):
+    """Each layer follows another, whose result nobody else needs."""
+    layers = Layers()
+    for name, (shape, channels, size, attributes) in CHAINS.items():
+        x = layers.layer(layers.input(name, shape), layers.weights(shape[1], shape[1], 1, 1))
+        layers.net.output(
+            layers.layer(x, layers.weights(channels, shape[1], *size), name, **attributes).name, dtype=np.int8
+        )
+    x = layers.layer(layers.input("row", (1, 30)), layers.weights(30, 30))
+    layers.net.output(layers.layer(x, layers.weights(30, 30), "row").name, dtype=np.int8)
+    program = layers.check((kernel, *INT8)).program
+    in_place = {i.name for i in program.instrs if _begins_like_its_input(i)}
+    assert in_place >= {"row", "pixels", "fewer channels", "four channels"}
+    if kernel == "conv2d_s8_dsp":
+        assert in_place >= {"padded", "padded, three channels", "strided"}
+        assert "one above the other" not in in_place
+
+
+def _begins_like_its_input(instr: Instr) -> bool:
+    places = [o.buffer.offset for o in instr.operands if o.role in ("x", "y")]
+    return len(places) == 2 and places[0] == places[1]
 
 
 # ------------------------------------------------------------------------------------------------- packing

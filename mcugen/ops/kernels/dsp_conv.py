@@ -250,6 +250,21 @@ def rows_of(shape: ConvShape) -> Rows:
     return Rows(True, span_h + (pair_h - 1) * shape.stride_h, pitch, margin, pair_h)
 
 
+def may_overwrite_input(shape: ConvShape, rows: Rows, x: DType, y: DType) -> bool:
+    """Whether the output never reaches input that is yet to be read, if both begin at one address.
+
+    Input is read by whole rows into the ring, or window by window where it lies.
+    """
+    in_row, out_row = shape.in_w * shape.in_c * x.nbytes, shape.out_w * shape.out_c * y.nbytes
+    if not rows.is_padded:
+        in_step, out_step = shape.stride_w * shape.in_c * x.nbytes, shape.out_c * y.nbytes
+        return rows.pair_h == 1 and out_step <= in_step and out_row <= shape.stride_h * in_row
+    ends = range(0, shape.out_h, rows.pair_h)
+    read = [min(oy * shape.stride_h + rows.ring_h - shape.pad_h, shape.in_h) * in_row for oy in ends]
+    written = [min(oy + rows.pair_h, shape.out_h) * out_row for oy in ends]
+    return all(w <= r for w, r in zip(written, read, strict=True))
+
+
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in kernel.when, few_elements in kernel.when
@@ -276,7 +291,8 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     written = {"runs": runs.count, "units": runs.units, "rest": runs.rest}
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped, "unit": runs.unit}
     code |= {"few": written if few else None, "steps": steps if few else 0}
-    builder.emit(node, kernel, operands, params, code=code, variant=_variant(sums, runs, few))
+    inplace = [("y", "x")] if may_overwrite_input(shape, rows, x.type.dtype, y.type.dtype) else []
+    builder.emit(node, kernel, operands, params, code=code, inplace=inplace, variant=_variant(sums, runs, few))
 
 
 def conv_steps(node: Node, few: bool) -> int:
@@ -346,7 +362,8 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     params: dict[str, Param] = {"depth": depth, "padded": padded, "channels": len(flat)}
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
     variant = "clamped" if sums.is_clamped else ""
-    builder.emit(node, kernel, operands, params | sums.params, code=code, variant=variant)
+    params |= sums.params
+    builder.emit(node, kernel, operands, params, code=code, inplace=[("y", "x")], variant=variant)
 
 
 # ---------------------------------------------------------------------------------------------- pointwise
@@ -384,7 +401,8 @@ def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     code = {"in_c": shape.in_c}
     size = f"{shape.in_c}x{shape.out_c}"
     params["zero"] = sums.params["zero"]
-    builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, variant=size)
+    inplace = [("y", "x")] if shape.out_c <= shape.in_c else []
+    builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, inplace=inplace, variant=size)
 
 
 def _steps(node: Node) -> int:
