@@ -56,17 +56,18 @@ class Sums:
     is_clamped: bool
 
 
-def sums_of(node: Node) -> Sums:
-    """int8 tensors: the rounded high word of sum · multiplier + zero. int16 ones: (the high word + zero) >> shift."""
+def sums_of(node: Node, packed: bool = False) -> Sums:
+    """int8 tensors: the rounded high word of sum · multiplier + zero. int16 ones: (the high word + zero) >> second."""
     out, clamp = node.output.type, clamp_of(node)
     store = integer_store(node.sig, weights_of(node), bias_of(node), clamp)
     shift, (low, high) = _number(store.code["shift"]), (_number(store.params[key]) for key in ("low", "high"))
     is_clamped = (low, high) != out.dtype.limits
     most = out.dtype.limits[1] - out.dtype.limits[0]
     zero = out.q.zero_point - (low if is_clamped else 0)
-    params: dict[str, Param] = {"zero": zero, "lift": most - (high - low), "drop": high - most, "shift": 0}
+    params: dict[str, Param] = {"zero": zero, "lift": most - (high - low), "drop": high - most}
+    params["second"] = 256 * zero + 128 if packed else 0
     if shift > 32:
-        params |= {"zero": (zero << (shift - 32)) + (1 << (shift - 33)), "shift": shift - 32}
+        params |= {"zero": (zero << (shift - 32)) + (1 << (shift - 33)), "second": shift - 32}
     return Sums(store.constants["bias"], store.constants["multiplier"], max(32 - shift, 0), params, is_clamped)
 
 
@@ -268,7 +269,7 @@ def may_overwrite_input(shape: ConvShape, rows: Rows, x: DType, y: DType) -> boo
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in kernel.when, few_elements in kernel.when
-    shape, sums, name = plain_pixels(shape_of(node)), sums_of(node), node.output.name
+    shape, sums, name = plain_pixels(shape_of(node)), sums_of(node, packed), node.output.name
     x, y = node.input(0), node.output
     runs, rows = runs_of(shape, few), rows_of(shape)
     order = runs.elements(WIDENED if x.type.dtype is DType.INT8 else tuple(range(GROUP)))
@@ -320,7 +321,7 @@ def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
         "down": (rows.pair_h - 1) * shape.stride_h,
         "right": (pair_w - 1) * shape.stride_w * shape.in_c,
         "step": pair_w * shape.stride_w * shape.in_c,
-        "second": shape.out_c * (shape.out_w if rows.pair_h == 2 else 1),
+        "apart": shape.out_c * (shape.out_w if rows.pair_h == 2 else 1),
     }
 
 
@@ -345,7 +346,8 @@ def several_rows(node: Node) -> bool:
 
 def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight."""
-    packed, sums, name = pairs_of_weights in kernel.when, sums_of(node), node.output.name
+    packed, name = pairs_of_weights in kernel.when, node.output.name
+    sums = sums_of(node, packed)
     x, y = node.input(0), node.output
     flat = weights_of(node).reshape(y.type.count, -1)
     depth = flat.shape[1]
