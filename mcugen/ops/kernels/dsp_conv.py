@@ -370,7 +370,7 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 # ---------------------------------------------------------------------------------------------- pointwise
 
-STRIP = 512
+STRIP = 256
 """int16 activations that pass by the weights of a channel."""
 
 
