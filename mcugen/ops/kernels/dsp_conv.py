@@ -289,8 +289,8 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
         ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, 2 * GROUP * len(order))),
         ("table", Access.SCRATCH, builder.scratch(f"{name}.table", DType.INT32, 2 * runs.count)),
     ]
-    written = {"runs": runs.count, "units": runs.units, "rest": runs.rest}
-    code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped, "unit": runs.unit}
+    written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest}
+    code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
     code |= {"few": written if few else None, "steps": steps if few else 0}
     inplace = [("y", "x")] if may_overwrite_input(shape, rows, x.type.dtype, y.type.dtype) else []
     builder.emit(node, kernel, operands, params, code=code, inplace=inplace, variant=_variant(sums, runs, few))
@@ -311,6 +311,7 @@ def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
         "runs_w": runs.count // shape.k_h,
         "run_step": shape.dilation_w * shape.in_c,
         "units": runs.units,
+        "unit": runs.unit,
         "is_padded": int(rows.is_padded),
         "ring_h": rows.ring_h,
         "pitch": rows.pitch,
@@ -326,7 +327,7 @@ def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
 
 
 def _variant(sums: Sums, runs: Runs, few: bool) -> str:
-    size = f"{runs.count}x{runs.length}" if few else "words" if runs.unit == GROUP else ""
+    size = f"{runs.count}x{runs.length}" if few else ""
     return "_".join(part for part in (size, "clamped" if sums.is_clamped else "") if part)
 
 
