@@ -22,10 +22,12 @@ from mcugen.ops.kernels.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, run
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
 
-DSP_BOARDS = ("nrf52840", "rt1060", "nrf5340")
+OTHER_BOARDS = ("rt1060", "nrf5340", "corstone300")
+"""Cortex-M7, M33 and M55."""
 INT8 = ("conv2d_s8_dsp", "dense_s8_dsp")
 WIDE = ("conv2d_s8_dsp16", "dense_s8_dsp16")
 INT16 = ("conv2d_s16_dsp", "dense_s16_dsp")
+FEW = ("conv2d_s8_dsp_few", "dense_s8_dsp16")
 CASES: dict[str, Case] = {name: case for name, case in WINDOWS.items() if "group" not in case[3]} | {
     "three channels": ((1, 3, 9, 8), 5, (3, 3), {"pads": [1, 1, 1, 1]}),
     "three channels strided": ((1, 3, 9, 8), 8, (3, 3), {"strides": [2, 2], "pads": [0, 0, 1, 1]}),
@@ -169,7 +171,7 @@ def test_rows(kernels: tuple[str, ...], relu: bool):
     layers.check(kernels)
 
 
-@pytest.mark.parametrize("board", DSP_BOARDS[1:])
+@pytest.mark.parametrize("board", OTHER_BOARDS)
 def test_other_cpus(board: str):
     """All of them in one model."""
     layers = Layers()
@@ -243,7 +245,7 @@ def windows(draw: st.DrawFn) -> Case:
 
 
 @settings(max_examples=4, deadline=None)
-@given(st.lists(windows(), min_size=8, max_size=12), st.integers(0, 2**16), st.sampled_from([INT8, WIDE, INT16]))
+@given(st.lists(windows(), min_size=8, max_size=12), st.integers(0, 2**16), st.sampled_from([INT8, WIDE, INT16, FEW]))
 def test_any_window(cases: list[Case], seed: int, kernels: tuple[str, ...]):
     layers = Layers(np.int16 if kernels is INT16 else np.int8, seed)
     for number, case in enumerate(cases):

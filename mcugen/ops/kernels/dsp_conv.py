@@ -235,6 +235,11 @@ class Rows:
     pair_h: int
     """Output rows that a pair of pixels takes: 2 for one above the other, where that leaves fewer single ones."""
 
+    @property
+    def ring(self) -> int:
+        """Elements of the ring."""
+        return self.ring_h * self.pitch if self.is_padded else 0
+
 
 def rows_of(shape: ConvShape) -> Rows:
     """Without copies where no window leaves x, nor reads words that x may not have."""
@@ -266,29 +271,33 @@ def may_overwrite_input(shape: ConvShape, rows: Rows, x: DType, y: DType) -> boo
     return all(w <= r for w, r in zip(written, read, strict=True))
 
 
+def in_patch_order(node: Node, runs: Runs, packed: bool) -> Array:
+    """The weights as [N, groups, 4] like the activations in a patch; an even number of groups where steps take two."""
+    order = runs.elements(WIDENED if node.input(0).type.dtype is DType.INT8 else tuple(range(GROUP)))
+    if packed:
+        order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
+    flat = weights_of(node).reshape(len(weights_of(node)), -1)
+    return np.where(order >= 0, flat[:, order], 0)
+
+
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in kernel.when, few_elements in kernel.when
     shape, sums, name = plain_pixels(shape_of(node)), sums_of(node, packed), node.output.name
     x, y = node.input(0), node.output
     runs, rows = runs_of(shape, few), rows_of(shape)
-    order = runs.elements(WIDENED if x.type.dtype is DType.INT8 else tuple(range(GROUP)))
-    if packed:  # a step takes two groups
-        order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
-    flat = weights_of(node).reshape(shape.out_c, -1)
-    laid = np.where(order >= 0, flat[:, order], 0)
-    steps = len(order) // 2 if packed else len(order)
-    params = _conv_params(shape, runs, rows) | sums.params
-    params |= {"x_zero": x.type.q.zero_point, "depth": 2 * GROUP * len(order), "steps": steps}
-    ring = rows.ring_h * rows.pitch if rows.is_padded else 0
+    laid = in_patch_order(node, runs, packed)
+    depth, steps = laid[0].size, laid.shape[1] // (2 if packed else 1)
     operands: list[tuple[str, Access, Buffer]] = [
         ("x", Access.IN, builder.buffer(x)),
         ("w", Access.IN, builder.const(f"{name}.weights", stream(laid, sums, 2, packed))),
         ("y", Access.OUT, builder.buffer(y)),
-        ("ring", Access.SCRATCH, builder.scratch(f"{name}.ring", x.type.dtype, ring)),
-        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, 2 * GROUP * len(order))),
+        ("ring", Access.SCRATCH, builder.scratch(f"{name}.ring", x.type.dtype, rows.ring)),
+        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, 2 * depth)),
         ("table", Access.SCRATCH, builder.scratch(f"{name}.table", DType.INT32, 2 * runs.count)),
     ]
+    params = _conv_params(shape, runs, rows) | sums.params
+    params |= {"x_zero": x.type.q.zero_point, "depth": 2 * depth, "steps": steps}
     written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest}
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
     code |= {"few": written if few else None, "steps": steps if few else 0}
@@ -296,11 +305,16 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     builder.emit(node, kernel, operands, params, code=code, inplace=inplace, variant=_variant(sums, runs, few))
 
 
-def conv_steps(node: Node, few: bool) -> int:
+def conv_steps(node: Node, few: bool = False) -> int:
     """Of the inner loop: groups of four products of two pixels and two channels."""
     shape = plain_pixels(shape_of(node))
     pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
     return pixels * -(-shape.out_c // 2) * runs_of(shape, few).groups
+
+
+def few_steps(node: Node) -> int:
+    """The same of kernels that are written out."""
+    return conv_steps(node, few=True)
 
 
 def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
@@ -369,6 +383,12 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     builder.emit(node, kernel, operands, params, code=code, inplace=[("y", "x")], variant=variant)
 
 
+def dense_steps(node: Node) -> int:
+    """Of the inner loop: four channels by eight inputs."""
+    channels = len(weights_of(node))
+    return -(-channels // 4) * -(-weights_of(node).size // channels // 8)
+
+
 # ---------------------------------------------------------------------------------------------- pointwise
 
 STRIP = 256
@@ -408,38 +428,28 @@ def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, inplace=inplace, variant=size)
 
 
-def _steps(node: Node) -> int:
-    return conv_steps(node, few=False)
-
-
-def _written_steps(node: Node) -> int:
-    return conv_steps(node, few=True)
-
-
 _CODES8 = (int8_tensors, high_word)
 _CODES8_WIDENED = (int8_tensors, high_word_of_widened)
 _CODES16 = (int16_tensors, shifted_high_word)
 
 ROW: tuple[Kernel, ...] = (
-    Kernel("dense_s8_dsp", _DSP, (one_row, *_CODES8, pairs_of_weights), emit_dense),
-    Kernel("dense_s8_dsp16", _DSP, (one_row, *_CODES8_WIDENED), emit_dense),
-    Kernel("dense_s16_dsp", _DSP, (one_row, *_CODES16), emit_dense),
+    Kernel("dense_s8_dsp", _DSP, (one_row, *_CODES8, pairs_of_weights), emit_dense, dense_steps),
+    Kernel("dense_s8_dsp16", _DSP, (one_row, *_CODES8_WIDENED), emit_dense, dense_steps),
+    Kernel("dense_s16_dsp", _DSP, (one_row, *_CODES16), emit_dense, dense_steps),
 )
 """Of layers with one row of outputs."""
 
 PIXELS: tuple[Kernel, ...] = (
-    Kernel("conv2d_s8_dsp", _DSP, (several_rows, ungrouped, *_CODES8, pairs_of_weights), emit_conv, _steps),
-    Kernel("conv2d_s8_dsp16", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED), emit_conv, _steps),
-    Kernel(
-        "conv2d_s8_dsp_few", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED, few_elements), emit_conv, _written_steps
-    ),
+    Kernel("conv2d_s8_dsp", _DSP, (several_rows, ungrouped, *_CODES8, pairs_of_weights), emit_conv, conv_steps),
+    Kernel("conv2d_s8_dsp16", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED), emit_conv, conv_steps),
+    Kernel("conv2d_s8_dsp_few", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED, few_elements), emit_conv, few_steps),
     Kernel(
         "pointwise_s8_dsp",
         _DSP,
         (several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
         emit_pointwise,
     ),
-    Kernel("conv2d_s16_dsp", _DSP, (several_rows, ungrouped, *_CODES16), emit_conv, _steps),
+    Kernel("conv2d_s16_dsp", _DSP, (several_rows, ungrouped, *_CODES16), emit_conv, conv_steps),
 )
 """Of layers with several rows, or pixels."""
 
