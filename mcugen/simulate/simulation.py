@@ -16,9 +16,11 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
 from mcugen.simulate.build import TargetImages, build_host, build_target
+from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
 from mcugen.simulate.execute import Measure, Sample, execute, host_program, qemu_program
 from mcugen.simulate.machines import Machine, find_machine
+from mcugen.simulate.profile import Profiler
 from mcugen.simulate.timer import Reading, Timer, Timing
 
 SECONDS_PER_SAMPLE = 120.0
@@ -49,6 +51,7 @@ class Execution:
     stack: int | None
     """Peak bytes of the call, below the caller's frame."""
     sizes: Sizes | None
+    cycles: Cycles | None = None
 
 
 def simulate(
@@ -58,6 +61,8 @@ def simulate(
     *,
     measure: bool = True,
     per_layer: bool = False,
+    cycles: bool = False,
+    wait_states: int = 0,
     sanitize: bool = False,
     timeout: float = SECONDS_PER_SAMPLE,
     progress: Callable[[int], None] | None = None,
@@ -65,7 +70,8 @@ def simulate(
 ) -> Execution:
     """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
 
-    `measure` and `per_layer` apply to QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest
+    `measure`, `per_layer` and `cycles` (estimated where all is measured, from flash with so many wait states) apply
+    to QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest
     time in seconds that one sample may take; `progress` is told how many samples are done. Build and run
     files stay in `workdir` if one is given.
 
@@ -96,7 +102,10 @@ def simulate(
         if not measure:
             return Execution(run.outputs, None, layers, None, None)
         instructions = time(images.model).instructions()
-        return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images))
+        weights = board.memory(board.weights_memory)
+        profiler = Profiler(machine.name, bundle, samples[0], weights.kind == "flash", timeout)
+        estimate = estimate_cycles(images, board, profiler, instructions, wait_states) if cycles else None
+        return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images), estimate)
 
 
 @contextlib.contextmanager

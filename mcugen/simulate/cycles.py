@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimated cycles of a call: a profile of what ran, priced by the CPU's timing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugen.board import Board
+from mcugen.errors import ToolMissingError, VerificationError
+from mcugen.simulate.build import TargetImages
+from mcugen.simulate.disassembly import Instruction, disassemble
+from mcugen.simulate.elf import Range, functions
+from mcugen.simulate.profile import HARNESS, Edge, Profiler, Span
+from mcugen.simulate.timings import TIMINGS, Timing
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Estimated cycles of one call, None where they are not known; `note` says by which timing, or why not."""
+
+    total: int | None
+    layers: tuple[int, ...] | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program's instructions by address, and the ranges of addresses that do not count."""
+
+    instructions: Mapping[int, Instruction]
+    ignored: Sequence[Range] = ()
+
+    def block(self, begin: int, end: int) -> list[Instruction]:
+        """The instructions from one address up to another."""
+        block = []
+        while begin < end:
+            block.append(self.instructions[begin])
+            begin += block[-1].size
+        return block
+
+    def edges(self, span: Span) -> list[Edge]:
+        """Those of blocks that count."""
+        return [edge for edge in span.edges if not any(edge.begin in area for area in self.ignored)]
+
+
+def estimate_cycles(
+    images: TargetImages, board: Board, profiler: Profiler, instructions: int, wait_states: int
+) -> Cycles:
+    """Cycles of one call of the model, and of each layer if there is an image with hooks.
+
+    Without a timing of the CPU, a compiler for the plugin or a QEMU that loads it, there is a note instead.
+    VerificationError: the plugin did not see the `instructions` that were counted.
+    """
+    timing = TIMINGS.get(board.cpu)
+    if timing is None:
+        return Cycles(None, None, f"there is no timing of a {board.cpu}")
+    try:
+        spans = {image: profiler.spans(image) for image in (images.model, images.layers) if image}
+    except (ToolMissingError, VerificationError) as error:
+        return Cycles(None, None, f"no profile: {error}")
+    (run,), code = spans[images.model], read_code(images.model)
+    if (seen := instructions_of(run, code)) != instructions:
+        raise VerificationError("the profile must agree with QEMU's timer", f"{seen} and {instructions} instructions")
+    layers = _layers(spans[images.layers], images.layers, timing, wait_states) if images.layers else None
+    wait = f"flash with {wait_states} wait states" if wait_states and timing.uncached else "no wait states"
+    return Cycles(cycles_of(run, code, timing, wait_states), layers, f"{timing.title}, {wait}")
+
+
+def _layers(spans: Sequence[Span], image: Path, timing: Timing, wait_states: int) -> tuple[int, ...]:
+    """Of each layer, the call of its hook included; the last span is the way out."""
+    code = read_code(image)
+    return tuple(cycles_of(span, code, timing, wait_states) for span in spans[:-1])
+
+
+def read_code(image: Path) -> Code:
+    """The code of firmware, of which the harness's own does not count."""
+    return Code(disassemble(image), [area for name, area in functions(image).items() if name in HARNESS])
+
+
+def instructions_of(span: Span, code: Code) -> int:
+    """How many instructions ran."""
+    return sum(edge.count * len(code.block(edge.begin, edge.end)) for edge in code.edges(span))
+
+
+def cycles_of(span: Span, code: Code, timing: Timing, wait_states: int = 0) -> int:
+    """Estimated cycles. Each read of the watched ranges and each taken branch waits `wait_states` cycles for flash."""
+    edges = code.edges(span)
+    cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in edges)
+    if not timing.uncached:
+        return cycles
+    taken = sum(edge.count for edge in edges if edge.to != edge.end)
+    return cycles + span.unaligned + wait_states * (span.reads + taken)
+
+
+def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
+    """Cycles of the block that ran, and of the way to the next."""
+    block, pipeline = code.block(edge.begin, edge.end), timing.pipeline
+    cycles = pipeline.cycles(block)
+    if edge.to != edge.end:
+        return cycles + timing.refill
+    # QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions.
+    seam = [block[-1], code.instructions[edge.to]]
+    return cycles + pipeline.cycles(seam) - sum(pipeline.cycles([instruction]) for instruction in seam)
