@@ -22,7 +22,7 @@ class CompileOptions:
     `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
-    `optimize` is one of GOALS.
+    `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
     """
 
     name: str = ""
@@ -31,6 +31,7 @@ class CompileOptions:
     states: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str | Path, ...] = ()
     optimize: str = GOALS[0]
+    kernels: tuple[str, ...] = ()
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -52,5 +53,6 @@ class CompileOptions:
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
+        parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

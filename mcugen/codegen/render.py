@@ -114,16 +114,7 @@ class _Renderer:
 
     def kernel(self, instr: Instr) -> _Kernel:
         """The function of an instruction, rendered once per set of baked constants and code."""
-        baked = tuple((k, instr.params[k]) for k in sorted(instr.baked))
-        signature = tuple((o.role, o.access, o.buffer.dtype) for o in instr.operands)
-        types = tuple((k, c_param_type(v)) for k, v in instr.params.items() if k not in instr.baked)
-        key = (
-            instr.kernel,
-            baked,
-            signature,
-            types,
-            json.dumps(dict(instr.code), sort_keys=True, default=str),
-        )
+        key = instr.function_key
         if key not in self.kernels:
             suffix = f"_{instr.variant}" if instr.variant else ""
             kernel = _Kernel(instr, self.unique(instr.kernel + suffix, suffix="_params"))
@@ -166,6 +157,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented
     env.filters["literal"] = c_param
+    env.filters["asm"] = _assembly
     return env
 
 
@@ -250,6 +242,12 @@ def _indented(text: str, width: int) -> str:
     """C lines moved right by `width`; preprocessor lines stay at the margin."""
     lines = text.strip().split("\n")
     return "\n".join(line if not line or line.startswith("#") else " " * width + line for line in lines)
+
+
+def _assembly(text: str) -> str:
+    """Lines of assembly as C string literals; what follows `@` is a comment."""
+    lines = (re.sub(r"\s*@.*", "", line).strip() for line in text.split("\n"))
+    return "\n".join(f'    "{line}\\n"' for line in lines if line)
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:

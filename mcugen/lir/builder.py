@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
-from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, Operand, Param, Program, Space
 
@@ -19,17 +18,22 @@ from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, O
 class Kernel:
     """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
 
-    `needs` are CPU features. `when` are conditions on the operator and its signature that must all hold; their
-    docstrings' first lines say why the kernel was taken.
+    `needs` are CPU features. `when` are conditions on the node that must all hold; their docstrings' first lines say
+    why the kernel was taken. `emit` writes its instruction; None: the operator does. `extra` counts what its
+    instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its parameters are polynomials of the
+    sizes, so that these may be known at run time only.
     """
 
     name: str
     needs: frozenset[str] = frozenset()
-    when: tuple[Callable[[object, Signature], bool], ...] = ()
+    when: tuple[Callable[[Node], bool], ...] = ()
+    emit: Callable[[Node, Builder, Kernel], None] | None = None
+    extra: Callable[[Node], int] | None = None
+    any_size: bool = False
 
-    def fits(self, op: object, sig: Signature, features: frozenset[str]) -> bool:
-        """Whether the CPU and the shapes allow it."""
-        return self.needs <= features and all(holds(op, sig) for holds in self.when)
+    def fits(self, node: Node, features: frozenset[str]) -> bool:
+        """Whether the CPU, the shapes and the constants allow it."""
+        return self.needs <= features and all(holds(node) for holds in self.when)
 
     @property
     def reason(self) -> str:
@@ -39,12 +43,22 @@ class Kernel:
 
 
 class Builder:
-    """Collects a Program. Values are mapped to buffers on first use. `optimize` is what the user wants most."""
+    """Collects a Program. Values are mapped to buffers on first use.
 
-    def __init__(self, program: Program, features: frozenset[str], optimize: str = "balanced") -> None:
+    `optimize` is what the user wants most; `choices` are kernels by node, where several fit.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        features: frozenset[str],
+        optimize: str = "balanced",
+        choices: Mapping[Node, Kernel] | None = None,
+    ) -> None:
         self.program = program
         self.features = features
         self.optimize = optimize
+        self._choices = choices or {}
         self._buffers: dict[Value, Buffer] = {}
         self._names: set[str] = set()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
@@ -52,8 +66,14 @@ class Builder:
         self._groups = 0
 
     def select(self, kernels: Sequence[Kernel], node: Node) -> Kernel:
-        """The first kernel that fits the node on this CPU."""
-        return next(k for k in kernels if k.fits(node.op, node.sig, self.features))
+        """The kernel chosen for the node, or else the first that fits it on this CPU."""
+        return self._choices.get(node) or next(k for k in kernels if k.fits(node, self.features))
+
+    def lower(self, kernels: Sequence[Kernel], node: Node) -> None:
+        """Emits the instruction of the selected kernel."""
+        kernel = self.select(kernels, node)
+        assert kernel.emit is not None, f"{kernel.name} has no way to be emitted"
+        kernel.emit(node, self, kernel)
 
     def buffer(self, value: Value) -> Buffer:
         """The buffer of a value."""

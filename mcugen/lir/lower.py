@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph, Node
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Program, Space
 from mcugen.lir.state import Move, keep_state
 
@@ -22,15 +22,20 @@ class Lowerable(Protocol):
 
 
 def lower(
-    graph: Graph, features: frozenset[str], states: Mapping[str, str] | None = None, optimize: str = "balanced"
+    graph: Graph,
+    features: frozenset[str],
+    states: Mapping[str, str] | None = None,
+    optimize: str = "balanced",
+    choices: Mapping[Node, Kernel] | None = None,
 ) -> Program:
     """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet.
 
-    `states` maps outputs to the inputs that they become in the next call; `optimize` is the user's goal.
+    `states` maps outputs to the inputs that they become in the next call; `optimize` is the user's goal, `choices` are
+    kernels by node where several fit.
     """
     states = states or {}
     program = Program(graph.name)
-    builder = Builder(program, features, optimize)
+    builder = Builder(program, features, optimize, choices)
     kept = set(states.values())
     program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept]

@@ -17,36 +17,12 @@ from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import clamp_range, is_quantized
-from mcugen.ops.matmul import (
-    BLOCK,
-    emit_rows,
-    emit_weighted,
-    exact_product,
-    finish,
-    float_tensors,
-    int16_tensors,
-    integer_weights,
-    interleave,
-    largest_sums,
-    requantizer,
-    sum_dtype,
-)
+from mcugen.ops.kernels import portable
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
 from mcugen.ops.spatial import Spatial, Window
-
-
-def _is_depthwise(op: object, sig: Signature) -> bool:
-    """one filter a channel"""
-    assert isinstance(op, Conv)
-    return op.groups > 1 and op.groups == sig.input(0).shape[-1] == sig.output.shape[-1]
-
-
-def _is_single_row(op: object, sig: Signature) -> bool:
-    """one output pixel that reads one input pixel"""
-    assert isinstance(op, Conv)
-    return op.groups == 1 and op.reads_pixels(sig) and sig.output.count == sig.output.shape[-1]
+from mcugen.ops.weighted import exact_product, finish, integer_weights, largest_sums, requantizer, sum_dtype
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -74,17 +50,7 @@ class Conv(Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv"
-    kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("depthwise_f32", when=(float_tensors, _is_depthwise)),
-        Kernel("depthwise_s16", when=(int16_tensors, _is_depthwise)),
-        Kernel("depthwise_s8", when=(_is_depthwise,)),
-        Kernel("dense_f32", when=(float_tensors, _is_single_row)),
-        Kernel("dense_s16", when=(int16_tensors, _is_single_row)),
-        Kernel("dense_s8", when=(_is_single_row,)),
-        Kernel("conv2d_f32", when=(float_tensors,)),
-        Kernel("conv2d_s16", when=(int16_tensors,)),
-        Kernel("conv2d_s8"),
-    )
+    kernels: ClassVar[tuple[Kernel, ...]] = (*portable.DEPTHWISE, *portable.CONV)
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1
@@ -151,109 +117,9 @@ class Conv(Spatial):
             (),
         )
 
-    def reads_pixels(self, sig: Signature) -> bool:
-        """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""
-        window, kernel = self.window, self._last(sig.input(1))[1:-1]
-        return math.prod(kernel) == 1 and not any(window.before + window.after)
-
     def lower(self, node: Node, builder: Builder) -> None:
-        """Two spatial axes always; a one-dimensional convolution has height 1."""
-        weights = node.input(1).data
-        assert weights is not None
-        kernel = builder.select(self.kernels, node)
-        params, k_h, k_w = self._params(node.sig)
-        channels, depth = len(weights), math.prod(weights.shape[1:])
-        rows = weights.reshape(channels, depth)
-        if kernel.name.startswith("depthwise"):
-            self._lower_depthwise(node, builder, kernel, weights, params, (k_h, k_w))
-            return
-        if kernel.name.startswith("dense"):
-            emit_rows(node, builder, kernel, rows, 1, self.clamp)
-            return
-        per_group = rows.reshape(self.groups, channels // self.groups, depth)
-        packed = np.concatenate([interleave(g) for g in per_group])
-        direct = self.groups == 1 and self.reads_pixels(node.sig)
-        params |= {"depth": depth, "groups": self.groups, "group_out": channels // self.groups}
-        params["group_in"] = weights.shape[-1]
-        joined = params["dilation_w"] == 1 and self.groups == 1
-        params |= {"direct": int(direct), "runs": 1 if joined else k_w, "taps": k_w if joined else 1}
-        emit_weighted(
-            node,
-            builder,
-            kernel,
-            weights,
-            packed,
-            self.clamp,
-            params,
-            scratch=("patches", 0 if direct else 2 * depth),
-            code={"rest": channels // self.groups % BLOCK != 0},
-            baked=("groups",) if self.groups == 1 else (),
-            variant="grouped" if self.groups > 1 else "",
-        )
-
-    def _lower_depthwise(
-        self,
-        node: Node,
-        builder: Builder,
-        kernel: Kernel,
-        weights: Array,
-        params: dict[str, Param],
-        window: tuple[int, int],
-    ) -> None:
-        """With a ring of padded rows; the taps of a small window are written out."""
-        k_h, k_w = window
-        unrolled = k_h * k_w <= 25
-        extent = int(params["stride_w"]) * (int(params["out_w"]) - 1) + int(params["dilation_w"]) * (k_w - 1) + 1
-        params["row_w"] = max(extent, int(params["pad_w"]) + int(params["in_w"]))
-        ring = ((k_h - 1) * int(params["dilation_h"]) + 1) * int(params["row_w"]) * int(params["in_c"])
-        emit_weighted(
-            node,
-            builder,
-            kernel,
-            weights,
-            weights.reshape(len(weights), -1),
-            self.clamp,
-            params,
-            scratch=("rows", ring),
-            code={"k_h": k_h, "k_w": k_w} if unrolled else {"k_h": 0, "k_w": 0},
-            inplace=_may_overwrite_input(params, node.input(0).type.dtype, node.output.type.dtype),
-            variant=f"{k_h}x{k_w}" if unrolled else "",
-        )
-
-    def _params(self, sig: Signature) -> tuple[dict[str, Param], int, int]:
-        x, y = sig.input(0).shape, sig.output.shape
-        flat = len(x) == 3
-
-        def both(values: Sequence[int], missing: int) -> tuple[int, int]:
-            return (missing, values[0]) if flat else (values[0], values[1])
-
-        w, kernel = self.window, both(sig.input(1).shape[1:-1], 1)
-        names = ("in", "out", "k", "stride", "dilation", "pad")
-        pairs = (
-            both(x[1:-1], 1),
-            both(y[1:-1], 1),
-            kernel,
-            both(w.strides, 1),
-            both(w.dilations, 1),
-            both(w.before, 0),
-        )
-        params: dict[str, Param] = {"batch": x[0], "in_c": x[-1], "out_c": y[-1]}
-        for name, (vertical, horizontal) in zip(names, pairs, strict=True):
-            params |= {f"{name}_h": vertical, f"{name}_w": horizontal}
-        return params, *kernel
-
-
-def _may_overwrite_input(params: dict[str, Param], x: DType, y: DType) -> bool:
-    """Whether row oy of a depthwise output ends before the first input row that is not yet in the ring.
-
-    After row oy the ring holds input rows up to oy·stride − pad + span − 1; the next one must start at or
-    behind the end of output row oy, for every oy.
-    """
-    p = {key: int(value) for key, value in params.items()}
-    reach = (p["k_h"] - 1) * p["dilation_h"] + 1 - p["pad_h"]
-    rows = range(p["out_h"])
-    in_row, out_row = p["in_w"] * x.nbytes, p["out_w"] * y.nbytes
-    return all(min(oy * p["stride_h"] + reach, p["in_h"]) * in_row >= (oy + 1) * out_row for oy in rows)
+        """By one of the kernels."""
+        builder.lower(self.kernels, node)
 
 
 # --------------------------------------------------------------------------------------------------- direct

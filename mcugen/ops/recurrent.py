@@ -16,8 +16,8 @@ from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.matmul import interleave
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.weighted import interleave
 
 # ---------------------------------------------------------------------------------------------- activations
 

@@ -40,9 +40,35 @@
 #define MCUGEN_ALIGN(bytes) /* the linker script must align the arena and the weights */
 #endif
 
-#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
-#include <arm_mve.h> /* Helium with floats: four at a time */
-#define MCUGEN_MVE_FLOAT 1
+/* What the CPU and the compiler offer. Every kernel has a form in plain C besides; -DMCUGEN_PLAIN_C takes just that. */
+#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && !defined(__ARM_BIG_ENDIAN) && !defined(MCUGEN_PLAIN_C)
+#if __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FEATURE_MVE)
+#include <arm_mve.h>
+#define MCUGEN_MVE 1 /* Helium: vectors of 16 bytes */
+#if (__ARM_FEATURE_MVE & 2) != 0
+#define MCUGEN_MVE_FLOAT 1 /* with floats: four at a time */
+#endif
+#endif
+#if __ARM_ARCH_PROFILE == 'M' && __ARM_ARCH_ISA_THUMB == 2
+#define MCUGEN_THUMB2 1 /* Cortex-M3 and up */
+#if defined(__ARM_FEATURE_DSP)
+#define MCUGEN_DSP 1 /* two products of 16 bits an instruction */
+#endif
+#if defined(__ARM_FP) && (__ARM_FP & 4) != 0 && defined(__ARM_FEATURE_FMA)
+#define MCUGEN_FPU 1 /* single precision in registers s0 to s31 */
+#endif
+#elif __ARM_ARCH_PROFILE == 'M'
+#define MCUGEN_THUMB1 1 /* Cortex-M0 and M0+ */
+#endif
+/* A function that is nothing but its assembly, by the standard calling convention. */
+#if defined(__clang__)
+#define MCUGEN_NAKED __attribute__((naked, noinline))
+#else
+#define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa))
+#endif
+#define MCUGEN_UNUSED __attribute__((unused))
+#else
+#define MCUGEN_UNUSED
 #endif
 
 /* v limited to [low, high]. */

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels in plain C, for any CPU: of all shapes and types, the last resort of every weighted layer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import DType
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Param
+from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.weighted import (
+    BLOCK,
+    emit_weighted,
+    float_tensors,
+    int8_tensors,
+    int16_tensors,
+    interleave,
+    weights_of,
+)
+
+
+def depthwise(node: Node) -> bool:
+    """one filter a channel"""
+    return ConvShape.of(node).is_depthwise
+
+
+def shared_channels(node: Node) -> bool:
+    """filters of several channels"""
+    return not ConvShape.of(node).is_depthwise
+
+
+def single_row(node: Node) -> bool:
+    """one output pixel that reads one input pixel"""
+    shape = ConvShape.of(node)
+    return shape.groups == 1 and shape.reads_pixels and node.output.type.count == shape.out_c
+
+
+def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """A fully connected layer: weights interleaved by four channels."""
+    weights = weights_of(node).reshape(len(weights_of(node)), -1)
+    channels, depth = weights.shape
+    params: dict[str, Param] = {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
+    emit_weighted(node, builder, kernel, interleave(weights), params, code={"rest": channels % BLOCK != 0})
+
+
+def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Two pixels at a time, gathered unless they can be read where they lie."""
+    shape, weights = ConvShape.of(node), weights_of(node)
+    channels, depth = len(weights), math.prod(weights.shape[1:])
+    per_group = weights.reshape(shape.groups, channels // shape.groups, depth)
+    packed = np.concatenate([interleave(g) for g in per_group])
+    direct = shape.groups == 1 and shape.reads_pixels
+    params = shape.params() | {"depth": depth, "groups": shape.groups, "group_out": channels // shape.groups}
+    params["group_in"] = weights.shape[-1]
+    joined = shape.dilation_w == 1 and shape.groups == 1
+    params |= {"direct": int(direct), "runs": 1 if joined else shape.k_w, "taps": shape.k_w if joined else 1}
+    emit_weighted(
+        node,
+        builder,
+        kernel,
+        packed,
+        params,
+        scratch=("patches", 0 if direct else 2 * depth),
+        code={"rest": channels // shape.groups % BLOCK != 0},
+        baked=("groups",) if shape.groups == 1 else (),
+        variant="grouped" if shape.groups > 1 else "",
+    )
+
+
+def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """With a ring of padded rows; the taps of a small window are written out."""
+    shape, weights = ConvShape.of(node), weights_of(node)
+    params: dict[str, Param] = shape.params()
+    unrolled = shape.k_h * shape.k_w <= 25
+    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
+    row_w = max(extent, shape.pad_w + shape.in_w)
+    params["row_w"] = row_w
+    emit_weighted(
+        node,
+        builder,
+        kernel,
+        weights.reshape(len(weights), -1),
+        params,
+        scratch=("rows", ((shape.k_h - 1) * shape.dilation_h + 1) * row_w * shape.in_c),
+        code={"k_h": shape.k_h, "k_w": shape.k_w} if unrolled else {"k_h": 0, "k_w": 0},
+        inplace=may_overwrite_input(shape, node.input(0).type.dtype, node.output.type.dtype),
+        variant=f"{shape.k_h}x{shape.k_w}" if unrolled else "",
+    )
+
+
+def may_overwrite_input(shape: ConvShape, x: DType, y: DType) -> bool:
+    """Whether row oy of a depthwise output ends before the first input row that is not yet in the ring.
+
+    After row oy the ring holds input rows up to oy·stride − pad + span − 1; the next one must start at or
+    behind the end of output row oy, for every oy.
+    """
+    reach = (shape.k_h - 1) * shape.dilation_h + 1 - shape.pad_h
+    in_row, out_row = shape.in_w * x.nbytes, shape.out_w * y.nbytes
+    return all(min(oy * shape.stride_h + reach, shape.in_h) * in_row >= (oy + 1) * out_row for oy in range(shape.out_h))
+
+
+DENSE: tuple[Kernel, ...] = (
+    Kernel("dense_f32", when=(float_tensors,), emit=emit_dense, any_size=True),
+    Kernel("dense_s8", when=(int8_tensors,), emit=emit_dense, any_size=True),
+    Kernel("dense_s16", when=(int16_tensors,), emit=emit_dense, any_size=True),
+)
+
+DEPTHWISE: tuple[Kernel, ...] = (
+    Kernel("depthwise_f32", when=(float_tensors, depthwise), emit=emit_depthwise, any_size=True),
+    Kernel("depthwise_s16", when=(int16_tensors, depthwise), emit=emit_depthwise, any_size=True),
+    Kernel("depthwise_s8", when=(int8_tensors, depthwise), emit=emit_depthwise, any_size=True),
+)
+
+CONV: tuple[Kernel, ...] = (
+    Kernel("dense_f32", when=(float_tensors, single_row), emit=emit_dense, any_size=True),
+    Kernel("dense_s16", when=(int16_tensors, single_row), emit=emit_dense, any_size=True),
+    Kernel("dense_s8", when=(int8_tensors, single_row), emit=emit_dense, any_size=True),
+    Kernel("conv2d_f32", when=(float_tensors, shared_channels), emit=emit_conv, any_size=True),
+    Kernel("conv2d_s16", when=(int16_tensors, shared_channels), emit=emit_conv, any_size=True),
+    Kernel("conv2d_s8", when=(int8_tensors, shared_channels), emit=emit_conv, any_size=True),
+)
