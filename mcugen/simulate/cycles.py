@@ -32,13 +32,16 @@ class Code:
     instructions: Mapping[int, Instruction]
     ignored: Sequence[Range] = ()
 
-    def block(self, begin: int, end: int) -> list[Instruction]:
-        """The instructions from one address up to another."""
-        block = []
-        while begin < end:
-            block.append(self.instructions[begin])
-            begin += block[-1].size
+    def block(self, edge: Edge) -> list[Instruction]:
+        """The instructions that ran."""
+        block = [self.instructions[edge.begin]]
+        while block[-1].address < edge.last:
+            block.append(self.instructions[block[-1].end])
         return block
+
+    def branches(self, edge: Edge) -> bool:
+        """Whether the block did not go on to what lies behind it."""
+        return edge.to != self.instructions[edge.last].end
 
     def edges(self, span: Span) -> list[Edge]:
         """Those of blocks that count."""
@@ -64,8 +67,13 @@ def estimate_cycles(
     if (seen := instructions_of(run, code)) != instructions:
         raise VerificationError("the profile must agree with QEMU's timer", f"{seen} and {instructions} instructions")
     layers = _layers(spans[images.layers], images.layers, timing, wait_states) if images.layers else None
-    wait = f"flash with {wait_states} wait states" if wait_states and timing.uncached else "no wait states"
-    return Cycles(cycles_of(run, code, timing, wait_states), layers, f"{timing.title}, {wait}")
+    return Cycles(cycles_of(run, code, timing, wait_states), layers, f"{timing.title}, {_memory(timing, wait_states)}")
+
+
+def _memory(timing: Timing, wait_states: int) -> str:
+    if not timing.uncached:
+        return "caches hit"
+    return f"flash waits {wait_states}" if wait_states else "no wait states"
 
 
 def _layers(spans: Sequence[Span], image: Path, timing: Timing, wait_states: int) -> tuple[int, ...]:
@@ -81,7 +89,7 @@ def read_code(image: Path) -> Code:
 
 def instructions_of(span: Span, code: Code) -> int:
     """How many instructions ran."""
-    return sum(edge.count * len(code.block(edge.begin, edge.end)) for edge in code.edges(span))
+    return sum(edge.count * len(code.block(edge)) for edge in code.edges(span))
 
 
 def cycles_of(span: Span, code: Code, timing: Timing, wait_states: int = 0) -> int:
@@ -90,15 +98,15 @@ def cycles_of(span: Span, code: Code, timing: Timing, wait_states: int = 0) -> i
     cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in edges)
     if not timing.uncached:
         return cycles
-    taken = sum(edge.count for edge in edges if edge.to != edge.end)
+    taken = sum(edge.count for edge in edges if code.branches(edge))
     return cycles + span.unaligned + wait_states * (span.reads + taken)
 
 
 def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
     """Cycles of the block that ran, and of the way to the next."""
-    block, pipeline = code.block(edge.begin, edge.end), timing.pipeline
+    block, pipeline = code.block(edge), timing.pipeline
     cycles = pipeline.cycles(block)
-    if edge.to != edge.end:
+    if code.branches(edge):
         return cycles + timing.refill
     # QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions.
     seam = [block[-1], code.instructions[edge.to]]

@@ -50,6 +50,11 @@ class Instruction:
     mnemonic: str
     operands: tuple[str, ...]
 
+    @property
+    def end(self) -> int:
+        """Address of what lies behind it."""
+        return self.address + self.size
+
     @cached_property
     def registers(self) -> tuple[str, ...]:
         """All that it names."""

@@ -23,10 +23,10 @@ _PLUGIN = "profile_plugin"
 
 @dataclass(frozen=True)
 class Edge:
-    """The block of instructions from address `begin` up to `end` ran `count` times just before the one at `to`."""
+    """The block of instructions from address `begin` to `last` ran `count` times just before the one at `to`."""
 
     begin: int
-    end: int
+    last: int
     to: int
     count: int
 
@@ -88,8 +88,8 @@ def read_spans(lines: Iterable[str]) -> Iterator[Span]:
     for line in lines:
         key, *values = line.split()
         if key == "edge":
-            begin, end, to = (int(value, 16) for value in values[:3])
-            edges.append(Edge(begin, end, to, int(values[3])))
+            begin, last, to = (int(value, 16) for value in values[:3])
+            edges.append(Edge(begin, last, to, int(values[3])))
         elif key == "mark":
             yield Span(tuple(edges), **counts)
             edges = []

@@ -148,7 +148,10 @@ _UNITS = (
     ("memory", _MEMORY),
     ("float", r"v\w*"),
     ("multiply", r"muls?|ml[as]|[su]m[alu]\w+|smm\w+"),
-    ("shift", r"(ls[lr]|asr|ror)s?|[su]xt\w+|[su]bfx|bf[ci]|pkh\w+|[su]sat\w*|rev\w*|[suq]h?q?(add|sub|asx|sax)(8|16)?"),
+    (
+        "shift",
+        r"(ls[lr]|asr|ror)s?|[su]xt\w+|[su]bfx|bf[ci]|pkh\w+|[su]sat\w*|rev\w*|[suq]h?q?(add|sub|asx|sax)(8|16)?",
+    ),
 )
 _LATENCY = {"memory": 2, "multiply": 2, "float": 3}
 """Cycles from issue until a result can be used; 1 elsewhere."""
@@ -168,7 +171,8 @@ class DualIssue:
 
     def cycles(self, instructions: Sequence[Instruction]) -> int:
         """Cycles until the last instruction has issued."""
-        now, group = 0, ()
+        now = 0
+        group: tuple[Instruction, ...] = ()
         ready: dict[str, int] = {}
         for instruction in instructions:
             usable = self._usable(instruction, ready)

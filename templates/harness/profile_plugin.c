@@ -3,7 +3,7 @@
  *
  * Arguments: out=FILE, and mark=ADDRESS (hexadecimal) any number of times. Whenever a block at a mark begins, the
  * counts since the last mark are written and start anew. A line each:
- *     edge FROM END TO COUNT      the block [FROM, END) ran COUNT times before the block at TO
+ *     edge FROM LAST TO COUNT     the block from FROM to the instruction at LAST ran COUNT times before the one at TO
  *     unaligned COUNT             further bus transfers of unaligned accesses
  *     reads COUNT                 reads from the ranges given as read=FROM-END
  *     mark ADDRESS                ends them
@@ -34,7 +34,6 @@ size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
-size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 unsigned qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t info);
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 
@@ -48,7 +47,7 @@ struct edge {
 struct block {
     struct block *next; /* of all */
     struct edge *edges;
-    uint64_t begin, end;
+    uint64_t begin, last;
     bool is_mark;
 };
 struct range {
@@ -91,7 +90,7 @@ static void count_edge(struct block *from, const struct block *to) {
 static void write_block(const struct block *block) {
     for (struct edge *edge = block->edges; edge != NULL; edge = edge->next) {
         if (edge->count != 0) {
-            fprintf(out, "edge %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIu64 "\n", block->begin, block->end,
+            fprintf(out, "edge %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIu64 "\n", block->begin, block->last,
                     edge->to->begin, edge->count);
         }
         edge->count = 0;
@@ -142,11 +141,11 @@ static bool is_mark(uint64_t address) {
 
 static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     const size_t count = qemu_plugin_tb_n_insns(tb);
-    const struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(tb, count - 1);
     struct block *block = allocate(sizeof *block);
     (void)id;
     block->begin = qemu_plugin_tb_vaddr(tb);
-    block->end = qemu_plugin_insn_vaddr(last) + qemu_plugin_insn_size(last);
+    /* Not its end: QEMU takes a look at what follows for a part of the last instruction. */
+    block->last = qemu_plugin_insn_vaddr(qemu_plugin_tb_get_insn(tb, count - 1));
     block->is_mark = is_mark(block->begin);
     block->next = blocks;
     blocks = block;
