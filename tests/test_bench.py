@@ -175,9 +175,7 @@ STUDY = """
 
 
 def layer(op: str, macs: int, instructions: int, channels: int = 5) -> LayerFigures:
-    return LayerFigures(
-        name or f"{op}{macs}", op, f"{op}_kernel", (1, 4, 4, channels), 64, channels, macs, instructions, 2
-    )
+    return LayerFigures(f"{op}{macs}", op, f"{op}_kernel", (1, 4, 4, channels), 64, channels, macs, instructions, 2)
 
 
 def test_recorded_figures_are_found_by_model_and_cpu():
