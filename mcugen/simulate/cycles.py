@@ -34,14 +34,20 @@ class Code:
 
     def block(self, edge: Edge) -> list[Instruction]:
         """The instructions that ran."""
-        block = [self.instructions[edge.begin]]
+        block = [self.at(edge.begin)]
         while block[-1].address < edge.last:
-            block.append(self.instructions[block[-1].end])
+            block.append(self.at(block[-1].end))
         return block
+
+    def at(self, address: int) -> Instruction:
+        """The instruction there; VerificationError if there is none."""
+        if address not in self.instructions:
+            raise VerificationError("what ran must be code of the program", f"address {address:#x}")
+        return self.instructions[address]
 
     def branches(self, edge: Edge) -> bool:
         """Whether the block did not go on to what lies behind it."""
-        return edge.to != self.instructions[edge.last].end
+        return edge.to != self.at(edge.last).end
 
     def edges(self, span: Span) -> list[Edge]:
         """Those of blocks that count."""
@@ -109,5 +115,5 @@ def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
     if code.branches(edge):
         return cycles + timing.refill
     # QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions.
-    seam = [block[-1], code.instructions[edge.to]]
+    seam = [block[-1], code.at(edge.to)]
     return cycles + pipeline.cycles(seam) - sum(pipeline.cycles([instruction]) for instruction in seam)
