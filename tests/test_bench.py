@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmark.details import by_goal, by_layer
+from benchmark.details import by_goal, by_layer, by_unit
 from benchmark.emx import EMX, emx_bundle, wrap_emx
 from benchmark.figures import NONE, Figures, LayerFigures, Outcome, Row
 from benchmark.measure import Job, figures_of, guarded, measure_mcugen, roomy
@@ -243,6 +243,15 @@ def test_details_set_layers_and_goals_beside_what_was_recorded():
     assert table.rows[2][-3:] == [None, None, "5"]
 
 
+def test_shares_of_units():
+    found = replace(layer("conv", 100, 200), units={"multiply": 120, "memory": 50, "branch": 30})
+    rows = [Row("net", "board", cpu, Outcome(figures(), "", (found,)), NONE) for cpu in ("cortex-m4", "cortex-m7")]
+    table = by_unit("net", rows)
+    assert table.columns[3:] == ("products", "loads,\nstores", "branches")
+    assert table.rows == [["conv", "4x4x5", "200", "60 %", "25 %", "15 %"]]
+    assert not by_unit("net", rows[1:]).rows
+
+
 @pytest.mark.qemu
 def test_a_job_measures_goals_layers_and_cycles():
     job = Job(ROOT / "examples" / "digits" / "digits_int8.onnx", "nrf52840", ("balanced", "flash"), "-O2", False)
@@ -254,7 +263,9 @@ def test_a_job_measures_goals_layers_and_cycles():
     assert sum(layer.macs for layer in found.layers) == balanced.macs == 113_248
     assert all(layer.instructions and layer.cycles and layer.channels for layer in found.layers)
     results = Results("bench", {}, "", "", [], [balanced, flash], {}, Tflm(), Study())
-    assert [len(table.rows) for table in results.tables()] == [2, 2, len(found.layers)]
+    assert [len(table.rows) for table in results.tables()] == [2, 2, len(found.layers), len(found.layers)]
+    for layer in found.layers:
+        assert abs(sum(layer.units.values()) - layer.instructions) <= 5  # the hook
     assert {row["goal"] for row in results.to_json()["int8"]} == {"balanced", "flash"}
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from mcugen.simulate.build import TargetImages
 from mcugen.simulate.disassembly import Instruction, disassemble
 from mcugen.simulate.elf import Range, functions
 from mcugen.simulate.profile import HARNESS, Edge, Profiler, Span
-from mcugen.simulate.timings import TIMINGS, Timing
+from mcugen.simulate.timings import TIMINGS, Timing, unit_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Cycles:
     total: int | None
     layers: tuple[int, ...] | None
     note: str
+    layer_units: tuple[Mapping[str, int], ...] | None = None
+    """Of each layer, how many instructions occupied which part of the CPU (see timings.unit_of)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Code:
 def estimate_cycles(
     images: TargetImages, board: Board, profiler: Profiler, instructions: int, wait_states: int
 ) -> Cycles:
-    """Cycles of one call of the model, and of each layer if there is an image with hooks.
+    """Cycles of one call of the model, and of each layer, its hook's call included, if there is an image with hooks.
 
     Without a timing of the CPU, a compiler for the plugin or a QEMU that loads it, there is a note instead.
     VerificationError: the plugin did not see the `instructions` that were counted.
@@ -72,20 +75,20 @@ def estimate_cycles(
     (run,), code = spans[images.model], read_code(images.model)
     if (seen := instructions_of(run, code)) != instructions:
         raise VerificationError("the profile must agree with QEMU's timer", f"{seen} and {instructions} instructions")
-    layers = _layers(spans[images.layers], images.layers, timing, wait_states) if images.layers else None
-    return Cycles(cycles_of(run, code, timing, wait_states), layers, f"{timing.title}, {_memory(timing, wait_states)}")
+    note = f"{timing.title}, {_memory(timing, wait_states)}"
+    total = cycles_of(run, code, timing, wait_states)
+    if not images.layers:
+        return Cycles(total, None, note)
+    *layers, _ = spans[images.layers]  # the last span is the way out
+    code = read_code(images.layers)
+    each = tuple(cycles_of(span, code, timing, wait_states) for span in layers)
+    return Cycles(total, each, note, tuple(units_of(span, code) for span in layers))
 
 
 def _memory(timing: Timing, wait_states: int) -> str:
     if not timing.uncached:
         return "caches hit"
     return f"flash waits {wait_states}" if wait_states else "no wait states"
-
-
-def _layers(spans: Sequence[Span], image: Path, timing: Timing, wait_states: int) -> tuple[int, ...]:
-    """Of each layer, the call of its hook included; the last span is the way out."""
-    code = read_code(image)
-    return tuple(cycles_of(span, code, timing, wait_states) for span in spans[:-1])
 
 
 def read_code(image: Path) -> Code:
@@ -96,6 +99,15 @@ def read_code(image: Path) -> Code:
 def instructions_of(span: Span, code: Code) -> int:
     """How many instructions ran."""
     return sum(edge.count * len(code.block(edge)) for edge in code.edges(span))
+
+
+def units_of(span: Span, code: Code) -> Mapping[str, int]:
+    """How many instructions ran, by the part of the CPU that they occupy."""
+    units: Counter[str] = Counter()
+    for edge in code.edges(span):
+        for instruction in code.block(edge):
+            units[unit_of(instruction)] += edge.count
+    return units
 
 
 def cycles_of(span: Span, code: Code, timing: Timing, wait_states: int = 0) -> int:

@@ -157,7 +157,8 @@ _LATENCY = {"memory": 2, "multiply": 2, "float": 3}
 """Cycles from issue until a result can be used; 1 elsewhere."""
 
 
-def _unit(instruction: Instruction) -> str:
+def unit_of(instruction: Instruction) -> str:
+    """What part of a CPU an instruction occupies: branch, memory, float, multiply, shift (unpacks too) or alu."""
     unit = next((unit for unit, pattern in _UNITS if _is(pattern, instruction)), "alu")
     shifted = re.search(r"\b(lsl|lsr|asr|ror) ", " ".join(instruction.operands[1:]))
     return "shift" if unit == "alu" and shifted else unit
@@ -180,7 +181,7 @@ class DualIssue:
                 now, group = now + _price(_M7_PRICES, group[-1]), ()
             now = max(now, usable)
             group = (*group, instruction)
-            latency = _LATENCY.get(_unit(instruction), 1)
+            latency = _LATENCY.get(unit_of(instruction), 1)
             ready |= dict.fromkeys(instruction.results, now + latency) | dict.fromkeys(instruction.moved, now + 1)
         return now + (_price(_M7_PRICES, group[-1]) if group else 0)
 
@@ -190,10 +191,10 @@ class DualIssue:
 
     def _forwarded(self, instruction: Instruction, register: str) -> int:
         addends = instruction.operands[:2] if len(instruction.results) == 2 else instruction.operands[3:]
-        return int(_unit(instruction) == "multiply" and register in addends)
+        return int(unit_of(instruction) == "multiply" and register in addends)
 
     def _pairs(self, group: tuple[Instruction, ...], instruction: Instruction) -> bool:
-        first, second = _unit(group[-1]), _unit(instruction)
+        first, second = unit_of(group[-1]), unit_of(instruction)
         short = _price(_M7_PRICES, group[-1]) == _price(_M7_PRICES, instruction) == 1
         return len(group) == 1 and short and first != "branch" and (first != second or first == "alu")
 

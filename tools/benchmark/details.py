@@ -61,8 +61,37 @@ def by_layer(model: str, rows: Sequence[Row], tflm: Tflm, study: Study) -> Table
 
 
 def _line(layer: LayerFigures, parts: Sequence[_Layers]) -> list[Cell]:
-    cells: list[Cell] = [layer.op, "x".join(map(str, layer.shape[1:])), f"{layer.macs:,}" if layer.macs else ""]
-    return [*cells, *(cell for part in parts for cell in part.cells(layer.name))]
+    macs = f"{layer.macs:,}" if layer.macs else ""
+    return [*_head(layer), macs, *(cell for part in parts for cell in part.cells(layer.name))]
+
+
+def _head(layer: LayerFigures) -> list[Cell]:
+    """Operator and output."""
+    return [layer.op, "x".join(map(str, layer.shape[1:]))]
+
+
+_UNITS = {
+    "multiply": "products",
+    "float": "floating\npoint",
+    "memory": "loads,\nstores",
+    "shift": "unpacking,\nshifts",
+    "alu": "other\narithmetic",
+    "branch": "branches",
+}
+
+
+def by_unit(model: str, rows: Sequence[Row]) -> Table:
+    """Where the instructions of each layer go, on the CPU whose layers are told most of."""
+    layers = [layer for row in rows if row.cpu == STUDIED for layer in row.mcugen.layers if layer.units]
+    used = [unit for unit in _UNITS if any(layer.units.get(unit) for layer in layers)]
+    columns = ("layer", "output", "instructions", *(_UNITS[unit] for unit in used))
+    title = f"{model}: where the instructions go, {short(STUDIED)}"
+    return Table(title, columns, [[*_head(layer), show(layer.instructions), *_shares(layer, used)] for layer in layers])
+
+
+def _shares(layer: LayerFigures, units: Sequence[str]) -> list[Cell]:
+    total = sum(layer.units.values())
+    return [f"{100 * layer.units.get(unit, 0) / total:.0f} %" for unit in units]
 
 
 class _Layers:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class LayerFigures:
     macs: int
     instructions: int
     cycles: int | None
+    units: Mapping[str, int] = field(default_factory=dict)
+    """Instructions by the part of the CPU that they occupy, where cycles are known."""
 
 
 @dataclass(frozen=True)

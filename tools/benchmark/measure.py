@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmark.emx import EMX_OPTIONS, emx_bundle, emx_program, run
 from benchmark.figures import NONE, Figures, LayerFigures, Outcome, Row
@@ -24,7 +25,6 @@ from mcugen.compiler import compile_model
 from mcugen.errors import DoesNotFitError, McugenError
 from mcugen.hir.graph import Node
 from mcugen.options import CompileOptions
-from mcugen.report.figures import Layer
 from mcugen.simulate import Execution, simulate
 
 WORK = ROOT / "build" / "bench"
@@ -117,20 +117,33 @@ def figures_of(bundle: Bundle, run: Execution, error: float) -> Figures:
 def layers_of(compiled: CompiledModel, run: Execution) -> tuple[LayerFigures, ...]:
     """The layers of a measured run; shapes are those of the nodes that they compute."""
     layers = compiled.report.layers
-    instructions = run.layer_instructions or (0,) * len(layers)
-    cycles = (run.cycles.layers if run.cycles else None) or (None,) * len(layers)
+    unknown = (None,) * len(layers)
+    cycles = (run.cycles.layers if run.cycles else None) or unknown
+    units = (run.cycles.layer_units if run.cycles else None) or unknown
     nodes = {output.name: node for node in compiled.graph.nodes for output in node.outputs}
-    each = zip(layers, instructions, cycles, strict=True)
-    return tuple(_layer(layer, nodes.get(layer.name), *measured) for layer, *measured in each)
-
-
-def _layer(layer: Layer, node: Node | None, instructions: int, cycles: int | None) -> LayerFigures:
-    shape = node.outputs[0].type.shape if node else ()
-    sides = [v.type.count for v in (*node.outputs, *node.inputs) if v and not v.is_constant] if node else [0]
-    channels = shape[-1] if shape else 0
-    return LayerFigures(
-        layer.name, layer.op, layer.kernel, shape, max(sides), channels, layer.macs, instructions, cycles
+    each = zip(layers, run.layer_instructions or (), cycles, units, strict=True)
+    return tuple(
+        LayerFigures(
+            **_shapes(nodes.get(layer.name)),
+            name=layer.name,
+            op=layer.op,
+            kernel=layer.kernel,
+            macs=layer.macs,
+            instructions=retired,
+            cycles=estimate,
+            units=dict(parts or {}),
+        )
+        for layer, retired, estimate, parts in each
     )
+
+
+def _shapes(node: Node | None) -> dict[str, Any]:
+    """Fields that tell a layer's sizes; a block of several nodes has none."""
+    if node is None:
+        return {"shape": (), "elements": 0, "channels": 0}
+    values = [v for v in (*node.outputs, *node.inputs) if v is not None and not v.is_constant]
+    shape = node.outputs[0].type.shape
+    return {"shape": shape, "elements": max(v.type.count for v in values), "channels": shape[-1] if shape else 0}
 
 
 def guarded(measure: Callable[[], Outcome], compiler: str) -> Outcome:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmark import tables
-from benchmark.details import by_goal, by_layer
+from benchmark.details import by_goal, by_layer, by_unit
 from benchmark.emx import EMX, EMX_OPTIONS, run
 from benchmark.figures import Outcome, Row
 from benchmark.recorded import TFLM, Study, Tflm
@@ -57,8 +57,11 @@ class Results:
         for model, rows in _by_model(self.int8_rows).items():
             found.append(by_goal(model, rows, self.tflm, self.study))
             found.append(by_layer(model, _first_goal(rows), self.tflm, self.study))
-        nobody = (Tflm(), Study())
-        return [*found, *(by_layer(m, _first_goal(rows), *nobody) for m, rows in _by_model(self.float_rows).items())]
+            found.append(by_unit(model, _first_goal(rows)))
+        for model, rows in _by_model(self.float_rows).items():
+            found.append(by_layer(model, _first_goal(rows), Tflm(), Study()))
+            found.append(by_unit(model, _first_goal(rows)))
+        return found
 
     def how(self) -> str:
         """What was run, and with what."""
