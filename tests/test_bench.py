@@ -124,6 +124,7 @@ def test_table_has_ratios_means_and_notes():
     assert table.rows[0] == ["net", "M0+", "100", "400", 0.25, "10 + 30", "10 + 30", 1.0, ""]
     assert table.rows[1][2:5] == ["-", "100", None]
     assert table.rows[2][:5] == ["geometric mean", "M0+", "", "", 0.25]
+    assert len(comparison("t", "emx", rows[1:], (INSTRUCTIONS,)).rows) == 1  # nothing to compare
     text = to_markdown(table)
     assert "| net | M0+ | 100 | 400 | **0.25x** |" in text
     assert "no \\| such operator" in text

@@ -72,12 +72,20 @@ def comparison(title: str, peer: str, rows: Sequence[Row], measures: Sequence[Me
     for measure in measures:
         columns += [f"{measure.title}\nmcugen", f"\n{peer}", "\nratio"]
     body = [_row(row, measures) for row in rows]
-    for cpu in dict.fromkeys(row.cpu for row in rows):
-        mean: list[Cell] = ["geometric mean", short(cpu)]
-        for measure in measures:
-            mean += ["", "", geometric_mean([row.ratio(measure.of) for row in rows if row.cpu == cpu])]
-        body.append([*mean, ""])
+    body += [_means(cpu, [row for row in rows if row.cpu == cpu], measures) for cpu in _compared(rows)]
     return Table(title, (*columns, "notes"), body)
+
+
+def _compared(rows: Sequence[Row]) -> list[str]:
+    """CPUs for which there is anything to compare with."""
+    return list(dict.fromkeys(row.cpu for row in rows if row.mcugen.figures and row.peer.figures))
+
+
+def _means(cpu: str, rows: Sequence[Row], measures: Sequence[Measure]) -> list[Cell]:
+    mean: list[Cell] = ["geometric mean", short(cpu)]
+    for measure in measures:
+        mean += ["", "", geometric_mean([row.ratio(measure.of) for row in rows])]
+    return [*mean, ""]
 
 
 def _row(row: Row, measures: Sequence[Measure]) -> list[Cell]:
