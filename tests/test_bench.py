@@ -264,7 +264,7 @@ def test_a_job_measures_goals_layers_and_cycles():
     assert sum(layer.macs for layer in found.layers) == balanced.macs == 113_248
     assert all(layer.instructions and layer.cycles and layer.channels for layer in found.layers)
     results = Results("bench", {}, "", "", [], [balanced, flash], {}, Tflm(), Study())
-    assert [len(table.rows) for table in results.tables()] == [2, 2, len(found.layers), len(found.layers)]
+    assert [len(table.rows) for table in results.tables()] == [1, 2, len(found.layers), len(found.layers)]
     for layer in found.layers:
         assert abs(sum(layer.units.values()) - layer.instructions) <= 5  # the hook
     assert {row["goal"] for row in results.to_json()["int8"]} == {"balanced", "flash"}

@@ -47,10 +47,7 @@ def main(
     write_docs: Annotated[Path | None, typer.Option(help="document whose tables to rewrite")] = None,
 ) -> None:
     """Compares mcugen with emx-onnx-cgen (float32), and with recorded figures of TFLM and the kernel study (int8)."""
-    # Wide enough for the tables where the output is not a terminal but a log.
-    console = Console(width=None if sys.stdout.isatty() else 260)
-    if not MODELS.is_dir():
-        console.print(f"{MODELS} is absent: only the project's own models are compared.")
+    console = _console()
     both = float_ == int8
     float_models = chosen(FLOAT_MODELS, models) if both or float_ else []
     int8_models = chosen(INT8_MODELS, models) if both or int8 else []
@@ -73,6 +70,14 @@ def main(
             study=Study.load(),
         )
     _publish(results, console, json_, write_docs)
+
+
+def _console() -> Console:
+    """Wide enough for the tables where the output is not a terminal but a log."""
+    console = Console(width=None if sys.stdout.isatty() else 260)
+    if not MODELS.is_dir():
+        console.print(f"{MODELS} is absent: only the project's own models are compared.")
+    return console
 
 
 def _publish(results: Results, console: Console, json_: Path, write_docs: Path | None) -> None:

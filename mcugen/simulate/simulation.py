@@ -70,10 +70,9 @@ def simulate(
 ) -> Execution:
     """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
 
-    `measure`, `per_layer` and `cycles` (estimated where all is measured, from flash with so many wait states) apply
-    to QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest
-    time in seconds that one sample may take; `progress` is told how many samples are done. Build and run
-    files stay in `workdir` if one is given.
+    `measure`, `per_layer` and `cycles` (estimated where all is measured, with so many wait states of flash) apply to
+    QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest time in seconds that one sample may take;
+    `progress` is told how many samples are done. Build and run files stay in `workdir` if one is given.
 
     UsageError: a sample does not match the ports. VerificationError: the C does not compile without warnings,
     returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not installed.
@@ -81,31 +80,27 @@ def simulate(
     if not samples:
         raise UsageError("a simulation must have samples", "none")
     with _folder(workdir) as folder:
+        run_all = partial(
+            execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=progress
+        )
         if not board.qemu:
             program = host_program(build_host(bundle, folder, sanitize=sanitize))
-            run = execute(program, bundle, samples, folder / "run", timeout=timeout, progress=progress)
-            return Execution(run.outputs, None, None, None, None)
-
+            return Execution(run_all(program).outputs, None, None, None, None)
         machine = find_machine(board.qemu)
         images = build_target(bundle, board, machine, folder, hooks=per_layer and bool(bundle.layers))
-        run = execute(
-            qemu_program(images.model, machine.name),
-            bundle,
-            samples,
-            folder / "run",
-            measure=Measure.STACK if measure else Measure.NOTHING,
-            timeout=timeout,
-            progress=progress,
-        )
+        run = run_all(qemu_program(images.model, machine.name), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
         if not measure:
             return Execution(run.outputs, None, layers, None, None)
         instructions = time(images.model).instructions()
-        weights = board.memory(board.weights_memory)
-        profiler = Profiler(machine.name, bundle, samples[0], weights.kind == "flash", timeout)
+        profiler = Profiler(machine.name, bundle, samples[0], _weights_in_flash(board), timeout)
         estimate = estimate_cycles(images, board, profiler, instructions, wait_states) if cycles else None
         return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images), estimate)
+
+
+def _weights_in_flash(board: Board) -> bool:
+    return board.memory(board.weights_memory).kind == "flash"
 
 
 @contextlib.contextmanager
