@@ -7,6 +7,8 @@ Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)�
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from mcugen.hir.graph import Node
@@ -100,63 +102,132 @@ def next_steps(chunks: int) -> Array:
 
 def stream(node: Node) -> Array:
     """All that the products of all pairs of channels read, int32, in reading order."""
-    weights, channels = weights_of(node), pairs(ConvShape.of(node).out_c)
-    u = packed_groups(transformed(weights)[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
-    groups = u.shape[4]
+    channels = pairs(ConvShape.of(node).out_c)
+    u = packed_groups(transformed(weights_of(node))[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
+    groups, count = u.shape[4], len(channels)
     chunk = chunk_of(groups)
-    u = u.transpose(0, 2, 3, 4, 1, 5).reshape(len(channels), 4, 4, groups // chunk, 4 * chunk)
+    u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, groups // chunk, 4 * chunk)
     steps = np.broadcast_to(next_steps(groups // chunk)[..., None], (*u.shape[:-1], 1))
-    rows = np.concatenate([u, steps], -1).reshape(len(channels), 4, -1)
-    starts = np.zeros((len(channels), 4, 4), np.int32)
+    starts = np.zeros((count, 4, 4), np.int64)
+    starts[:, 1] = np.tile(_biases(node)[channels], 2)
+    rows = np.concatenate([starts, np.concatenate([u, steps], -1).reshape(count, 4, -1)], -1)
+    tails = np.empty((count, 6), np.int64)
+    tails[:, :2] = _multipliers(node)[channels]
+    tails[:, 2], tails[:, 4], tails[:, 5] = _limits(node)
+    tails[:, 3] = np.append(np.diff(channels[:, 0]), 0)
+    return np.concatenate([rows.reshape(count, -1), tails], -1).astype(np.int32).reshape(-1)
+
+
+def int8_stream(node: Node) -> Array:
+    """By pairs of channels: biases, multipliers, then for each channel and four inputs nine words of taps; int32."""
+    weights, channels = weights_of(node), pairs(ConvShape.of(node).out_c)
+    fours = weights.reshape(len(weights), 9, -1, 4).transpose(0, 2, 1, 3)[channels]
+    words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
+    head = np.concatenate([_biases(node)[channels], _multipliers(node)[channels]], -1)
+    return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
+
+
+def _biases(node: Node) -> Array:
+    """Of sums four times as large as the convolution, the input's zero point folded in."""
     bias = bias_of(node)
     assert bias is not None
-    starts[:, 1] = np.tile(4 * folded_bias(node.sig, weights, bias)[channels], 2)
-    return np.concatenate(
-        [np.concatenate([starts, rows], -1).reshape(len(channels), -1), tails(node, channels)], -1
-    ).astype(np.int32)
+    return 4 * folded_bias(node.sig, weights_of(node), bias)
 
 
-def tails(node: Node, channels: Array) -> Array:
-    """[pairs, 6]: multipliers, zero point and rounding of sums four times as large, step to the next pair, limits."""
+def _multipliers(node: Node) -> Array:
+    """By channel."""
+    return np.broadcast_to(_requantizer(node).multiplier, node.output.type.shape[-1])
+
+
+def _limits(node: Node) -> tuple[int, int, int]:
+    """Zero point and rounding of the upper words of products four times as large; the lowest and highest code."""
     requantize, out = _requantizer(node), node.sig.output
     down = requantize.shift - 30
     rounding = (requantize.zero_point << down) + (1 << (down - 1))
-    multipliers = np.broadcast_to(requantize.multiplier, out.shape[-1])[channels]
-    steps = np.append(np.diff(channels[:, 0]), 0)
-    low, high = clamp_range(clamp_of(node), out.q, out.dtype)
-    rest = np.broadcast_to([rounding, 0, low, high], (len(channels), 4)).copy()
-    rest[:, 1] = steps
-    return np.concatenate([multipliers, rest], -1)
+    return (rounding, *clamp_range(clamp_of(node), out.q, out.dtype))
 
 
 # --------------------------------------------------------------------------------------------------- kernels
 
 
+SHAPE = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w")
+"""The numbers of a shape that these kernels read."""
+
+
 def emit_dsp(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Transformed weights in flash; two tiles at a time."""
-    shape, name, out = ConvShape.of(node), node.output.name, node.sig.output
-    low, high = clamp_range(clamp_of(node), out.q, out.dtype)
-    width = max(shape.pad_w + shape.in_w, -(-shape.out_w // 4) * 4 + 2)
-    params: dict[str, Param] = {k: shape.params()[k] for k in ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w")}
-    params |= {"pitch": width * shape.in_c, "x_zero": node.sig.input(0).q.zero_point}
-    cut = shape.out_w % 4 != 0 or shape.out_h % 2 != 0
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.winograd", stream(node).reshape(-1))),
-        ("y", Access.OUT, builder.buffer(node.output)),
-        ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.INT8, 4 * width * shape.in_c)),
-        ("v", Access.SCRATCH, builder.scratch(f"{name}.v", DType.INT16, 32 * shape.in_c)),
-    ]
-    if cut:
-        operands.append(("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT8, 8 * shape.out_c)))
-    code: dict[str, object] = {
-        "chunk": chunk_of(shape.in_c // 4),
+    shape = ConvShape.of(node)
+    scratch = {"v": (DType.INT16, 32 * shape.in_c)}
+    if _is_cut(shape):
+        scratch["patch"] = (DType.INT8, 8 * shape.out_c)
+    _emit(node, builder, kernel, stream(node), scratch, _dsp_code(node))
+
+
+def emit_fly_dsp(node: Node, builder: Builder, kernel: Kernel, tiles: int) -> None:
+    """Weights transformed for every strip of `tiles`."""
+    shape, code = ConvShape.of(node), _dsp_code(node)
+    blocks = min(tiles // 2, -(-shape.out_w // 4) * -(-shape.out_h // 2))
+    words = 4 * (4 + 4 * (shape.in_c + shape.in_c // 4 // chunk_of(shape.in_c // 4))) + 6
+    scratch = {"v": (DType.INT16, 32 * shape.in_c * blocks), "u": (DType.INT32, words)}
+    rounding, low, high = _limits(node)
+    params: dict[str, Param] = {"blocks": blocks, "rounding": rounding, "low": low, "high": high}
+    _emit(node, builder, kernel, int8_stream(node), scratch, code, params)
+
+
+def _is_cut(shape: ConvShape) -> bool:
+    """Whether some blocks of two rows of four pixels reach over the border."""
+    return shape.out_w % 4 != 0 or shape.out_h % 2 != 0
+
+
+def _dsp_code(node: Node) -> dict[str, object]:
+    """What the products' function is made for."""
+    _, low, high = _limits(node)
+    return {
+        "chunk": chunk_of(ConvShape.of(node).in_c // 4),
         "shift": _requantizer(node).shift,
         "clamp_low": low > -128,
         "clamp_high": high < 127,
-        "cut": cut,
     }
-    builder.emit(node, kernel, operands, params, code=code, variant="cut" if cut else "")
 
 
-CONV: tuple[Kernel, ...] = (Kernel("conv2d_s8_winograd_dsp", frozenset({"dsp"}), FITS, emit_dsp),)
+def _emit(
+    node: Node,
+    builder: Builder,
+    kernel: Kernel,
+    packed: Array,
+    scratch: dict[str, tuple[DType, int]],
+    code: dict[str, object],
+    params: dict[str, Param] | None = None,
+) -> None:
+    """With a ring of four rows padded to whole blocks."""
+    shape, name = ConvShape.of(node), node.output.name
+    pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // 4) * 4 + 2) * shape.in_c
+    scratch = {"rows": (DType.INT8, 4 * pitch)} | scratch
+    cut = _is_cut(shape)
+    builder.emit(
+        node,
+        kernel,
+        [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("w", Access.IN, builder.const(f"{name}.winograd", packed)),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            *((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", *size)) for role, size in scratch.items()),
+        ],
+        {k: shape.params()[k] for k in SHAPE}
+        | {"pitch": pitch, "x_zero": node.sig.input(0).q.zero_point}
+        | (params or {}),
+        code=code | {"cut": cut},
+        variant="cut" if cut else "",
+    )
+
+
+def _fly_dsp(tiles: int) -> Kernel:
+    return Kernel(
+        f"conv2d_s8_winograd_fly_dsp_t{tiles}", frozenset({"dsp"}), FITS, partial(emit_fly_dsp, tiles=tiles)
+    )
+
+
+CONV: tuple[Kernel, ...] = (
+    Kernel("conv2d_s8_winograd_dsp", frozenset({"dsp"}), FITS, emit_dsp),
+    *map(_fly_dsp, (8, 16, 32)),
+)
