@@ -8,6 +8,7 @@ Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)�
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -127,6 +128,16 @@ def int8_stream(node: Node) -> Array:
     return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
 
 
+def plain_stream(node: Node) -> Array:
+    """By channels: the rows of U, each after the word at which its sums start, then the multiplier; int32."""
+    u = transformed(weights_of(node))[:, :, list(COLUMNS)]
+    words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
+    starts = np.zeros((len(u), 4, 1), np.int64)
+    starts[:, 1, 0] = _biases(node)
+    rows = np.concatenate([starts, words], -1).reshape(len(u), -1)
+    return np.concatenate([rows, _multipliers(node)[:, None]], -1).astype(np.int32).reshape(-1)
+
+
 def _biases(node: Node) -> Array:
     """Of sums four times as large as the convolution, the input's zero point folded in."""
     bias = bias_of(node)
@@ -158,7 +169,7 @@ def emit_dsp(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Transformed weights in flash; two tiles at a time."""
     shape = ConvShape.of(node)
     scratch = {"v": (DType.INT16, 32 * shape.in_c)}
-    if _is_cut(shape):
+    if _is_cut(shape, 4):
         scratch["patch"] = (DType.INT8, 8 * shape.out_c)
     _emit(node, builder, kernel, stream(node), scratch, _dsp_code(node))
 
@@ -174,20 +185,32 @@ def emit_fly_dsp(node: Node, builder: Builder, kernel: Kernel, tiles: int) -> No
     _emit(node, builder, kernel, int8_stream(node), scratch, code, params)
 
 
-def _is_cut(shape: ConvShape) -> bool:
-    """Whether some blocks of two rows of four pixels reach over the border."""
-    return shape.out_w % 4 != 0 or shape.out_h % 2 != 0
+def emit_plain(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Transformed weights in flash; four tiles at a time."""
+    shape = ConvShape.of(node)
+    scratch = {"v": (DType.INT32, 64 * shape.in_c)}
+    if _is_cut(shape, 8):
+        scratch["patch"] = (DType.INT8, 16 * shape.out_c)
+    code = _code(node) | {"chunk": 8 if shape.in_c % 8 == 0 else 4, "across": 8}
+    rounding, low, high = _limits(node)
+    params: dict[str, Param] = {"rounding": rounding, "low": low, "high": high}
+    _emit(node, builder, kernel, plain_stream(node), scratch, code, params)
+
+
+def _is_cut(shape: ConvShape, across: int) -> bool:
+    """Whether some blocks of two rows of `across` pixels reach over the border."""
+    return shape.out_w % across != 0 or shape.out_h % 2 != 0
 
 
 def _dsp_code(node: Node) -> dict[str, object]:
-    """What the products' function is made for."""
+    """What the products' function is made for, with SIMD."""
+    return _code(node) | {"chunk": chunk_of(ConvShape.of(node).in_c // 4), "across": 4}
+
+
+def _code(node: Node) -> dict[str, object]:
+    """How results are rounded and clamped."""
     _, low, high = _limits(node)
-    return {
-        "chunk": chunk_of(ConvShape.of(node).in_c // 4),
-        "shift": _requantizer(node).shift,
-        "clamp_low": low > -128,
-        "clamp_high": high < 127,
-    }
+    return {"shift": _requantizer(node).shift, "clamp_low": low > -128, "clamp_high": high < 127}
 
 
 def _emit(
@@ -199,11 +222,11 @@ def _emit(
     code: dict[str, object],
     params: dict[str, Param] | None = None,
 ) -> None:
-    """With a ring of four rows padded to whole blocks."""
-    shape, name = ConvShape.of(node), node.output.name
-    pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // 4) * 4 + 2) * shape.in_c
+    """With a ring of four rows padded to whole blocks of `across` pixels."""
+    shape, name, across = ConvShape.of(node), node.output.name, cast("int", code["across"])
+    pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // across) * across + 2) * shape.in_c
     scratch = {"rows": (DType.INT8, 4 * pitch)} | scratch
-    cut = _is_cut(shape)
+    cut = _is_cut(shape, across)
     builder.emit(
         node,
         kernel,
@@ -230,4 +253,5 @@ def _fly_dsp(tiles: int) -> Kernel:
 CONV: tuple[Kernel, ...] = (
     Kernel("conv2d_s8_winograd_dsp", frozenset({"dsp"}), FITS, emit_dsp),
     *map(_fly_dsp, (8, 16, 32)),
+    Kernel("conv2d_s8_winograd", when=FITS, emit=emit_plain),
 )
