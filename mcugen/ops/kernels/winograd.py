@@ -7,8 +7,9 @@ Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)�
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import numpy as np
 
@@ -129,13 +130,26 @@ def int8_stream(node: Node) -> Array:
 
 
 def plain_stream(node: Node) -> Array:
-    """By channels: the rows of U, each after the word at which its sums start, then the multiplier; int32."""
+    """The same for one channel at a time."""
     u = transformed(weights_of(node))[:, :, list(COLUMNS)]
     words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
     starts = np.zeros((len(u), 4, 1), np.int64)
     starts[:, 1, 0] = _biases(node)
+    tails = np.empty((len(u), 5), np.int64)
+    tails[:, 0] = _multipliers(node)
+    tails[:, 1], tails[:, 3], tails[:, 4] = _limits(node)
+    tails[:, 2] = np.arange(len(u)) < len(u) - 1
     rows = np.concatenate([starts, words], -1).reshape(len(u), -1)
-    return np.concatenate([rows, _multipliers(node)[:, None]], -1).astype(np.int32).reshape(-1)
+    return np.concatenate([rows, tails], -1).astype(np.int32).reshape(-1)
+
+
+def plain_int8_stream(node: Node) -> Array:
+    """By channels: bias, multiplier, then for each two inputs nine taps of both; int32."""
+    weights = weights_of(node)
+    twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
+    words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
+    head = np.stack([_biases(node), _multipliers(node)], -1)
+    return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
 
 
 def _biases(node: Node) -> Array:
@@ -165,93 +179,120 @@ SHAPE = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "pad_h", "p
 """The numbers of a shape that these kernels read."""
 
 
-def emit_dsp(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Transformed weights in flash; two tiles at a time."""
+@dataclass(frozen=True)
+class Tiles:
+    """A family of kernels: how much its products' function computes at a time, and what it reads."""
+
+    across: int
+    """Pixels of a block, two of a tile."""
+    together: int
+    """Output channels."""
+    v: DType
+    """Of transformed inputs: 16 for each tile and channel."""
+    chunk: Callable[[int], int]
+    """What is written out of a loop over so many input channels."""
+    words: Callable[[int], int]
+    """int32 words of the stream of one pass over so many input channels."""
+    stream: Callable[[Node], Array]
+    """Transformed weights, biases and multipliers."""
+    int8_stream: Callable[[Node], Array]
+    """The same from int8 weights."""
+
+    def v_size(self, channels: int) -> int:
+        """Elements of V of a block."""
+        return 8 * self.across * channels
+
+    def blocks(self, shape: ConvShape) -> int:
+        """Blocks of two rows that cover an image."""
+        return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
+
+    def is_cut(self, shape: ConvShape) -> bool:
+        """Whether some blocks reach over the border."""
+        return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
+
+
+def _dsp_words(channels: int) -> int:
+    """Rows of M, each with four starts; a step after each chunk; a tail."""
+    return 4 * (4 + 4 * (channels + channels // 4 // chunk_of(channels // 4))) + 6
+
+
+DSP = Tiles(4, 2, DType.INT16, lambda c: chunk_of(c // 4), _dsp_words, stream, int8_stream)
+PLAIN = Tiles(8, 1, DType.INT32, lambda c: 8 - c % 8, lambda c: 4 + 8 * c + 5, plain_stream, plain_int8_stream)
+
+Scratch = dict[str, tuple[DType, int]]
+
+
+def emit_flash(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles) -> None:
+    """Transformed weights in flash, one block at a time."""
     shape = ConvShape.of(node)
-    scratch = {"v": (DType.INT16, 32 * shape.in_c)}
-    if _is_cut(shape, 4):
-        scratch["patch"] = (DType.INT8, 8 * shape.out_c)
-    _emit(node, builder, kernel, stream(node), scratch, _dsp_code(node))
+    scratch: Scratch = {"v": (tiles.v, tiles.v_size(shape.in_c))}
+    if tiles.is_cut(shape):
+        scratch["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
+    _emit(node, builder, kernel, tiles, tiles.stream(node), scratch, {})
 
 
-def emit_fly_dsp(node: Node, builder: Builder, kernel: Kernel, tiles: int) -> None:
-    """Weights transformed for every strip of `tiles`."""
-    shape, code = ConvShape.of(node), _dsp_code(node)
-    blocks = min(tiles // 2, -(-shape.out_w // 4) * -(-shape.out_h // 2))
-    words = 4 * (4 + 4 * (shape.in_c + shape.in_c // 4 // chunk_of(shape.in_c // 4))) + 6
-    scratch = {"v": (DType.INT16, 32 * shape.in_c * blocks), "u": (DType.INT32, words)}
+def emit_fly(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles, strip: int) -> None:
+    """int8 weights in flash, transformed for every strip of so many tiles."""
+    shape = ConvShape.of(node)
+    blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
+    scratch = {"v": (tiles.v, tiles.v_size(shape.in_c) * blocks), "u": (DType.INT32, tiles.words(shape.in_c))}
     rounding, low, high = _limits(node)
     params: dict[str, Param] = {"blocks": blocks, "rounding": rounding, "low": low, "high": high}
-    _emit(node, builder, kernel, int8_stream(node), scratch, code, params)
-
-
-def emit_plain(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Transformed weights in flash; four tiles at a time."""
-    shape = ConvShape.of(node)
-    scratch = {"v": (DType.INT32, 64 * shape.in_c)}
-    if _is_cut(shape, 8):
-        scratch["patch"] = (DType.INT8, 16 * shape.out_c)
-    code = _code(node) | {"chunk": 8 if shape.in_c % 8 == 0 else 4, "across": 8}
-    rounding, low, high = _limits(node)
-    params: dict[str, Param] = {"rounding": rounding, "low": low, "high": high}
-    _emit(node, builder, kernel, plain_stream(node), scratch, code, params)
-
-
-def _is_cut(shape: ConvShape, across: int) -> bool:
-    """Whether some blocks of two rows of `across` pixels reach over the border."""
-    return shape.out_w % across != 0 or shape.out_h % 2 != 0
-
-
-def _dsp_code(node: Node) -> dict[str, object]:
-    """What the products' function is made for, with SIMD."""
-    return _code(node) | {"chunk": chunk_of(ConvShape.of(node).in_c // 4), "across": 4}
-
-
-def _code(node: Node) -> dict[str, object]:
-    """How results are rounded and clamped."""
-    _, low, high = _limits(node)
-    return {"shift": _requantizer(node).shift, "clamp_low": low > -128, "clamp_high": high < 127}
+    _emit(node, builder, kernel, tiles, tiles.int8_stream(node), scratch, params)
 
 
 def _emit(
     node: Node,
     builder: Builder,
     kernel: Kernel,
+    tiles: Tiles,
     packed: Array,
-    scratch: dict[str, tuple[DType, int]],
-    code: dict[str, object],
-    params: dict[str, Param] | None = None,
+    scratch: Scratch,
+    params: dict[str, Param],
 ) -> None:
-    """With a ring of four rows padded to whole blocks of `across` pixels."""
-    shape, name, across = ConvShape.of(node), node.output.name, cast("int", code["across"])
-    pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // across) * across + 2) * shape.in_c
-    scratch = {"rows": (DType.INT8, 4 * pitch)} | scratch
-    cut = _is_cut(shape, across)
-    builder.emit(
-        node,
-        kernel,
-        [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("w", Access.IN, builder.const(f"{name}.winograd", packed)),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            *((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", *size)) for role, size in scratch.items()),
-        ],
-        {k: shape.params()[k] for k in SHAPE}
-        | {"pitch": pitch, "x_zero": node.sig.input(0).q.zero_point}
-        | (params or {}),
-        code=code | {"cut": cut},
-        variant="cut" if cut else "",
-    )
+    """With a ring of four rows, padded to whole blocks."""
+    shape, name = ConvShape.of(node), node.output.name
+    pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // tiles.across) * tiles.across + 2) * shape.in_c
+    working = {"rows": (DType.INT8, 4 * pitch)} | scratch
+    operands = [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        ("w", Access.IN, builder.const(f"{name}.winograd", packed)),
+        ("y", Access.OUT, builder.buffer(node.output)),
+        *((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", *size)) for role, size in working.items()),
+    ]
+    numbers = {key: shape.params()[key] for key in SHAPE}
+    params = numbers | {"pitch": pitch, "x_zero": node.sig.input(0).q.zero_point} | params
+    variant = "cut" if tiles.is_cut(shape) else ""
+    builder.emit(node, kernel, operands, params, code=_code(node, tiles), variant=variant)
 
 
-def _fly_dsp(tiles: int) -> Kernel:
-    return Kernel(
-        f"conv2d_s8_winograd_fly_dsp_t{tiles}", frozenset({"dsp"}), FITS, partial(emit_fly_dsp, tiles=tiles)
-    )
+def _code(node: Node, tiles: Tiles) -> dict[str, object]:
+    """What the C functions are made for."""
+    shape, (_, low, high) = ConvShape.of(node), _limits(node)
+    return {
+        "across": tiles.across,
+        "together": tiles.together,
+        "v_t": tiles.v.c,
+        "v_size": tiles.v_size(1),
+        "chunk": tiles.chunk(shape.in_c),
+        "shift": _requantizer(node).shift,
+        "clamp_low": low > -128,
+        "clamp_high": high < 127,
+        "cut": tiles.is_cut(shape),
+    }
+
+
+def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
+    return Kernel(name, frozenset(needs), FITS, partial(emit_flash, tiles=tiles))
+
+
+def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
+    return Kernel(f"{name}_t{strip}", frozenset(needs), FITS, partial(emit_fly, tiles=tiles, strip=strip))
 
 
 CONV: tuple[Kernel, ...] = (
-    Kernel("conv2d_s8_winograd_dsp", frozenset({"dsp"}), FITS, emit_dsp),
-    *map(_fly_dsp, (8, 16, 32)),
-    Kernel("conv2d_s8_winograd", when=FITS, emit=emit_plain),
+    _flash("conv2d_s8_winograd_dsp", DSP, "dsp"),
+    *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (8, 16, 32)),
+    _flash("conv2d_s8_winograd", PLAIN),
+    *(_fly("conv2d_s8_winograd_fly", PLAIN, strip) for strip in (4, 8, 16)),
 )
