@@ -179,6 +179,10 @@ SHAPE = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "pad_h", "p
 """The numbers of a shape that these kernels read."""
 
 
+FILTER_WORK = 14
+"""Products that take as long as to transform a weight, for the cost model."""
+
+
 @dataclass(frozen=True)
 class Tiles:
     """A family of kernels: how much its products' function computes at a time, and what it reads."""
@@ -205,6 +209,17 @@ class Tiles:
     def blocks(self, shape: ConvShape) -> int:
         """Blocks of two rows that cover an image."""
         return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
+
+    def work(self, node: Node) -> int:
+        """Products of whole blocks, by the direct form: what is computed, some of it to be thrown away."""
+        shape = ConvShape.of(node)
+        return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_c * shape.out_c
+
+    def strip_work(self, node: Node, strip: int) -> int:
+        """The same, and what it costs to transform the weights for every strip of so many tiles."""
+        shape = ConvShape.of(node)
+        strips = shape.batch * -(-self.blocks(shape) * self.across // (2 * strip))
+        return self.work(node) + strips * FILTER_WORK * weights_of(node).size
 
     def is_cut(self, shape: ConvShape) -> bool:
         """Whether some blocks reach over the border."""
@@ -283,11 +298,12 @@ def _code(node: Node, tiles: Tiles) -> dict[str, object]:
 
 
 def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
-    return Kernel(name, frozenset(needs), FITS, partial(emit_flash, tiles=tiles))
+    return Kernel(name, frozenset(needs), FITS, partial(emit_flash, tiles=tiles), tiles.work)
 
 
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
-    return Kernel(f"{name}_t{strip}", frozenset(needs), FITS, partial(emit_fly, tiles=tiles, strip=strip))
+    emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
+    return Kernel(f"{name}_t{strip}", frozenset(needs), FITS, emit, work)
 
 
 CONV: tuple[Kernel, ...] = (
