@@ -19,8 +19,8 @@ from shared_models import roomy
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
 from mcugen.ops.kernels.winograd import CONV, pairs, transformed
+from mcugen.options import CompileOptions
 
 KERNELS = [kernel.name for kernel in CONV]
 FORMS = [name for name in KERNELS if "_t" not in name or name.endswith("_t8")]
