@@ -73,7 +73,7 @@ def _requantizer(node: Node) -> Requantizer:
 
 def transformed(weights: Array) -> Array:
     """U of [O, 3, 3, C] as [O, 4, 4, C], int64."""
-    product: Array = np.einsum("ir,orsc,js->oijc", FILTER, weights.astype(np.int64), FILTER)
+    product: Array = np.einsum("ir,orsc,js->oijc", FILTER, weights.astype(np.int64), FILTER, optimize=True)
     return product
 
 
