@@ -278,7 +278,17 @@ def _emit(
     numbers = {key: shape.params()[key] for key in SHAPE}
     params = numbers | {"pitch": pitch, "x_zero": node.sig.input(0).q.zero_point} | params
     variant = "cut" if tiles.is_cut(shape) else ""
-    builder.emit(node, kernel, operands, params, code=_code(node, tiles), variant=variant)
+    inplace = [("y", "x")] if may_overwrite_input(shape) else []
+    builder.emit(node, kernel, operands, params, code=_code(node, tiles), inplace=inplace, variant=variant)
+
+
+def may_overwrite_input(shape: ConvShape) -> bool:
+    """Whether output rows oy and oy + 1 end before the first input row that is not yet in the ring, for every block."""
+    in_row, out_row = shape.in_w * shape.in_c, shape.out_w * shape.out_c
+    return all(
+        min(oy + 4 - shape.pad_h, shape.in_h) * in_row >= min(oy + 2, shape.out_h) * out_row
+        for oy in range(0, shape.out_h, 2)
+    )
 
 
 def _code(node: Node, tiles: Tiles) -> dict[str, object]:
