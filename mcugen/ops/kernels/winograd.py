@@ -94,12 +94,28 @@ def chunk_of(groups: int) -> int:
     return max(n for n in range(1, 9) if groups % n == 0)
 
 
-def next_steps(chunks: int) -> Array:
-    """What comes after each chunk, [4 rows, 4 columns, chunks]: more of the same, or the column's (or row's) end."""
-    steps = np.zeros((4, 4, chunks), np.int32)
-    steps[:, :, -1] = np.arange(1, 5)
+def at_once(groups: int) -> bool:
+    """Whether all groups of all products of a row are written out, so that the stream needs no steps."""
+    return groups <= 4
+
+
+def next_steps(groups: int) -> Array:
+    """What comes after each chunk, [4 rows, 4 columns, chunks, 1]: more of the same, or the column's (or row's) end."""
+    if at_once(groups):
+        return np.zeros((4, 4, 1, 0), np.int32)
+    steps = np.zeros((4, 4, groups // chunk_of(groups), 1), np.int32)
+    steps[:, :, -1, 0] = np.arange(1, 5)
     steps[3, 3, -1] = 5
     return steps
+
+
+def sum_starts(biases: Array, groups: int) -> Array:
+    """Before each row, [pairs, 4 rows, 4]: both channels' bias at row 1, and either again or whether rows follow."""
+    starts = np.zeros((len(biases), 4, 4), np.int64)
+    starts[:, 1] = np.tile(biases, 2)
+    if at_once(groups):
+        starts[:, :, 2:] = [[1, 0], [1, 0], [1, 0], [0, 0]]
+    return starts
 
 
 def stream(node: Node) -> Array:
@@ -107,11 +123,9 @@ def stream(node: Node) -> Array:
     channels = pairs(ConvShape.of(node).out_c)
     u = packed_groups(transformed(weights_of(node))[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
     groups, count = u.shape[4], len(channels)
-    chunk = chunk_of(groups)
-    u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, groups // chunk, 4 * chunk)
-    steps = np.broadcast_to(next_steps(groups // chunk)[..., None], (*u.shape[:-1], 1))
-    starts = np.zeros((count, 4, 4), np.int64)
-    starts[:, 1] = np.tile(_biases(node)[channels], 2)
+    u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * chunk_of(groups))
+    steps = np.broadcast_to(next_steps(groups), (count, *next_steps(groups).shape))
+    starts = sum_starts(_biases(node)[channels], groups)
     rows = np.concatenate([starts, np.concatenate([u, steps], -1).reshape(count, 4, -1)], -1)
     tails = np.empty((count, 6), np.int64)
     tails[:, :2] = _multipliers(node)[channels]
@@ -227,8 +241,8 @@ class Tiles:
 
 
 def _dsp_words(channels: int) -> int:
-    """Rows of M, each with four starts; a step after each chunk; a tail."""
-    return 4 * (4 + 4 * (channels + channels // 4 // chunk_of(channels // 4))) + 6
+    """Rows of M, each with starts and steps, and a tail."""
+    return 16 * (1 + channels) + next_steps(channels // 4).size + 6
 
 
 DSP = Tiles(4, 2, DType.INT16, lambda c: chunk_of(c // 4), _dsp_words, stream, int8_stream)
@@ -300,6 +314,7 @@ def _code(node: Node, tiles: Tiles) -> dict[str, object]:
         "v_t": tiles.v.c,
         "v_size": tiles.v_size(1),
         "chunk": tiles.chunk(shape.in_c),
+        "once": at_once(shape.in_c // 4),
         "shift": _requantizer(node).shift,
         "clamp_low": low > -128,
         "clamp_high": high < 127,
