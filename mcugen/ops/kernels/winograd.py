@@ -7,6 +7,7 @@ Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)�
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,9 +34,6 @@ FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
 
 COLUMNS = (1, 2, 3, 0)
 """The order in which the products of a row of M are made: sums of products come for free then."""
-
-TILE = 2
-"""Outputs of a tile in each direction; kernels compute two tiles side by side."""
 
 
 # ------------------------------------------------------------------------------------------------ conditions
@@ -192,7 +190,6 @@ def _limits(node: Node) -> tuple[int, int, int]:
 SHAPE = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w")
 """The numbers of a shape that these kernels read."""
 
-
 FILTER_WORK = 14
 """Products that take as long as to transform a weight, for the cost model."""
 
@@ -207,8 +204,8 @@ class Tiles:
     """Output channels."""
     v: DType
     """Of transformed inputs: 16 for each tile and channel."""
-    chunk: Callable[[int], int]
-    """What is written out of a loop over so many input channels."""
+    loops: Callable[[int], dict[str, object]]
+    """What is written out of a loop over so many input channels, for the template."""
     words: Callable[[int], int]
     """int32 words of the stream of one pass over so many input channels."""
     stream: Callable[[Node], Array]
@@ -240,13 +237,28 @@ class Tiles:
         return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
 
 
+def _dsp_loops(channels: int) -> dict[str, object]:
+    """In groups of four."""
+    return {"chunk": chunk_of(channels // 4), "once": at_once(channels // 4)}
+
+
 def _dsp_words(channels: int) -> int:
     """Rows of M, each with starts and steps, and a tail."""
     return 16 * (1 + channels) + next_steps(channels // 4).size + 6
 
 
-DSP = Tiles(4, 2, DType.INT16, lambda c: chunk_of(c // 4), _dsp_words, stream, int8_stream)
-PLAIN = Tiles(8, 1, DType.INT32, lambda c: 8 - c % 8, lambda c: 4 + 8 * c + 5, plain_stream, plain_int8_stream)
+def _plain_loops(channels: int) -> dict[str, object]:
+    """In single channels."""
+    return {"chunk": math.gcd(channels, 8)}
+
+
+def _plain_words(channels: int) -> int:
+    """Rows of M, each with a start, and a tail."""
+    return 4 * (1 + 2 * channels) + 5
+
+
+DSP = Tiles(4, 2, DType.INT16, _dsp_loops, _dsp_words, stream, int8_stream)
+PLAIN = Tiles(8, 1, DType.INT32, _plain_loops, _plain_words, plain_stream, plain_int8_stream)
 
 Scratch = dict[str, tuple[DType, int]]
 
@@ -308,13 +320,11 @@ def may_overwrite_input(shape: ConvShape) -> bool:
 def _code(node: Node, tiles: Tiles) -> dict[str, object]:
     """What the C functions are made for."""
     shape, (_, low, high) = ConvShape.of(node), _limits(node)
-    return {
+    return tiles.loops(shape.in_c) | {
         "across": tiles.across,
         "together": tiles.together,
         "v_t": tiles.v.c,
         "v_size": tiles.v_size(1),
-        "chunk": tiles.chunk(shape.in_c),
-        "once": at_once(shape.in_c // 4),
         "shift": _requantizer(node).shift,
         "clamp_low": low > -128,
         "clamp_high": high < 127,
