@@ -261,11 +261,12 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array
 
 
 def _code_bytes(elf: Path, kernel: str) -> int:
-    """Bytes of all functions whose names begin with the kernel's."""
+    """Bytes of all functions whose names begin with the kernel's, or with mcugen_ and a word of it: shared ones."""
+    begin = (f"{kernel}_", *(f"mcugen_{word}_" for word in kernel.split("_")))
     with elf.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".symtab")
         symbols = [s for s in table.iter_symbols() if s["st_info"]["type"] == "STT_FUNC"]
-    return sum(int(s["st_size"]) for s in symbols if s.name == kernel or s.name.startswith(f"{kernel}_"))
+    return sum(int(s["st_size"]) for s in symbols if s.name == kernel or s.name.startswith(begin))
 
 
 def fitted(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:
