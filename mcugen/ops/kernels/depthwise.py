@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Depthwise convolution on CPUs without Helium.
+
+The DSP kernels cut the input to strips: a few adjacent *lines* (columns or rows), streamed along their *points*. Four
+channels of a strip are spread to pairs of 16 bits, which SMLAD multiplies two at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Access, Param
+from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.portable import depthwise
+from mcugen.ops.weighted import Store, bias_of, int8_tensors, largest_sums, store_of, weights_of
+
+WORD = 4
+"""Channels that are loaded at once."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a tensor: sizes of input and output, padding before, elements to the next of each."""
+
+    size: int
+    out: int
+    pad: int
+    step: int
+    out_step: int
+
+
+@dataclass(frozen=True)
+class Strips:
+    """How a depthwise convolution is cut: strips along `points`, next to each other along `lines`."""
+
+    lines: Axis
+    points: Axis
+    columns: bool
+    """Whether lines are columns of the image: points follow its height."""
+
+    def instructions(self) -> float:
+        """About how many a channel takes: a block is two points of two lines (or of one, at the end)."""
+        blocks = (self.points.out + 1) // 2
+        pairs, odd = divmod(self.lines.out, 2)
+        return pairs * (25 + 46 * blocks) + odd * (25 + 26 * blocks) + (pairs + odd) * 5 * self.points.size
+
+
+def strips(shape: ConvShape) -> Strips:
+    """The better of the two ways to cut; a strip has at least two output points."""
+    width = Axis(shape.in_w, shape.out_w, shape.pad_w, shape.in_c, shape.out_c)
+    height = Axis(shape.in_h, shape.out_h, shape.pad_h, shape.in_w * shape.in_c, shape.out_w * shape.out_c)
+    ways = [Strips(width, height, True), Strips(height, width, False)]
+    return min((way for way in ways if way.points.out > 1), key=Strips.instructions)
+
+
+# --------------------------------------------------------------------------------------------------- conditions
+
+
+def three_by_three(node: Node) -> bool:
+    """3×3 weights, all pixels, padding below 3"""
+    shape = ConvShape.of(node)
+    return shape.k_h == shape.k_w == 3 and shape.dilation_h == shape.dilation_w == 1 and shape.pad_h < 3 > shape.pad_w
+
+
+def stride_one(node: Node) -> bool:
+    """stride 1"""
+    shape = ConvShape.of(node)
+    return shape.stride_h == shape.stride_w == 1 and max(shape.out_h, shape.out_w) > 1
+
+
+def a_word_of_channels(node: Node) -> bool:
+    """four channels or more"""
+    return ConvShape.of(node).in_c >= WORD
+
+
+def high_word(node: Node) -> bool:
+    """sums that, scaled by a power of two, have the result in the upper half of a 64-bit product"""
+    shift = _scaled(node)
+    if shift is None:
+        return False
+    weights, bias = weights_of(node), bias_of(node)
+    assert bias is not None
+    sums = largest_sums(node.sig.input(0), weights, bias).max(initial=0) * 2**shift
+    return bool(sums < 2**31 and np.abs(weights.astype(np.int64)).max(initial=0) << shift < 2**15)
+
+
+def _scaled(node: Node) -> int | None:
+    """By how many bits sums must be scaled so that requantization takes their product's upper word."""
+    code = store_of(node).code
+    if code["store"] != "requantize" or node.output.type.dtype is not DType.INT8 or code["acc_t"] != "int32_t":
+        return None
+    return 32 - int(str(code["shift"]))
+
+
+# --------------------------------------------------------------------------------------------------- emission
+
+
+def packed_taps(taps: Array, bias: Array, multiplier: Array) -> Array:
+    """[C, line, point] 3×3 taps of 16 bits → int32 [C, 7], as the strip kernels read them.
+
+    Taps (0, 2) of the lines for points 0, 1 and 2; taps (1) for points (0, 1) and (2); bias; multiplier.
+    """
+    pairs = [(taps[:, 0, j], taps[:, 2, j]) for j in range(3)] + [(taps[:, 1, 0], taps[:, 1, 1])]
+    words = [(low & 0xFFFF) | (high << 16) for low, high in pairs]
+    packed = np.stack([*words, taps[:, 1, 2], bias.astype(np.int64), multiplier.astype(np.int64)], 1)
+    return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+
+
+def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """3×3 on strips: weights, bias and multiplier in one stream."""
+    shape, store, name = ConvShape.of(node), store_of(node), node.output.name
+    way, scale = strips(shape), _scaled(node)
+    assert scale is not None
+    taps = weights_of(node).reshape(-1, 3, 3).astype(np.int64) << scale
+    bias = store.constants["bias"].astype(np.int64) << scale
+    packed = packed_taps(taps.transpose(0, 2, 1) if way.columns else taps, bias, store.constants["multiplier"])
+    extent = way.points.out + 2
+    builder.emit(
+        node,
+        kernel,
+        [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("w", Access.IN, builder.const(f"{name}.weights", packed)),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 10 * extent)),
+        ],
+        _strip_params(shape, way, store) | {"extent": extent, "y_zero": node.output.type.q.zero_point},
+        code={"clamp": (store.params["low"], store.params["high"]) != node.output.type.dtype.limits},
+        inplace=[("y", "x")] if (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w) else [],
+    )
+
+
+def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Param]:
+    lines, points = way.lines, way.points
+    return {
+        "batch": shape.batch,
+        "channels": shape.in_c,
+        "x_size": shape.in_h * shape.in_w * shape.in_c,
+        "y_size": shape.out_h * shape.out_w * shape.out_c,
+        "lines": lines.size,
+        "out_lines": lines.out,
+        "line_pad": lines.pad,
+        "x_line": lines.step,
+        "y_line": lines.out_step,
+        "points": min(points.size, points.out + 2 - points.pad),
+        "point_pad": points.pad,
+        "x_point": points.step,
+        "y_point": points.out_step,
+        **{key: store.params[key] for key in ("x_zero", "low", "high")},
+    }
+
+
+DEPTHWISE: tuple[Kernel, ...] = (
+    Kernel(
+        "depthwise_s8_dsp",
+        needs=frozenset({"dsp"}),
+        when=(int8_tensors, depthwise, three_by_three, stride_one, a_word_of_channels, high_word),
+        emit=emit_strips,
+    ),
+)
