@@ -107,7 +107,7 @@ def packed_taps(taps: Array, bias: Array, multiplier: Array) -> Array:
     """
     pairs = [(taps[:, 0, j], taps[:, 2, j]) for j in range(3)] + [(taps[:, 1, 0], taps[:, 1, 1])]
     words = [(low & 0xFFFF) | (high << 16) for low, high in pairs]
-    packed = np.stack([*words, taps[:, 1, 2], bias.astype(np.int64), multiplier.astype(np.int64)], 1)
+    packed = np.stack([*words, taps[:, 1, 2] & 0xFFFF, bias.astype(np.int64), multiplier.astype(np.int64)], 1)
     return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
