@@ -42,19 +42,35 @@ class Strips:
     points: Axis
     columns: bool
     """Whether lines are columns of the image: points follow its height."""
+    stride: int
+
+    @property
+    def extent(self) -> int:
+        """Points of a strip, padding included."""
+        return (self.points.out - 1) * self.stride + 3
 
     def instructions(self) -> float:
-        """About how many a channel takes: a block is two points of two lines (or of one, at the end)."""
+        """About how many a channel takes: a block is two points of two lines, or of one."""
         blocks = (self.points.out + 1) // 2
-        pairs, odd = divmod(self.lines.out, 2)
+        pairs, odd = divmod(self.lines.out, 2) if self.stride == 1 else (0, self.lines.out)
         return pairs * (25 + 46 * blocks) + odd * (25 + 26 * blocks) + (pairs + odd) * 5 * self.points.size
+
+    def may_overwrite_input(self) -> bool:
+        """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
+        lines, points = self.lines, self.points
+        if self.columns:
+            return (lines.size, points.size) == (lines.out, points.out)
+        per_strip = 2 // self.stride
+        read = [min(2 * k + 4 - lines.pad, lines.size) for k in range(-(-lines.out // per_strip))]
+        written = [min((k + 1) * per_strip, lines.out) for k in range(len(read))]
+        return all(r * points.size >= w * points.out for r, w in zip(read, written, strict=True))
 
 
 def strips(shape: ConvShape) -> Strips:
     """The better of the two ways to cut; a strip has at least two output points."""
     width = Axis(shape.in_w, shape.out_w, shape.pad_w, shape.in_c, shape.out_c)
     height = Axis(shape.in_h, shape.out_h, shape.pad_h, shape.in_w * shape.in_c, shape.out_w * shape.out_c)
-    ways = [Strips(width, height, True), Strips(height, width, False)]
+    ways = [Strips(height, width, False, shape.stride_h), Strips(width, height, True, shape.stride_h)]
     return min((way for way in ways if way.points.out > 1), key=Strips.instructions)
 
 
@@ -67,10 +83,10 @@ def three_by_three(node: Node) -> bool:
     return shape.k_h == shape.k_w == 3 and shape.dilation_h == shape.dilation_w == 1 and shape.pad_h < 3 > shape.pad_w
 
 
-def stride_one(node: Node) -> bool:
-    """stride 1"""
+def stride_one_or_two(node: Node) -> bool:
+    """stride 1 or 2, more than one output pixel"""
     shape = ConvShape.of(node)
-    return shape.stride_h == shape.stride_w == 1 and max(shape.out_h, shape.out_w) > 1
+    return shape.stride_h == shape.stride_w < 3 and max(shape.out_h, shape.out_w) > 1
 
 
 def a_word_of_channels(node: Node) -> bool:
@@ -119,7 +135,6 @@ def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
     taps = weights_of(node).reshape(-1, 3, 3).astype(np.int64) << scale
     bias = store.constants["bias"].astype(np.int64) << scale
     packed = packed_taps(taps.transpose(0, 2, 1) if way.columns else taps, bias, store.constants["multiplier"])
-    extent = way.points.out + 2
     builder.emit(
         node,
         kernel,
@@ -127,11 +142,12 @@ def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("w", Access.IN, builder.const(f"{name}.weights", packed)),
             ("y", Access.OUT, builder.buffer(node.output)),
-            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 10 * extent)),
+            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 10 * way.extent)),
         ],
-        _strip_params(shape, way, store) | {"extent": extent, "y_zero": node.output.type.q.zero_point},
-        code={"clamp": (store.params["low"], store.params["high"]) != node.output.type.dtype.limits},
-        inplace=[("y", "x")] if (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w) else [],
+        _strip_params(shape, way, store) | {"y_zero": node.output.type.q.zero_point},
+        code={"stride": way.stride, "clamp": (store.params["low"], store.params["high"]) != node.output.type.dtype.limits},
+        inplace=[("y", "x")] if way.may_overwrite_input() else [],
+        variant=f"stride{way.stride}",
     )
 
 
@@ -147,7 +163,9 @@ def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Para
         "line_pad": lines.pad,
         "x_line": lines.step,
         "y_line": lines.out_step,
-        "points": min(points.size, points.out + 2 - points.pad),
+        "extent": way.extent,
+        "points": min(points.size, way.extent - points.pad),
+        "out_points": points.out,
         "point_pad": points.pad,
         "x_point": points.step,
         "y_point": points.out_step,
@@ -159,7 +177,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
     Kernel(
         "depthwise_s8_dsp",
         needs=frozenset({"dsp"}),
-        when=(int8_tensors, depthwise, three_by_three, stride_one, a_word_of_channels, high_word),
+        when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, high_word),
         emit=emit_strips,
     ),
 )
