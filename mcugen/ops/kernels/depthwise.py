@@ -7,6 +7,7 @@ channels of a strip are spread to pairs of 16 bits, which SMLAD multiplies two a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,17 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.portable import depthwise
-from mcugen.ops.weighted import Store, bias_of, int8_tensors, largest_sums, store_of, weights_of
+from mcugen.ops.kernels.portable import depthwise, may_overwrite_input
+from mcugen.ops.weighted import (
+    Store,
+    bias_of,
+    clamp_of,
+    float_tensors,
+    int8_tensors,
+    largest_sums,
+    store_of,
+    weights_of,
+)
 
 WORD = 4
 """Channels that are loaded at once."""
@@ -173,7 +183,55 @@ def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Para
     }
 
 
+# --------------------------------------------------------------------------------------------------- float
+
+
+def short_rows(node: Node) -> bool:
+    """at most 9 weights in a row, four channels or more, no other clamp than at 0 and above"""
+    shape, clamp = ConvShape.of(node).as_row(), clamp_of(node)
+    simple = clamp is None or clamp[0] == 0 or (math.isinf(clamp[0]) and math.isinf(clamp[1]))
+    return shape.k_w <= 9 and shape.k_h * shape.k_w <= 121 and shape.in_c >= WORD and simple
+
+
+def blocks_of(channels: int, lanes: int) -> list[slice]:
+    """The channels in blocks of `lanes`; the last one may overlap that before."""
+    starts = [min(first, channels - lanes) for first in range(0, channels, lanes)]
+    return [slice(first, first + lanes) for first in starts]
+
+
+def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Eight (or four) channels of a pixel at a time, from a ring of padded rows."""
+    shape, weights, store, name = ConvShape.of(node).as_row(), weights_of(node), store_of(node), node.output.name
+    lanes = 2 * WORD if shape.in_c >= 2 * WORD else WORD
+    rows = np.concatenate([store.constants["bias"][None], weights.reshape(shape.in_c, -1).T])
+    packed = np.concatenate([rows[:, block].reshape(-1) for block in blocks_of(shape.in_c, lanes)])
+    row_w = max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
+    ring = ((shape.k_h - 1) * shape.dilation_h + 1) * row_w * shape.in_c
+    params: dict[str, Param] = shape.params() | {"row_w": row_w}
+    relu = not math.isinf(float(store.params["low"]))
+    builder.emit(
+        node,
+        kernel,
+        [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("w", Access.IN, builder.const(f"{name}.weights", packed)),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.FLOAT32, ring)),
+        ],
+        params | {key: store.params[key] for key in ("high",) if key in store.params},
+        code={"lanes": lanes, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params},
+        inplace=[("y", "x")] if may_overwrite_input(shape, DType.FLOAT32, DType.FLOAT32) else [],
+        variant=f"{shape.k_h}x{shape.k_w}" + "_relu" * relu,
+    )
+
+
 DEPTHWISE: tuple[Kernel, ...] = (
+    Kernel(
+        "depthwise_f32_fpu",
+        needs=frozenset({"fpu"}),
+        when=(float_tensors, depthwise, short_rows),
+        emit=emit_lanes,
+    ),
     Kernel(
         "depthwise_s8_dsp",
         needs=frozenset({"dsp"}),
