@@ -17,7 +17,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.portable import depthwise, may_overwrite_input
+from mcugen.ops.kernels.portable import depthwise, may_overwrite_input, padded_width, ring_size
 from mcugen.ops.weighted import (
     Store,
     bias_of,
@@ -155,10 +155,15 @@ def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 10 * way.extent)),
         ],
         _strip_params(shape, way, store) | {"y_zero": node.output.type.q.zero_point},
-        code={"stride": way.stride, "clamp": (store.params["low"], store.params["high"]) != node.output.type.dtype.limits},
+        code={"stride": way.stride, "clamp": _is_clamped(node, store)},
         inplace=[("y", "x")] if way.may_overwrite_input() else [],
         variant=f"stride{way.stride}",
     )
+
+
+def _is_clamped(node: Node, store: Store) -> bool:
+    """Whether results are limited to less than their type holds."""
+    return (store.params["low"], store.params["high"]) != node.output.type.dtype.limits
 
 
 def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Param]:
@@ -183,6 +188,45 @@ def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Para
     }
 
 
+def rows_of_three(node: Node) -> bool:
+    """3×3 weights, three output pixels or more in a row; sums of which 32 bits are the result"""
+    shape = ConvShape.of(node)
+    near = shape.dilation_w == 1 and shape.stride_w < 3
+    return shape.k_h == shape.k_w == 3 and near and shape.out_w > 2 and _scaled(node) == 0
+
+
+def packed_rows(weights: Array, bias: Array, multiplier: Array) -> Array:
+    """int8 [C, 3, 3] → int32 [C, 5]: the rows in the upper bytes of words; bias; multiplier. The last word says so."""
+    codes = weights.astype(np.int64) & 0xFF
+    words = codes[..., 0] << 8 | codes[..., 1] << 16 | codes[..., 2] << 24
+    words[-1, 0] |= 1
+    packed = np.concatenate([words, bias.astype(np.int64)[:, None], multiplier.astype(np.int64)[:, None]], 1)
+    return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+
+
+def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Three pixels of a channel at a time, from a ring of padded rows."""
+    shape, store, name = ConvShape.of(node), store_of(node), node.output.name
+    constants = store.constants
+    packed = packed_rows(weights_of(node).reshape(-1, 3, 3), constants["bias"], constants["multiplier"])
+    row_w = padded_width(shape)
+    params = shape.params() | {"row_w": row_w, "y_zero": node.output.type.q.zero_point}
+    builder.emit(
+        node,
+        kernel,
+        [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("w", Access.IN, builder.const(f"{name}.weights", packed)),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.INT8, ring_size(shape))),
+        ],
+        params | {key: store.params[key] for key in ("x_zero", "low", "high")},
+        code={"stride": shape.stride_w, "clamp": _is_clamped(node, store)},
+        inplace=[("y", "x")] if may_overwrite_input(shape, DType.INT8, DType.INT8) else [],
+        variant=f"stride{shape.stride_w}",
+    )
+
+
 # --------------------------------------------------------------------------------------------------- float
 
 
@@ -205,9 +249,7 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
     lanes = 2 * WORD if shape.in_c >= 2 * WORD else WORD
     rows = np.concatenate([store.constants["bias"][None], weights.reshape(shape.in_c, -1).T])
     packed = np.concatenate([rows[:, block].reshape(-1) for block in blocks_of(shape.in_c, lanes)])
-    row_w = max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
-    ring = ((shape.k_h - 1) * shape.dilation_h + 1) * row_w * shape.in_c
-    params: dict[str, Param] = shape.params() | {"row_w": row_w}
+    params: dict[str, Param] = shape.params() | {"row_w": padded_width(shape)}
     relu = not math.isinf(float(store.params["low"]))
     builder.emit(
         node,
@@ -216,7 +258,7 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("w", Access.IN, builder.const(f"{name}.weights", packed)),
             ("y", Access.OUT, builder.buffer(node.output)),
-            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.FLOAT32, ring)),
+            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.FLOAT32, ring_size(shape))),
         ],
         params | {key: store.params[key] for key in ("high",) if key in store.params},
         code={"lanes": lanes, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params},
@@ -232,6 +274,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         when=(float_tensors, depthwise, short_rows),
         emit=emit_lanes,
     ),
+    Kernel("depthwise_s8_3x3", when=(int8_tensors, depthwise, rows_of_three), emit=emit_rows_of_three),
     Kernel(
         "depthwise_s8_dsp",
         needs=frozenset({"dsp"}),
