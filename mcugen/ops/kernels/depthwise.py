@@ -32,6 +32,9 @@ from mcugen.ops.weighted import (
 WORD = 4
 """Channels that are loaded at once."""
 
+SHORT_SUM = 2**19 - 2**8
+"""Below, products of sums with pieces of 12 bits fit 32 bits, with what is carried on."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -207,10 +210,11 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array) -> Array:
 def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Three pixels of a channel at a time, from a ring of padded rows."""
     shape, store, name = ConvShape.of(node), store_of(node), node.output.name
-    constants = store.constants
-    packed = packed_rows(weights_of(node).reshape(-1, 3, 3), constants["bias"], constants["multiplier"])
-    row_w = padded_width(shape)
-    params = shape.params() | {"row_w": row_w, "y_zero": node.output.type.q.zero_point}
+    weights, constants = weights_of(node).reshape(-1, 3, 3), store.constants
+    packed = packed_rows(weights, constants["bias"], constants["multiplier"])
+    sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(constants["bias"].astype(np.int64))
+    short = bool(sums.max(initial=0) < SHORT_SUM)
+    params = shape.params() | {"row_w": padded_width(shape), "y_zero": node.output.type.q.zero_point}
     builder.emit(
         node,
         kernel,
@@ -221,7 +225,7 @@ def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.INT8, ring_size(shape))),
         ],
         params | {key: store.params[key] for key in ("x_zero", "low", "high")},
-        code={"stride": shape.stride_w, "clamp": _is_clamped(node, store)},
+        code={"stride": shape.stride_w, "clamp": _is_clamped(node, store), "short": short},
         inplace=[("y", "x")] if may_overwrite_input(shape, DType.INT8, DType.INT8) else [],
         variant=f"stride{shape.stride_w}",
     )
