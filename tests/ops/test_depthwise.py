@@ -20,6 +20,7 @@ from mcugen.simulate import simulate
 
 BOARDS = {
     "depthwise_s8_dsp": ("nrf52840", "rt1060", "nrf5340"),
+    "depthwise_s8_taps_dsp": ("rt1060", "nrf52840"),
     "depthwise_s8_3x3": ("rp2040", "stm32f103", "nrf52840"),
     "depthwise_f32_fpu": ("nrf52840", "rt1060", "nrf5340"),
 }
@@ -142,18 +143,24 @@ INTEGERS = {
         Layer(9, 9, 5, dilations=(3, 1)),
     ],
 }
-FLOATS = [
-    *(layer for layer in THREE),
-    *(Layer(clip=clip) for clip in ((0.0, 3.0e38), (0.0, 6.0))),
-    Layer(9, 8, 9, (5, 5), pads=(2, 2, 2, 2)),
-    Layer(7, 7, 8, (7, 7), pads=(3, 3, 3, 3), stride=2),
-    Layer(1, 20, 5, (1, 9), pads=(0, 4, 0, 4)),
-    Layer(20, 1, 12, (9, 1), pads=(4, 0, 4, 0)),
-    Layer(9, 9, 10, dilations=(2, 3), pads=(2, 3, 2, 3)),
+OTHERS = [
+    *(Layer(9, w, 9, (5, 5), stride=s, pads=(2, 2, 2, 2)) for w in (8, 9) for s in (1, 2)),
+    *(Layer(7, 7, 8, (7, 7), pads=(3, 3, 3, 3), stride=s, batch=s) for s in (1, 2)),
+    *(Layer(1, w, 5, (1, 9), pads=(0, p, 0, 4), stride=s, batch=2) for w in (20, 21) for p in (4, 3) for s in (1, 2)),
+    *(Layer(20, 1, 12, (k, 1), pads=(2, 0, 1, 0)) for k in (3, 4, 8)),
+    Layer(9, 9, 10, dilations=(1, 3), pads=(1, 3, 1, 3)),
+    Layer(9, 9, 10, dilations=(3, 1), pads=(3, 1, 3, 1)),
     Layer(6, 5, 4, (4, 2), pads=(0, 0, 0, 0)),
-    Layer(6, 5, 4, (2, 1), pads=(0, 0, 0, 0), clip=(0.0, 1.0)),
+    Layer(6, 5, 4, (2, 1), pads=(0, 0, 0, 0), clip=(0.0, 90.0)),
+    Layer(5, 6, 7, (1, 1), pads=(0, 0, 0, 0)),
 ]
-CASES = {**INTEGERS, "depthwise_f32_fpu": FLOATS}
+FLOATS = [
+    *THREE,
+    *(Layer(clip=clip) for clip in ((0.0, 3.0e38), (0.0, 6.0))),
+    *OTHERS,
+    Layer(9, 9, 10, dilations=(2, 3), pads=(2, 3, 2, 3)),
+]
+CASES = {**INTEGERS, "depthwise_s8_taps_dsp": [*THREE, *OTHERS, *VALUES], "depthwise_f32_fpu": FLOATS}
 
 
 @pytest.mark.parametrize("kernel", CASES)

@@ -45,6 +45,14 @@ class Axis:
     pad: int
     step: int
     out_step: int
+    taps: int
+    stride: int
+    dilation: int
+
+    @property
+    def extent(self) -> int:
+        """Positions that taps read, padding included."""
+        return (self.out - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,11 @@ class Strips:
     points: Axis
     columns: bool
     """Whether lines are columns of the image: points follow its height."""
-    stride: int
 
     @property
-    def extent(self) -> int:
-        """Points of a strip, padding included."""
-        return (self.points.out - 1) * self.stride + 3
+    def stride(self) -> int:
+        """From output to output: one for both axes of a 3×3 kernel."""
+        return self.lines.stride
 
     def instructions(self) -> float:
         """About how many a channel takes: a block is two points of two lines, or of one."""
@@ -70,20 +77,35 @@ class Strips:
 
     def may_overwrite_input(self) -> bool:
         """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
-        lines, points = self.lines, self.points
-        if self.columns:
-            return (lines.size, points.size) == (lines.out, points.out)
-        per_strip = 2 // self.stride
-        read = [min(2 * k + 4 - lines.pad, lines.size) for k in range(-(-lines.out // per_strip))]
-        written = [min((k + 1) * per_strip, lines.out) for k in range(len(read))]
-        return all(r * points.size >= w * points.out for r, w in zip(read, written, strict=True))
+        return stays_behind(self, 2 // self.stride, 4)
+
+
+def stays_behind(way: Strips, at_once: int, window: int) -> bool:
+    """Whether no output overwrites an input that is still to be read: strips give `at_once` lines, read by 2 more each.
+
+    The first strip reads `window` lines, padding included.
+    """
+    lines, points = way.lines, way.points
+    if way.columns:
+        return (lines.size, points.size) == (lines.out, points.out) and lines.pad <= window - at_once
+    written = [min(k, lines.out) for k in range(at_once, lines.out + at_once, at_once)]
+    read = [min(2 * k + window - lines.pad, lines.size) for k in range(len(written))]
+    return all(r * points.size >= w * points.out for r, w in zip(read, written, strict=True))
+
+
+def axes(shape: ConvShape) -> tuple[Axis, Axis]:
+    """Height and width."""
+    s, row, out_row = shape, shape.in_w * shape.in_c, shape.out_w * shape.out_c
+    return (
+        Axis(s.in_h, s.out_h, s.pad_h, row, out_row, s.k_h, s.stride_h, s.dilation_h),
+        Axis(s.in_w, s.out_w, s.pad_w, s.in_c, s.out_c, s.k_w, s.stride_w, s.dilation_w),
+    )
 
 
 def strips(shape: ConvShape) -> Strips:
     """The better of the two ways to cut; a strip has at least two output points."""
-    width = Axis(shape.in_w, shape.out_w, shape.pad_w, shape.in_c, shape.out_c)
-    height = Axis(shape.in_h, shape.out_h, shape.pad_h, shape.in_w * shape.in_c, shape.out_w * shape.out_c)
-    ways = [Strips(height, width, False, shape.stride_h), Strips(width, height, True, shape.stride_h)]
+    height, width = axes(shape)
+    ways = [Strips(height, width, False), Strips(width, height, True)]
     return min((way for way in ways if way.points.out > 1), key=Strips.instructions)
 
 
@@ -137,7 +159,7 @@ def packed_taps(taps: Array, bias: Array, multiplier: Array) -> Array:
     pairs = [(taps[:, 0, j], taps[:, 2, j]) for j in range(3)] + [(taps[:, 1, 0], taps[:, 1, 1])]
     words = [(low & 0xFFFF) | (high << 16) for low, high in pairs]
     packed = np.stack([*words, taps[:, 1, 2] & 0xFFFF, bias.astype(np.int64), multiplier.astype(np.int64)], 1)
-    return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+    return _words(packed)
 
 
 def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -155,7 +177,7 @@ def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("w", Access.IN, builder.const(f"{name}.weights", packed)),
             ("y", Access.OUT, builder.buffer(node.output)),
-            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 10 * way.extent)),
+            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 10 * way.points.extent)),
         ],
         _strip_params(shape, way, store) | {"y_zero": node.output.type.q.zero_point},
         code={"stride": way.stride, "clamp": _is_clamped(node, store)},
@@ -181,14 +203,112 @@ def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Para
         "line_pad": lines.pad,
         "x_line": lines.step,
         "y_line": lines.out_step,
-        "extent": way.extent,
-        "points": min(points.size, way.extent - points.pad),
+        "extent": way.points.extent,
+        "points": min(points.size, way.points.extent - points.pad),
         "out_points": points.out,
         "point_pad": points.pad,
         "x_point": points.step,
         "y_point": points.out_step,
         **{key: store.params[key] for key in ("x_zero", "low", "high")},
     }
+
+
+@dataclass(frozen=True)
+class TapStrips(Strips):
+    """Strips for any number of taps: pairs of neighbouring lines."""
+
+    @property
+    def at_once(self) -> int:
+        """Output lines of a strip."""
+        return 2 if self.lines.stride == 1 and self.lines.out > 1 else 1
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of input lines that they read."""
+        return (self.lines.taps + self.at_once) // 2
+
+    @property
+    def words(self) -> int:
+        """32-bit words of w, by channel."""
+        return 4 + self.points.taps * self.pairs * self.at_once
+
+    @property
+    def fits(self) -> bool:
+        """Whether neighbouring lines are what it takes, and distances fit the offsets of instructions."""
+        lines, points = self.lines, self.points
+        dense = (lines.taps == 1 or lines.dilation == 1) and (lines.stride < 3 or lines.out == 1)
+        return dense and lines.pad < 2 * self.pairs and 4 * self.words < 1024 and 64 * self.pairs * points.extent > 0
+
+    def instructions(self) -> float:
+        """About how many a channel takes."""
+        loads = -(-self.pairs // 4)
+        tap = 1 + loads + self.at_once * (loads + self.pairs)
+        strip = 30 + 6 * self.points.size + self.points.out * (16 + self.points.taps * tap)
+        return strip * -(-self.lines.out // self.at_once)
+
+
+def tap_strips(shape: ConvShape) -> TapStrips | None:
+    """The better way to cut, if there is one."""
+    height, width = axes(shape)
+    ways = [way for way in (TapStrips(height, width, False), TapStrips(width, height, True)) if way.fits]
+    return min(ways, key=TapStrips.instructions, default=None)
+
+
+def neighbouring_lines(node: Node) -> bool:
+    """rows or columns whose neighbours are read together"""
+    return tap_strips(ConvShape.of(node).as_row()) is not None
+
+
+def paired_taps(taps: Array, way: TapStrips) -> Array:
+    """[C, line, point] taps of 16 bits → [C, words of point taps]: pairs for the first line, then for the second."""
+    room = 2 * way.pairs - taps.shape[1]
+    words = []
+    for point in range(taps.shape[2]):
+        by_line = [np.pad(taps[:, :, point], ((0, 0), (shift, room - shift))) for shift in range(way.at_once)]
+        pairs = [(line[:, 0::2] & 0xFFFF) | (line[:, 1::2] << 16) for line in by_line]
+        words += [line[:, start : start + 4] for start in range(0, way.pairs, 4) for line in pairs]
+    return np.concatenate(words, 1)
+
+
+def emit_tap_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Any kernel on strips."""
+    shape, store, name = ConvShape.of(node).as_row(), store_of(node), node.output.name
+    way, scale, zero = tap_strips(shape), _scaled(node), node.output.type.q.zero_point
+    assert way is not None
+    assert scale is not None
+    clamp = _is_clamped(node, store)
+    taps = weights_of(node).reshape(-1, shape.k_h, shape.k_w).astype(np.int64) << scale
+    pairs = paired_taps(taps.transpose(0, 2, 1) if way.columns else taps, way)
+    bias, multiplier = (store.constants[key].astype(np.int64)[:, None] for key in ("bias", "multiplier"))
+    ends = np.full_like(bias, zero - int(store.params["low"]) if clamp else zero)
+    packed = np.concatenate([bias << scale, bias << scale, pairs, multiplier, ends], 1)
+    builder.emit(
+        node,
+        kernel,
+        [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("w", Access.IN, builder.const(f"{name}.weights", _words(packed))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 4 * way.pairs * way.points.extent)),
+        ],
+        _strip_params(shape, way, store),
+        code={
+            "clamp": clamp,
+            "stride": way.points.stride,
+            "dilation": way.points.dilation,
+            "pairs": way.pairs,
+            "lines": way.at_once,
+            "k_lines": way.lines.taps,
+            "k_points": way.points.taps,
+        },
+        inplace=[("y", "x")] if stays_behind(way, way.at_once, 2 * way.pairs) else [],
+        variant=f"{way.lines.taps}x{way.points.taps}",
+    )
+
+
+def _words(packed: Array) -> Array:
+    """32 bits of each element."""
+    return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
 def rows_of_three(node: Node) -> bool:
@@ -204,7 +324,7 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array) -> Array:
     words = codes[..., 0] << 8 | codes[..., 1] << 16 | codes[..., 2] << 24
     words[-1, 0] |= 1
     packed = np.concatenate([words, bias.astype(np.int64)[:, None], multiplier.astype(np.int64)[:, None]], 1)
-    return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+    return _words(packed)
 
 
 def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -272,6 +392,12 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 DEPTHWISE: tuple[Kernel, ...] = (
+    Kernel(
+        "depthwise_s8_taps_dsp",
+        needs=frozenset({"dsp"}),
+        when=(int8_tensors, depthwise, neighbouring_lines, a_word_of_channels, high_word),
+        emit=emit_tap_strips,
+    ),
     Kernel(
         "depthwise_f32_fpu",
         needs=frozenset({"fpu"}),
