@@ -21,6 +21,7 @@ from mcugen.simulate import simulate
 BOARDS = {
     "depthwise_s8_dsp": ("nrf52840", "rt1060", "nrf5340"),
     "depthwise_s8_taps_dsp": ("rt1060", "nrf52840"),
+    "depthwise_s16_taps_dsp": ("nrf5340", "rt1060"),
     "depthwise_s8_3x3": ("rp2040", "stm32f103", "nrf52840"),
     "depthwise_f32_fpu": ("nrf52840", "rt1060", "nrf5340"),
 }
@@ -160,7 +161,8 @@ FLOATS = [
     *OTHERS,
     Layer(9, 9, 10, dilations=(2, 3), pads=(2, 3, 2, 3)),
 ]
-CASES = {**INTEGERS, "depthwise_s8_taps_dsp": [*THREE, *OTHERS, *VALUES], "depthwise_f32_fpu": FLOATS}
+ANY = [*THREE, *OTHERS, *VALUES]
+CASES = {**INTEGERS, "depthwise_s8_taps_dsp": ANY, "depthwise_s16_taps_dsp": ANY, "depthwise_f32_fpu": FLOATS}
 
 
 @pytest.mark.parametrize("kernel", CASES)

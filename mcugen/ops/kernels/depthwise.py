@@ -24,6 +24,7 @@ from mcugen.ops.weighted import (
     clamp_of,
     float_tensors,
     int8_tensors,
+    int16_tensors,
     largest_sums,
     store_of,
     weights_of,
@@ -140,12 +141,33 @@ def high_word(node: Node) -> bool:
     return bool(sums < 2**31 and np.abs(weights.astype(np.int64)).max(initial=0) << shift < 2**15)
 
 
+def one_word(node: Node) -> bool:
+    """32-bit sums, whose result is in the upper half of a 64-bit product"""
+    store = store_of(node)
+    if store.code["store"] != "requantize" or store.code["acc_t"] != "int32_t":
+        return False
+    return high_word(node) if int(str(store.code["shift"])) <= 32 else abs(_end_word(node, store)) < 2**31
+
+
+def _end_word(node: Node, store: Store) -> int:
+    """What is added to the upper word of a product before it is shifted: zero point (less the low limit, if results are
+    limited, which is added last) and, where any bits are left to be cut off, rounding."""
+    zero = node.output.type.q.zero_point - (int(store.params["low"]) if _is_clamped(node, store) else 0)
+    more = max(int(str(store.code["shift"])) - 32, 0)
+    return (zero << more) + (1 << more >> 1)
+
+
 def _scaled(node: Node) -> int | None:
-    """By how many bits sums must be scaled so that requantization takes their product's upper word."""
+    """By how many bits sums must be scaled so that requantization takes their product's upper word, and just that."""
     code = store_of(node).code
-    if code["store"] != "requantize" or node.output.type.dtype is not DType.INT8 or code["acc_t"] != "int32_t":
+    if code["store"] != "requantize" or code["acc_t"] != "int32_t" or int(str(code["shift"])) > 32:
         return None
     return 32 - int(str(code["shift"]))
+
+
+def int8_results(node: Node) -> bool:
+    """int8 results"""
+    return node.output.type.dtype is DType.INT8
 
 
 # --------------------------------------------------------------------------------------------------- emission
@@ -209,7 +231,7 @@ def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Para
         "point_pad": points.pad,
         "x_point": points.step,
         "y_point": points.out_step,
-        **{key: store.params[key] for key in ("x_zero", "low", "high")},
+        **{key: store.params[key] for key in ("x_zero", "low", "high") if key in store.params},
     }
 
 
@@ -237,7 +259,8 @@ class TapStrips(Strips):
         """Whether neighbouring lines are what it takes, and distances fit the offsets of instructions."""
         lines, points = self.lines, self.points
         dense = (lines.taps == 1 or lines.dilation == 1) and (lines.stride < 3 or lines.out == 1)
-        return dense and lines.pad < 2 * self.pairs and 4 * self.words < 1024 and 64 * self.pairs * points.extent > 0
+        short = points.taps <= 16 and self.pairs <= 16 and 16 * self.pairs * points.taps * points.dilation < 4096
+        return dense and short and lines.pad < 2 * self.pairs and 4 * self.words < 4096
 
     def instructions(self) -> float:
         """About how many a channel takes."""
@@ -254,33 +277,48 @@ def tap_strips(shape: ConvShape) -> TapStrips | None:
     return min(ways, key=TapStrips.instructions, default=None)
 
 
+def folded(shape: ConvShape) -> TapStrips | None:
+    """A single row folded by two, if it is one: neighbours are lines, their pairs are points."""
+    height, row = axes(shape)
+    if height.size * height.taps != 1 or row.stride > 2 or row.dilation > 1:
+        return None
+    at_once = 2 // row.stride
+    taps = (row.taps + at_once) // 2
+    lines = Axis(row.size, at_once, 0, row.step, row.out_step, 1, row.stride, 1)
+    points = Axis(row.size, -(-row.out // at_once), row.pad, row.step, at_once * row.out_step, taps, 1, 1)
+    return TapStrips(lines, points, False)
+
+
 def neighbouring_lines(node: Node) -> bool:
     """rows or columns whose neighbours are read together"""
     return tap_strips(ConvShape.of(node).as_row()) is not None
 
 
-def paired_taps(taps: Array, way: TapStrips) -> Array:
-    """[C, line, point] taps of 16 bits → [C, words of point taps]: pairs for the first line, then for the second."""
-    room = 2 * way.pairs - taps.shape[1]
+def paired_taps(taps: Array, at_once: int, together: int) -> Array:
+    """[C, line, point] taps of 16 bits → [C, words of point taps]: pairs for the first line, then for the second.
+
+    They alternate after as many pairs as are read `together`.
+    """
+    count = (taps.shape[1] + at_once) // 2
+    room = 2 * count - taps.shape[1]
     words = []
     for point in range(taps.shape[2]):
-        by_line = [np.pad(taps[:, :, point], ((0, 0), (shift, room - shift))) for shift in range(way.at_once)]
+        by_line = [np.pad(taps[:, :, point], ((0, 0), (shift, room - shift))) for shift in range(at_once)]
         pairs = [(line[:, 0::2] & 0xFFFF) | (line[:, 1::2] << 16) for line in by_line]
-        words += [line[:, start : start + 4] for start in range(0, way.pairs, 4) for line in pairs]
+        words += [line[:, start : start + together] for start in range(0, count, together) for line in pairs]
     return np.concatenate(words, 1)
 
 
 def emit_tap_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Any kernel on strips."""
     shape, store, name = ConvShape.of(node).as_row(), store_of(node), node.output.name
-    way, scale, zero = tap_strips(shape), _scaled(node), node.output.type.q.zero_point
+    row, shift, clamp = folded(shape), int(str(store.code["shift"])), _is_clamped(node, store)
+    way, scale = row or tap_strips(shape), max(32 - shift, 0)
     assert way is not None
-    assert scale is not None
-    clamp = _is_clamped(node, store)
     taps = weights_of(node).reshape(-1, shape.k_h, shape.k_w).astype(np.int64) << scale
-    pairs = paired_taps(taps.transpose(0, 2, 1) if way.columns else taps, way)
+    pairs = paired_taps(taps.transpose(0, 2, 1) if way.columns or row else taps, way.at_once, 1 if row else 4)
     bias, multiplier = (store.constants[key].astype(np.int64)[:, None] for key in ("bias", "multiplier"))
-    ends = np.full_like(bias, zero - int(store.params["low"]) if clamp else zero)
+    ends = np.full_like(bias, _end_word(node, store))
     packed = np.concatenate([bias << scale, bias << scale, pairs, multiplier, ends], 1)
     builder.emit(
         node,
@@ -291,8 +329,14 @@ def emit_tap_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("y", Access.OUT, builder.buffer(node.output)),
             ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 4 * way.pairs * way.points.extent)),
         ],
-        _strip_params(shape, way, store),
+        _strip_params(shape, way, store)
+        | (_fold_params(shape, way) if row else {})
+        | ({"shift": shift - 32} if shift > 32 else {}),
         code={
+            "x_t": node.sig.input(0).dtype.c,
+            "y_t": node.output.type.dtype.c,
+            "shifted": shift > 32,
+            "folded": row is not None,
             "clamp": clamp,
             "stride": way.points.stride,
             "dilation": way.points.dilation,
@@ -301,9 +345,20 @@ def emit_tap_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
             "k_lines": way.lines.taps,
             "k_points": way.points.taps,
         },
-        inplace=[("y", "x")] if stays_behind(way, way.at_once, 2 * way.pairs) else [],
-        variant=f"{way.lines.taps}x{way.points.taps}",
+        inplace=[("y", "x")] if _taps_stay_behind(node, shape, row, way) else [],
+        variant=f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}",
     )
+
+
+def _taps_stay_behind(node: Node, shape: ConvShape, row: TapStrips | None, way: TapStrips) -> bool:
+    if node.sig.input(0).dtype is not node.output.type.dtype:
+        return False
+    return shape.out_w <= shape.in_w if row else stays_behind(way, way.at_once, 2 * way.pairs)
+
+
+def _fold_params(shape: ConvShape, way: TapStrips) -> dict[str, Param]:
+    """What differs where a row is folded: points are single again."""
+    return {"points": min(shape.in_w, 2 * way.points.extent - shape.pad_w), "out_points": shape.out_w}
 
 
 def _words(packed: Array) -> Array:
@@ -395,7 +450,13 @@ DEPTHWISE: tuple[Kernel, ...] = (
     Kernel(
         "depthwise_s8_taps_dsp",
         needs=frozenset({"dsp"}),
-        when=(int8_tensors, depthwise, neighbouring_lines, a_word_of_channels, high_word),
+        when=(int8_tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
+        emit=emit_tap_strips,
+    ),
+    Kernel(
+        "depthwise_s16_taps_dsp",
+        needs=frozenset({"dsp"}),
+        when=(int16_tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
         emit=emit_tap_strips,
     ),
     Kernel(
@@ -404,11 +465,11 @@ DEPTHWISE: tuple[Kernel, ...] = (
         when=(float_tensors, depthwise, short_rows),
         emit=emit_lanes,
     ),
-    Kernel("depthwise_s8_3x3", when=(int8_tensors, depthwise, rows_of_three), emit=emit_rows_of_three),
+    Kernel("depthwise_s8_3x3", when=(int8_tensors, depthwise, rows_of_three, int8_results), emit=emit_rows_of_three),
     Kernel(
         "depthwise_s8_dsp",
         needs=frozenset({"dsp"}),
-        when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, high_word),
+        when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
         emit=emit_strips,
     ),
 )
