@@ -162,7 +162,12 @@ FLOATS = [
     Layer(9, 9, 10, dilations=(2, 3), pads=(2, 3, 2, 3)),
 ]
 ANY = [*THREE, *OTHERS, *VALUES]
-CASES = {**INTEGERS, "depthwise_s8_taps_dsp": ANY, "depthwise_s16_taps_dsp": ANY, "depthwise_f32_fpu": FLOATS}
+CASES = {
+    **INTEGERS,
+    "depthwise_s8_taps_dsp": ANY,
+    "depthwise_s16_taps_dsp": [layer for layer in ANY if layer.gain < 100000],  # sums need room for 7 bits more
+    "depthwise_f32_fpu": FLOATS,
+}
 
 
 @pytest.mark.parametrize("kernel", CASES)
