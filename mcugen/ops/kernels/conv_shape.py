@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from mcugen.hir.graph import Node
@@ -18,6 +18,8 @@ PARAMS = (
     *("k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "pad_h", "pad_w"),
 )
 """The numbers of a shape that kernels read as parameters."""
+
+_BY_AXIS = ("in", "out", "k", "stride", "dilation", "pad")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ class ConvShape:
     def params(self) -> dict[str, Param]:
         """All numbers of the shape, by name."""
         return {name: getattr(self, name) for name in PARAMS}
+
+    def as_row(self) -> ConvShape:
+        """The same of an image one pixel wide, laid down: equal elements in equal order, but rows as long as they can be."""
+        if self.in_w != 1 or self.out_w != 1 or self.k_w != 1 or self.pad_w:
+            return self
+        axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}
+        return replace(self, **axes)
 
     @property
     def is_depthwise(self) -> bool:

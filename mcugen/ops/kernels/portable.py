@@ -76,20 +76,28 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     shape, weights = ConvShape.of(node), weights_of(node)
     params: dict[str, Param] = shape.params()
     unrolled = shape.k_h * shape.k_w <= 25
-    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
-    row_w = max(extent, shape.pad_w + shape.in_w)
-    params["row_w"] = row_w
+    params["row_w"] = padded_width(shape)
     emit_weighted(
         node,
         builder,
         kernel,
         weights.reshape(len(weights), -1),
         params,
-        scratch=("rows", ((shape.k_h - 1) * shape.dilation_h + 1) * row_w * shape.in_c),
+        scratch=("rows", ring_size(shape)),
         code={"k_h": shape.k_h, "k_w": shape.k_w} if unrolled else {"k_h": 0, "k_w": 0},
         inplace=may_overwrite_input(shape, node.input(0).type.dtype, node.output.type.dtype),
         variant=f"{shape.k_h}x{shape.k_w}" if unrolled else "",
     )
+
+
+def padded_width(shape: ConvShape) -> int:
+    """Pixels of a row that no tap leaves."""
+    return max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
+
+
+def ring_size(shape: ConvShape) -> int:
+    """Elements of the padded rows under the kernel."""
+    return ((shape.k_h - 1) * shape.dilation_h + 1) * padded_width(shape) * shape.in_c
 
 
 def may_overwrite_input(shape: ConvShape, x: DType, y: DType) -> bool:
