@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.weighted import bias_of, clamp_of, folded_bias, largest_sums, requantizer, weights_of
@@ -16,14 +18,26 @@ from mcugen.ops.weighted import bias_of, clamp_of, folded_bias, largest_sums, re
 VECTOR = 16
 """Bytes of a vector."""
 
+BLOCK = 4
+"""Output channels that a convolution computes together, for two pixels."""
+
 UNROLL = (4, 3, 2, 1)
 """Vectors that the inner loop may take in a turn."""
+
+LONGEST_ROW = 12
+"""Vectors of a kernel's row that are written out at most: what 64 channels of a 3 x 3 kernel have."""
+
+PATCHES = 8
+"""Pixels whose taps are gathered at a time."""
+
+
+# ---------------------------------------------------------------------------------------- conditions
 
 
 def int8_requantized(node: Node) -> bool:
     """int8 tensors, sums in 32 bits"""
     sig = node.sig
-    if any(t.dtype is not DType.INT8 for t in (sig.input(0), sig.input(1), sig.output)):
+    if any(t.dtype is not DType.INT8 or t.quant is None for t in (sig.input(0), sig.input(1), sig.output)):
         return False
     bias = bias_of(node)
     assert bias is not None
@@ -41,16 +55,18 @@ def pointwise(node: Node) -> bool:
     return ungrouped(node) and ConvShape.of(node).reads_pixels
 
 
+# ------------------------------------------------------------------------------------------- packing
+
+
 def blocks_of(rows: Array, count: int) -> Array:
-    """[N, …] → [blocks of `count`, count, …], the last block filled with zeros."""
-    missing = -len(rows) % count
-    padded = np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+    """[N, …] → [blocks, `count`, …], the last block filled with zeros."""
+    padded = np.pad(rows, [(0, -len(rows) % count)] + [(0, 0)] * (rows.ndim - 1))
     return padded.reshape(-1, count, *rows.shape[1:])
 
 
 def pack_vectors(rows: Array, count: int) -> Array:
-    """[N, K] → flat, by blocks of `count` channels: [K / 16][count][16], with zeros for what is missing."""
-    padded = np.pad(rows, [(0, 0), (0, -rows.shape[1] % VECTOR)])
+    """[N, …, K] → flat, by blocks of `count` channels: […, K / 16, `count`, 16], with zeros for what is missing."""
+    padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -rows.shape[-1] % VECTOR)])
     blocks = blocks_of(padded.reshape(len(rows), -1, VECTOR), count)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
@@ -64,57 +80,123 @@ def pack_table(node: Node, count: int) -> tuple[Array, int]:
     return blocks_of(columns, count).transpose(0, 2, 1).astype(np.int32).reshape(-1), 31 - requantize.shift
 
 
-def store_params(node: Node) -> dict[str, Param]:
-    """Zero point and limits of the output."""
-    out = node.output.type
-    low, high = clamp_range(clamp_of(node), out.q, out.dtype)
-    return {"zero_point": out.q.zero_point, "low": low, "high": high}
+# ---------------------------------------------------------------------------------------- convolution
 
 
-def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Pixels are read where they lie."""
-    shape, weights = ConvShape.of(node), weights_of(node)
-    table, shift = pack_table(node, 4)
-    vectors, tail = divmod(shape.in_c, VECTOR)
+def loop(vectors: int, tail: int = 0) -> tuple[dict[str, Param], dict[str, object]]:
+    """The inner loop over `vectors` in one piece and `tail` more products: parameters and flags."""
     unroll = next((n for n in UNROLL if vectors and vectors % n == 0), 0)
-    whole = shape.stride_h == shape.stride_w == 1
-    pixels = shape.out_h * shape.out_w
-    params = {
-        "batch": 1 if whole else shape.batch,
-        "image": shape.in_h * shape.in_w * shape.in_c,
-        "rows": 1 if whole else shape.out_h,
-        "row_step": shape.stride_h * shape.in_w * shape.in_c,
-        "row_pixels": shape.batch * pixels if whole else shape.out_w,
-        "stride_w": shape.stride_w,
-        "in_c": shape.in_c,
-        "out_c": shape.out_c,
-        "blocks": -(-shape.out_c // 4),
-        "turns": vectors // unroll if unroll else 0,
-        "jump": 0,
-        "tail": tail,
-        "shift": shift,
-        **store_params(node),
-    }
-    flags = {
-        "mode": "direct",
-        "unroll": unroll,
-        "looped": vectors > unroll,
-        "tail": tail > 0,
-        "jump": False,
-        "ragged": shape.out_c % 4 > 0,
-        "clamp": (params["low"], params["high"]) != (-128, 127),
-        "shifted": shift > 0,
-    }
-    name = node.output.name
-    operands = [
+    turns = vectors // unroll if unroll else 0
+    params: dict[str, Param] = {"turns": turns, "jump": 0, "tail": tail}
+    return params, {"unroll": unroll, "looped": turns > 1, "tail": tail > 0, "jump": False}
+
+
+def emit(
+    node: Node,
+    builder: Builder,
+    kernel: Kernel,
+    packed: Array,
+    params: Mapping[str, Param],
+    flags: Mapping[str, object],
+    *,
+    block: int = BLOCK,
+    strip: int = 0,
+    inplace: bool = False,
+) -> None:
+    """Emits a kernel with `packed` weights, a table of `block` channels, and a strip of as many bytes if any."""
+    name, out, channels = node.output.name, node.output.type, len(weights_of(node))
+    table, shift = pack_table(node, block)
+    low, high = clamp_range(clamp_of(node), out.q, out.dtype)
+    clamped = (low, high) != out.dtype.limits
+    operands: list[tuple[str, Access, Buffer]] = [
         ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", pack_vectors(weights.reshape(len(weights), -1), 4))),
+        ("w", Access.IN, builder.const(f"{name}.weights", packed)),
         ("table", Access.IN, builder.const(f"{name}.table", table)),
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
-    builder.emit(node, kernel, operands, params, code=flags)
+    if strip:
+        operands.append(("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", out.dtype, strip)))
+    store: dict[str, Param] = {"zero_point": out.q.zero_point, "low": low, "high": high, "shift": shift}
+    store |= {"x_zero": node.sig.input(0).q.zero_point, "blocks": -(-channels // block)}
+    ragged = channels % block > 0
+    builder.emit(
+        node,
+        kernel,
+        operands,
+        {**params, **store},
+        code={**flags, "ragged": ragged, "clamp": clamped, "shifted": shift > 0},
+        inplace=[("y", "x")] if inplace else [],
+    )
+
+
+def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Pixels are read where they lie: all of them in one run, or row by row if some are skipped."""
+    shape = ConvShape.of(node)
+    in_row, pixels = shape.in_w * shape.in_c, shape.out_h * shape.out_w
+    params, flags = loop(*divmod(shape.in_c, VECTOR))
+    params |= {"stride_w": shape.stride_w, "in_c": shape.in_c, "out_c": shape.out_c}
+    if shape.stride_h == shape.stride_w == 1:
+        params |= {"batch": 1, "image": 0, "rows": 1, "row_step": 0, "row_pixels": shape.batch * pixels}
+    else:
+        params |= {"batch": shape.batch, "image": shape.in_h * in_row, "rows": shape.out_h}
+        params |= {"row_step": shape.stride_h * in_row, "row_pixels": shape.out_w}
+    packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
+    emit(node, builder, kernel, packed, params, {**flags, "mode": "direct"})
+
+
+def strip_params(shape: ConvShape) -> dict[str, Param]:
+    """Sizes of the strip of padded rows: `span` rows, `pitch` bytes apart."""
+    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
+    pitch = max(extent, shape.pad_w + shape.in_w) * shape.in_c
+    return shape.params() | {"span": (shape.k_h - 1) * shape.dilation_h + 1, "pitch": pitch}
+
+
+def may_overwrite_input(shape: ConvShape) -> bool:
+    """Whether each row of output ends before the first input row that the strip has not yet taken in."""
+    reach = (shape.k_h - 1) * shape.dilation_h + 1 - shape.pad_h
+    in_row, out_row = shape.in_w * shape.in_c, shape.out_w * shape.out_c
+    rows = range(shape.out_h)
+    return all(min(oy * shape.stride_h + reach, shape.in_h) * in_row >= (oy + 1) * out_row for oy in rows)
+
+
+def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """From a strip of padded rows, directly where a kernel's row fills its vectors well, else from gathered patches."""
+    shape = ConvShape.of(node)
+    run = shape.k_w * shape.in_c
+    vectors = -(-run // VECTOR)
+    filled = shape.dilation_w == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
+    even = shape.out_w % 2 == 0 or shape.out_w > PATCHES
+    (emit_rows if filled and even else emit_patches)(node, builder, kernel, shape)
+
+
+def emit_rows(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
+    """A turn of the inner loop is a row of the kernel; weights are zero where a vector reads past it."""
+    params = strip_params(shape)
+    span, pitch, vectors = int(params["span"]), int(params["pitch"]), -(-shape.k_w * shape.in_c // VECTOR)
+    params |= {"turns": shape.k_h, "jump": shape.dilation_h * pitch - vectors * VECTOR, "tail": 0}
+    flags = {"mode": "rows", "unroll": vectors, "looped": shape.k_h > 1, "tail": False, "jump": shape.k_h > 1}
+    packed = pack_vectors(weights_of(node).reshape(shape.out_c, shape.k_h, -1), BLOCK)
+    inplace = may_overwrite_input(shape)
+    emit(node, builder, kernel, packed, params, flags, strip=span * pitch + VECTOR, inplace=inplace)
+
+
+def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
+    """The taps of some pixels are brought together first."""
+    params = strip_params(shape)
+    joined = shape.dilation_w == 1
+    run = shape.in_c * (shape.k_w if joined else 1)
+    vectors = -(-shape.k_h * shape.k_w * shape.in_c // VECTOR)
+    most = min(PATCHES, shape.batch * shape.out_h * shape.out_w)
+    inner, flags = loop(vectors)
+    params |= {"run": run, "runs": 1 if joined else shape.k_w, "run_step": shape.dilation_w * shape.in_c}
+    params |= {"row_step": shape.dilation_h * int(params["pitch"]), "depth": vectors * VECTOR, "most": most, **inner}
+    flags |= {"mode": "patch", "short_rows": shape.k_h if joined and run <= VECTOR and shape.k_h <= 16 else 0}
+    size = int(params["span"]) * int(params["pitch"]) + most * vectors * VECTOR + 2 * VECTOR
+    packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
+    emit(node, builder, kernel, packed, params, flags, strip=size, inplace=may_overwrite_input(shape))
 
 
 CONV: tuple[Kernel, ...] = (
     Kernel("conv2d_s8_mve", frozenset({"mve"}), (int8_requantized, pointwise), emit_pointwise),
+    Kernel("conv2d_s8_mve", frozenset({"mve"}), (int8_requantized, ungrouped), emit_conv),
 )
