@@ -13,6 +13,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.portable import single_row
 from mcugen.ops.weighted import bias_of, clamp_of, folded_bias, largest_sums, requantizer, weights_of
 
 VECTOR = 16
@@ -43,6 +44,11 @@ def int8_requantized(node: Node) -> bool:
     assert bias is not None
     sums = largest_sums(sig.input(0), weights_of(node), bias)
     return int(sums.max(initial=0)) << (31 - requantizer(sig, sums).shift) < 2**31
+
+
+def one_vector(node: Node) -> bool:
+    """one row"""
+    return node.output.type.count == len(weights_of(node))
 
 
 def ungrouped(node: Node) -> bool:
@@ -118,6 +124,7 @@ def emit(
         operands.append(("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", out.dtype, strip)))
     store: dict[str, Param] = {"zero_point": out.q.zero_point, "low": low, "high": high, "shift": shift}
     store |= {"x_zero": node.sig.input(0).q.zero_point, "blocks": -(-channels // block)}
+    store |= {"last": (channels - 1) % block + 1}
     ragged = channels % block > 0
     builder.emit(
         node,
@@ -127,6 +134,23 @@ def emit(
         code={**flags, "ragged": ragged, "clamp": clamped, "shifted": shift > 0},
         inplace=[("y", "x")] if inplace else [],
     )
+
+
+def emit_row(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """One vector by a matrix: eight channels at a time."""
+    rows = weights_of(node).reshape(len(weights_of(node)), -1)
+    params, flags = loop(*divmod(rows.shape[1], VECTOR))
+    emit(node, builder, kernel, pack_vectors(rows, 2 * BLOCK), params, flags, block=2 * BLOCK)
+
+
+def emit_vectors(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Several vectors by a matrix: a pointwise convolution."""
+    weights = weights_of(node)
+    channels, depth = weights.shape
+    params, flags = loop(*divmod(depth, VECTOR))
+    params |= {"batch": 1, "image": 0, "rows": 1, "row_step": 0, "row_pixels": node.output.type.count // channels}
+    params |= {"stride_w": 1, "in_c": depth, "out_c": channels}
+    emit(node, builder, kernel, pack_vectors(weights, BLOCK), params, {**flags, "mode": "direct"})
 
 
 def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -196,7 +220,15 @@ def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape)
     emit(node, builder, kernel, packed, params, flags, strip=size, inplace=may_overwrite_input(shape))
 
 
+MVE = frozenset({"mve"})
+
+DENSE: tuple[Kernel, ...] = (
+    Kernel("dense_s8_mve", MVE, (int8_requantized, one_vector), emit_row),
+    Kernel("conv2d_s8_mve", MVE, (int8_requantized,), emit_vectors),
+)
+
 CONV: tuple[Kernel, ...] = (
-    Kernel("conv2d_s8_mve", frozenset({"mve"}), (int8_requantized, pointwise), emit_pointwise),
-    Kernel("conv2d_s8_mve", frozenset({"mve"}), (int8_requantized, ungrouped), emit_conv),
+    Kernel("dense_s8_mve", MVE, (int8_requantized, single_row), emit_row),
+    Kernel("conv2d_s8_mve", MVE, (int8_requantized, pointwise), emit_pointwise),
+    Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
 )
