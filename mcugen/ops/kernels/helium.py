@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.portable import single_row
+from mcugen.ops.kernels.portable import depthwise, single_row
 from mcugen.ops.weighted import bias_of, clamp_of, folded_bias, largest_sums, requantizer, weights_of
 
 VECTOR = 16
@@ -77,13 +77,18 @@ def pack_vectors(rows: Array, count: int) -> Array:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
 
-def pack_table(node: Node, count: int) -> tuple[Array, int]:
-    """By blocks of `count` channels: their biases, then multipliers of 31 bits; how far sums are shifted left first."""
+def pack_table(node: Node, count: int, order: Sequence[int] | None = None) -> tuple[Array, int]:
+    """By blocks of `count` channels: their biases, then multipliers of 31 bits; how far sums are shifted left first.
+
+    `order` is that of the channels in a block.
+    """
     weights, bias = weights_of(node), bias_of(node)
     assert bias is not None
     requantize = requantizer(node.sig, largest_sums(node.sig.input(0), weights, bias))
-    columns = np.stack([folded_bias(node.sig, weights, bias), np.broadcast_to(requantize.multiplier, len(weights))], 1)
-    return blocks_of(columns, count).transpose(0, 2, 1).astype(np.int32).reshape(-1), 31 - requantize.shift
+    channels = [folded_bias(node.sig, weights, bias), np.broadcast_to(requantize.multiplier, len(weights))]
+    columns = np.stack(channels, 1)
+    table = blocks_of(columns, count)[:, list(order or range(count))].transpose(0, 2, 1)
+    return table.astype(np.int32).reshape(-1), 31 - requantize.shift
 
 
 # ---------------------------------------------------------------------------------------- convolution
@@ -106,12 +111,14 @@ def emit(
     flags: Mapping[str, object],
     *,
     block: int = BLOCK,
+    order: Sequence[int] | None = None,
     strip: int = 0,
     inplace: bool = False,
+    offsets: Array | None = None,
 ) -> None:
-    """Emits a kernel with `packed` weights, a table of `block` channels, and a strip of as many bytes if any."""
+    """Emits a kernel with `packed` weights, a table by blocks of channels, and a strip of as many bytes if any."""
     name, out, channels = node.output.name, node.output.type, len(weights_of(node))
-    table, shift = pack_table(node, block)
+    table, shift = pack_table(node, block, order)
     low, high = clamp_range(clamp_of(node), out.q, out.dtype)
     clamped = (low, high) != out.dtype.limits
     operands: list[tuple[str, Access, Buffer]] = [
@@ -120,6 +127,8 @@ def emit(
         ("table", Access.IN, builder.const(f"{name}.table", table)),
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
+    if offsets is not None:
+        operands.insert(3, ("offsets", Access.IN, builder.const(f"{name}.offsets", offsets)))
     if strip:
         operands.append(("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", out.dtype, strip)))
     store: dict[str, Param] = {"zero_point": out.q.zero_point, "low": low, "high": high, "shift": shift}
@@ -220,6 +229,33 @@ def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape)
     emit(node, builder, kernel, packed, params, flags, strip=size, inplace=may_overwrite_input(shape))
 
 
+# ------------------------------------------------------------------------------------------ depthwise
+
+
+def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Channels in lanes, two taps at a time; an odd last one is paired with a weight of zero."""
+    shape = ConvShape.of(node)
+    params = strip_params(shape)
+    ky, kx = np.divmod(np.arange(shape.k_h * shape.k_w), shape.k_w)
+    offsets = ky * shape.dilation_h * int(params["pitch"]) + kx * shape.dilation_w * shape.in_c
+    even = len(offsets) % 2
+    taps = np.pad(weights_of(node).reshape(shape.out_c, -1), [(0, 0), (0, even)])
+    packed = np.ascontiguousarray(blocks_of(taps, 8).transpose(0, 2, 1)).reshape(-1)
+    emit(
+        node,
+        builder,
+        kernel,
+        packed,
+        params | {"pairs": taps.shape[1] // 2},
+        {},
+        block=8,
+        order=(0, 2, 4, 6, 1, 3, 5, 7),
+        strip=int(params["span"]) * int(params["pitch"]) + VECTOR,
+        inplace=may_overwrite_input(shape),
+        offsets=np.pad(offsets, (0, even)).astype(np.int32),
+    )
+
+
 MVE = frozenset({"mve"})
 
 DENSE: tuple[Kernel, ...] = (
@@ -232,3 +268,5 @@ CONV: tuple[Kernel, ...] = (
     Kernel("conv2d_s8_mve", MVE, (int8_requantized, pointwise), emit_pointwise),
     Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
 )
+
+DEPTHWISE: tuple[Kernel, ...] = (Kernel("depthwise_s8_mve", MVE, (int8_requantized, depthwise), emit_depthwise),)
