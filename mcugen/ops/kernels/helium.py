@@ -184,12 +184,12 @@ def strip_params(shape: ConvShape) -> dict[str, Param]:
     return shape.params() | {"span": (shape.k_h - 1) * shape.dilation_h + 1, "pitch": pitch}
 
 
-def may_overwrite_input(shape: ConvShape) -> bool:
-    """Whether each row of output ends before the first input row that the strip has not yet taken in."""
+def may_overwrite_input(shape: ConvShape, steps: int = 1) -> bool:
+    """Whether output ends before the first input row that the strip has not yet taken in, after every `steps` rows."""
     reach = (shape.k_h - 1) * shape.dilation_h + 1 - shape.pad_h
     in_row, out_row = shape.in_w * shape.in_c, shape.out_w * shape.out_c
-    rows = range(shape.out_h)
-    return all(min(oy * shape.stride_h + reach, shape.in_h) * in_row >= (oy + 1) * out_row for oy in rows)
+    ends = (min(oy + steps, shape.out_h) for oy in range(0, shape.out_h, steps))
+    return all(min((end - 1) * shape.stride_h + reach, shape.in_h) * in_row >= end * out_row for end in ends)
 
 
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -256,6 +256,48 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     )
 
 
+def small_window(node: Node) -> bool:
+    """a window of at most 4 x 4"""
+    shape = ConvShape.of(node)
+    return max(shape.k_h, shape.k_w) <= 4 and shape.stride_w <= 7 and (shape.out_w + 8) * shape.out_c < 2**16
+
+
+def pack_patches(weights: Array) -> Array:
+    """[C, k_h, k_w] → flat [C][4 columns][4 rows], with zeros for what is missing."""
+    padded = np.pad(weights, [(0, 0), (0, 4 - weights.shape[1]), (0, 4 - weights.shape[2])])
+    return np.ascontiguousarray(padded.transpose(0, 2, 1)).reshape(-1)
+
+
+def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Columns of four rows by channels: a patch is one vector. Stride 1 takes two rows of output at a time."""
+    shape = ConvShape.of(node)
+    simple = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w) == (1, 1, 1, 1)
+    both = simple and max(shape.k_h, shape.k_w) <= 3
+    steps, group = (2, 4) if both else (1, 8)
+    params = strip_params(shape)
+    span, pitch = int(params["span"]) + steps - 1, int(params["pitch"])
+    groups = -(-shape.out_w // group)
+    columns = max(pitch // shape.in_c, shape.stride_w * group + 3 * shape.dilation_w)
+    at = -(-(span * pitch + VECTOR) // VECTOR) * VECTOR
+    params |= {"span": span, "stride_h": shape.stride_h * steps, "steps": steps, "group": group, "groups": groups}
+    params |= {"overlap": max(groups * group - shape.out_w, 0) if groups > 1 else 0}
+    params |= {"rows": shape.k_h + steps - 1, "columns": pitch // shape.in_c, "columns_at": at}
+    masked = shape.out_h % steps > 0 or shape.out_w < group
+    flags = {"both_rows": both, "masked": masked, "four_rows": shape.k_h + steps > 4, "stride_w": shape.stride_w}
+    weights = weights_of(node).reshape(shape.out_c, shape.k_h, shape.k_w)
+    emit(
+        node,
+        builder,
+        kernel,
+        pack_patches(weights),
+        params,
+        flags,
+        block=1,
+        strip=at + 64 * columns,
+        inplace=may_overwrite_input(shape, steps),
+    )
+
+
 MVE = frozenset({"mve"})
 
 DENSE: tuple[Kernel, ...] = (
@@ -269,4 +311,7 @@ CONV: tuple[Kernel, ...] = (
     Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
 )
 
-DEPTHWISE: tuple[Kernel, ...] = (Kernel("depthwise_s8_mve", MVE, (int8_requantized, depthwise), emit_depthwise),)
+DEPTHWISE: tuple[Kernel, ...] = (
+    Kernel("depthwise_s8_mve_4x4", MVE, (int8_requantized, depthwise, small_window), emit_small_depthwise),
+    Kernel("depthwise_s8_mve", MVE, (int8_requantized, depthwise), emit_depthwise),
+)
