@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +28,9 @@ UNROLL = (4, 3, 2, 1)
 
 LONGEST_ROW = 12
 """Vectors of a kernel's row that are written out at most: what 64 channels of a 3 x 3 kernel have."""
+
+COLUMNS = 2048
+"""Bytes of transposed columns, unless one row takes more."""
 
 PATCHES = 8
 """Pixels whose taps are gathered at a time."""
@@ -112,11 +116,11 @@ def emit(
     *,
     block: int = BLOCK,
     order: Sequence[int] | None = None,
-    strip: int = 0,
+    scratch: tuple[str, int] | None = None,
     inplace: bool = False,
     offsets: Array | None = None,
 ) -> None:
-    """Emits a kernel with `packed` weights, a table by blocks of channels, and a strip of as many bytes if any."""
+    """Emits a kernel with `packed` weights, a table by blocks of channels, and scratch: a role and bytes."""
     name, out, channels = node.output.name, node.output.type, len(weights_of(node))
     table, shift = pack_table(node, block, order)
     low, high = clamp_range(clamp_of(node), out.q, out.dtype)
@@ -129,8 +133,8 @@ def emit(
     ]
     if offsets is not None:
         operands.insert(3, ("offsets", Access.IN, builder.const(f"{name}.offsets", offsets)))
-    if strip:
-        operands.append(("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", out.dtype, strip)))
+    if scratch:
+        operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", out.dtype, scratch[1])))
     store: dict[str, Param] = {"zero_point": out.q.zero_point, "low": low, "high": high, "shift": shift}
     store |= {"x_zero": node.sig.input(0).q.zero_point, "blocks": -(-channels // block)}
     store |= {"last": (channels - 1) % block + 1}
@@ -184,12 +188,12 @@ def strip_params(shape: ConvShape) -> dict[str, Param]:
     return shape.params() | {"span": (shape.k_h - 1) * shape.dilation_h + 1, "pitch": pitch}
 
 
-def may_overwrite_input(shape: ConvShape, steps: int = 1) -> bool:
-    """Whether output ends before the first input row that the strip has not yet taken in, after every `steps` rows."""
+def may_overwrite_input(shape: ConvShape) -> bool:
+    """Whether each row of output ends before the first input row that the strip has not yet taken in."""
     reach = (shape.k_h - 1) * shape.dilation_h + 1 - shape.pad_h
     in_row, out_row = shape.in_w * shape.in_c, shape.out_w * shape.out_c
-    ends = (min(oy + steps, shape.out_h) for oy in range(0, shape.out_h, steps))
-    return all(min((end - 1) * shape.stride_h + reach, shape.in_h) * in_row >= end * out_row for end in ends)
+    rows = range(shape.out_h)
+    return all(min(oy * shape.stride_h + reach, shape.in_h) * in_row >= (oy + 1) * out_row for oy in rows)
 
 
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -210,7 +214,7 @@ def emit_rows(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) ->
     flags = {"mode": "rows", "unroll": vectors, "looped": shape.k_h > 1, "tail": False, "jump": shape.k_h > 1}
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, shape.k_h, -1), BLOCK)
     inplace = may_overwrite_input(shape)
-    emit(node, builder, kernel, packed, params, flags, strip=span * pitch + VECTOR, inplace=inplace)
+    emit(node, builder, kernel, packed, params, flags, scratch=("strip", span * pitch + VECTOR), inplace=inplace)
 
 
 def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
@@ -226,7 +230,7 @@ def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape)
     flags |= {"mode": "patch", "short_rows": shape.k_h if joined and run <= VECTOR and shape.k_h <= 16 else 0}
     size = int(params["span"]) * int(params["pitch"]) + most * vectors * VECTOR + 2 * VECTOR
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
-    emit(node, builder, kernel, packed, params, flags, strip=size, inplace=may_overwrite_input(shape))
+    emit(node, builder, kernel, packed, params, flags, scratch=("strip", size), inplace=may_overwrite_input(shape))
 
 
 # ------------------------------------------------------------------------------------------ depthwise
@@ -250,16 +254,24 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
         {},
         block=8,
         order=(0, 2, 4, 6, 1, 3, 5, 7),
-        strip=int(params["span"]) * int(params["pitch"]) + VECTOR,
+        scratch=("strip", int(params["span"]) * int(params["pitch"]) + VECTOR),
         inplace=may_overwrite_input(shape),
         offsets=np.pad(offsets, (0, even)).astype(np.int32),
     )
 
 
 def small_window(node: Node) -> bool:
-    """a window of at most 4 x 4"""
+    """a window of at most 4 x 4, stride 1 or 2"""
     shape = ConvShape.of(node)
-    return max(shape.k_h, shape.k_w) <= 4 and shape.stride_w <= 7 and (shape.out_w + 8) * shape.out_c < 2**16
+    if max(shape.k_h, shape.k_w) > 4 or shape.stride_w > 7 or shape.dilation_h > 1:
+        return False
+    return _two_rows(shape) or shape.stride_h == 2 or shape.out_h == 1
+
+
+def _two_rows(shape: ConvShape) -> bool:
+    """Whether a patch of 4 x 4 inputs holds those of 2 x 2 outputs."""
+    simple = shape.stride_h == shape.stride_w == shape.dilation_h == shape.dilation_w == 1
+    return simple and max(shape.k_h, shape.k_w) <= 3 and shape.out_h > 1
 
 
 def pack_patches(weights: Array) -> Array:
@@ -268,34 +280,78 @@ def pack_patches(weights: Array) -> Array:
     return np.ascontiguousarray(padded.transpose(0, 2, 1)).reshape(-1)
 
 
+@dataclass(frozen=True)
+class Plane:
+    """One image as the patches' kernel sees it: rows and pixels, which may be its columns and rows; distances in bytes."""
+
+    shape: ConvShape
+    x_row: int
+    x_pixel: int
+    y_row: int
+    y_pixel: int
+
+    @staticmethod
+    def of(shape: ConvShape) -> Plane:
+        """As it lies."""
+        channels = shape.in_c
+        return Plane(shape, shape.in_w * channels, channels, shape.out_w * channels, channels)
+
+    def turned(self) -> Plane:
+        """Rows and columns exchanged."""
+        s = self.shape
+        pairs = (("in_h", "in_w"), ("out_h", "out_w"), ("k_h", "k_w"), ("stride_h", "stride_w"))
+        pairs += (("dilation_h", "dilation_w"), ("pad_h", "pad_w"))
+        swapped = {a: getattr(s, b) for a, b in pairs} | {b: getattr(s, a) for a, b in pairs}
+        return Plane(replace(s, **swapped), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
+
+
+def groups_of(shape: ConvShape) -> tuple[dict[str, Param], dict[str, object]]:
+    """How the pixels of a row are grouped: parameters and flags.
+
+    Groups are of four pixels of two rows, or eight of one. If no more than half a group is left, half a one follows;
+    it overlaps the group before where it can, else what is too much is masked.
+    """
+    both, width = _two_rows(shape), shape.out_w
+    group = 4 if both else 8
+    half = 0 < width % group <= group // 2
+    unit = group // 2 if half else group
+    full, rest = divmod(width, group)
+    overlap = unit - rest if full and rest else 0
+    covered = width if full else unit
+    params: dict[str, Param] = {"groups": full or int(not half), "overlap": overlap, "covered": covered}
+    params["mask"] = 0xFFFF if full else (1 << min(width, unit) * 16 // unit) - 1
+    flags: dict[str, object] = {"half": half, "full": full > 0 or not half, "back": overlap > 0, "both_rows": both}
+    flags["masked"] = (both and shape.out_h % 2 > 0) or (not full and width < unit)
+    return params, flags
+
+
 def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Columns of four rows by channels: a patch is one vector. Stride 1 takes two rows of output at a time."""
+    """Columns of four rows by channels: a patch is one vector."""
     shape = ConvShape.of(node)
-    simple = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w) == (1, 1, 1, 1)
-    both = simple and max(shape.k_h, shape.k_w) <= 3
-    steps, group = (2, 4) if both else (1, 8)
-    params = strip_params(shape)
-    span, pitch = int(params["span"]) + steps - 1, int(params["pitch"])
-    groups = -(-shape.out_w // group)
-    columns = max(pitch // shape.in_c, shape.stride_w * group + 3 * shape.dilation_w)
-    at = -(-(span * pitch + VECTOR) // VECTOR) * VECTOR
-    params |= {"span": span, "stride_h": shape.stride_h * steps, "steps": steps, "group": group, "groups": groups}
-    params |= {"overlap": max(groups * group - shape.out_w, 0) if groups > 1 else 0}
-    params |= {"rows": shape.k_h + steps - 1, "columns": pitch // shape.in_c, "columns_at": at}
-    masked = shape.out_h % steps > 0 or shape.out_w < group
-    flags = {"both_rows": both, "masked": masked, "four_rows": shape.k_h + steps > 4, "stride_w": shape.stride_w}
-    weights = weights_of(node).reshape(shape.out_c, shape.k_h, shape.k_w)
-    emit(
-        node,
-        builder,
-        kernel,
-        pack_patches(weights),
-        params,
-        flags,
-        block=1,
-        strip=at + 64 * columns,
-        inplace=may_overwrite_input(shape, steps),
-    )
+    plane, weights = Plane.of(shape), weights_of(node).reshape(shape.out_c, shape.k_h, shape.k_w)
+    same = (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w)
+    inplace = _patches_may_overwrite_input(shape)
+    if same and _two_rows(shape) and shape.out_w > 1 and shape.out_w < min(12, shape.out_h):
+        plane, weights = plane.turned(), weights.transpose(0, 2, 1)
+    s, steps = plane.shape, 2 if _two_rows(shape) else 1
+    params, flags = groups_of(s)
+    reach = (int(params["covered"]) - 1) * s.stride_w + 3 * s.dilation_w + 1
+    row_w = max(s.stride_w * (s.out_w - 1) + s.dilation_w * (s.k_w - 1) + 1, s.pad_w + s.in_w)
+    sections = max(1, min(COLUMNS // (64 * row_w), s.out_h // steps))
+    padding = 64 * (row_w * (sections - 1) + max(row_w, reach))
+    params |= s.params() | {"x_row": plane.x_row, "x_pixel": plane.x_pixel, "y_row": plane.y_row, "y_pixel": plane.y_pixel}
+    params |= {"steps": steps, "sections": sections, "section": 64 * row_w, "padding": padding}
+    params["image"] = shape.in_h * shape.in_w * shape.in_c
+    flags |= {"stacked": sections > 1, "partial": shape.in_c % 16 > 0, "stride_w": s.stride_w}
+    strip = ("columns", padding + 16)
+    emit(node, builder, kernel, pack_patches(weights), params, flags, block=1, scratch=strip, inplace=inplace)
+
+
+def _patches_may_overwrite_input(shape: ConvShape) -> bool:
+    """Whether output always ends before the first input row that has not been transposed."""
+    steps = 2 if _two_rows(shape) else 1
+    ends = [(2 * step + 4 - shape.pad_h, min((step + 1) * steps, shape.out_h)) for step in range(-(-shape.out_h // steps))]
+    return all(min(unread, shape.in_h) * shape.in_w >= end * shape.out_w for unread, end in ends)
 
 
 MVE = frozenset({"mve"})
