@@ -60,11 +60,6 @@ def ungrouped(node: Node) -> bool:
     return ConvShape.of(node).groups == 1
 
 
-def pointwise(node: Node) -> bool:
-    """each output pixel reads one input pixel"""
-    return ungrouped(node) and ConvShape.of(node).reads_pixels
-
-
 # ------------------------------------------------------------------------------------------- packing
 
 
@@ -199,6 +194,9 @@ def may_overwrite_input(shape: ConvShape) -> bool:
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     """From a strip of padded rows, directly where a kernel's row fills its vectors well, else from gathered patches."""
     shape = ConvShape.of(node)
+    if shape.reads_pixels:
+        emit_pointwise(node, builder, kernel)
+        return
     run = shape.k_w * shape.in_c
     vectors = -(-run // VECTOR)
     filled = shape.dilation_w == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
@@ -363,7 +361,6 @@ DENSE: tuple[Kernel, ...] = (
 
 CONV: tuple[Kernel, ...] = (
     Kernel("dense_s8_mve", MVE, (int8_requantized, single_row), emit_row),
-    Kernel("conv2d_s8_mve", MVE, (int8_requantized, pointwise), emit_pointwise),
     Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
 )
 
