@@ -337,7 +337,12 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     row_w = max(s.stride_w * (s.out_w - 1) + s.dilation_w * (s.k_w - 1) + 1, s.pad_w + s.in_w)
     sections = max(1, min(COLUMNS // (64 * row_w), s.out_h // steps))
     padding = 64 * (row_w * (sections - 1) + max(row_w, reach))
-    params |= s.params() | {"x_row": plane.x_row, "x_pixel": plane.x_pixel, "y_row": plane.y_row, "y_pixel": plane.y_pixel}
+    params |= s.params() | {
+        "x_row": plane.x_row,
+        "x_pixel": plane.x_pixel,
+        "y_row": plane.y_row,
+        "y_pixel": plane.y_pixel,
+    }
     params |= {"steps": steps, "sections": sections, "section": 64 * row_w, "padding": padding}
     params["image"] = shape.in_h * shape.in_w * shape.in_c
     flags |= {"stacked": sections > 1, "partial": shape.in_c % 16 > 0, "stride_w": s.stride_w}
@@ -348,7 +353,9 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
 def _patches_may_overwrite_input(shape: ConvShape) -> bool:
     """Whether output always ends before the first input row that has not been transposed."""
     steps = 2 if _two_rows(shape) else 1
-    ends = [(2 * step + 4 - shape.pad_h, min((step + 1) * steps, shape.out_h)) for step in range(-(-shape.out_h // steps))]
+    ends = [
+        (2 * step + 4 - shape.pad_h, min((step + 1) * steps, shape.out_h)) for step in range(-(-shape.out_h // steps))
+    ]
     return all(min(unread, shape.in_h) * shape.in_w >= end * shape.out_w for unread, end in ends)
 
 
