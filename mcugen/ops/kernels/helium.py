@@ -32,7 +32,10 @@ LONGEST_ROW = 12
 COLUMNS = 2048
 """Bytes of transposed columns, unless one row takes more."""
 
-PATCHES = 8
+OFFSET = 127
+"""How far immediate offsets of bytes reach."""
+
+PATCHES = 16
 """Pixels whose taps are gathered at a time."""
 
 
@@ -90,6 +93,21 @@ def pack_table(node: Node, count: int, order: Sequence[int] | None = None) -> tu
     return table.astype(np.int32).reshape(-1), 31 - requantize.shift
 
 
+FRAMES: Mapping[str, Sequence[str]] = {
+    "conv2d_s8_mve": (
+        *("zero_point", "table_size", "x_next", "y_next", "turns", "jump", "shift", "tail", "last", "written"),
+        *("low", "high"),
+    ),
+    "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
+    "depthwise_s8_mve": (),
+    "depthwise_s8_mve_4x4": (
+        *("zero_point", "y_next", "groups", "shift", "back_x", "back_y", "down_x", "down_y", "low", "high"),
+        *("place_step", "place_second", "column_step"),
+    ),
+}
+"""By kernel, the parameters that its assembly copies in one piece: they come first, in this order."""
+
+
 # ---------------------------------------------------------------------------------------- convolution
 
 
@@ -130,15 +148,15 @@ def emit(
         operands.insert(3, ("offsets", Access.IN, builder.const(f"{name}.offsets", offsets)))
     if scratch:
         operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", out.dtype, scratch[1])))
-    store: dict[str, Param] = {"zero_point": out.q.zero_point, "low": low, "high": high, "shift": shift}
-    store |= {"x_zero": node.sig.input(0).q.zero_point, "blocks": -(-channels // block)}
-    store |= {"last": (channels - 1) % block + 1}
+    known: dict[str, Param] = {"zero_point": out.q.zero_point, "low": low, "high": high, "shift": shift}
+    known |= {"table_size": table.nbytes, "blocks": -(-channels // block), "last": (channels - 1) % block + 1}
+    known |= {"y_next": 2 * channels, "written": 0, "x_zero": node.sig.input(0).q.zero_point, **params}
     ragged = channels % block > 0
     builder.emit(
         node,
         kernel,
         operands,
-        {**params, **store},
+        {name: known[name] for name in dict.fromkeys([*FRAMES[kernel.name], *known])},
         code={**flags, "ragged": ragged, "clamp": clamped, "shifted": shift > 0},
         inplace=[("y", "x")] if inplace else [],
     )
@@ -157,7 +175,7 @@ def emit_vectors(node: Node, builder: Builder, kernel: Kernel) -> None:
     channels, depth = weights.shape
     params, flags = loop(*divmod(depth, VECTOR))
     params |= {"batch": 1, "image": 0, "rows": 1, "row_step": 0, "row_pixels": node.output.type.count // channels}
-    params |= {"stride_w": 1, "in_c": depth, "out_c": channels}
+    params |= {"x_next": 2 * depth, "out_c": channels}
     emit(node, builder, kernel, pack_vectors(weights, BLOCK), params, {**flags, "mode": "direct"})
 
 
@@ -166,7 +184,7 @@ def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     shape = ConvShape.of(node)
     in_row, pixels = shape.in_w * shape.in_c, shape.out_h * shape.out_w
     params, flags = loop(*divmod(shape.in_c, VECTOR))
-    params |= {"stride_w": shape.stride_w, "in_c": shape.in_c, "out_c": shape.out_c}
+    params |= {"x_next": 2 * shape.stride_w * shape.in_c, "out_c": shape.out_c}
     if shape.stride_h == shape.stride_w == 1:
         params |= {"batch": 1, "image": 0, "rows": 1, "row_step": 0, "row_pixels": shape.batch * pixels}
     else:
@@ -209,10 +227,36 @@ def emit_rows(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) ->
     params = strip_params(shape)
     span, pitch, vectors = int(params["span"]), int(params["pitch"]), -(-shape.k_w * shape.in_c // VECTOR)
     params |= {"turns": shape.k_h, "jump": shape.dilation_h * pitch - vectors * VECTOR, "tail": 0}
+    params["x_next"] = 2 * shape.stride_w * shape.in_c
     flags = {"mode": "rows", "unroll": vectors, "looped": shape.k_h > 1, "tail": False, "jump": shape.k_h > 1}
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, shape.k_h, -1), BLOCK)
     inplace = may_overwrite_input(shape)
     emit(node, builder, kernel, packed, params, flags, scratch=("strip", span * pitch + VECTOR), inplace=inplace)
+
+
+def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[str, object] | None:
+    """How short rows of a kernel are gathered by one load and one store each, if immediate offsets reach them all.
+
+    Rows are shared out among pointers, of which each reaches OFFSET bytes.
+    """
+    run, row_step, x_step, depth = (int(params[name]) for name in ("run", "row_step", "x_step", "depth"))
+    each = OFFSET // row_step + 1
+    starts = range(0, shape.k_h, each)
+    if run > VECTOR or (shape.k_h - 1) * run > OFFSET or len(starts) > 7 or max(x_step, depth) > 255:
+        return None
+    if starts[-1] * row_step >= 4096:
+        return None
+    pointers = [
+        {
+            "offset": start * row_step,
+            "rows": [
+                {"number": row, "offset": (row - start) * row_step, "target": row * run}
+                for row in range(start, min(start + each, shape.k_h))
+            ],
+        }
+        for start in starts
+    ]
+    return {"run": run, "x_step": x_step, "depth": depth, "pointers": pointers}
 
 
 def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
@@ -225,7 +269,9 @@ def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape)
     inner, flags = loop(vectors)
     params |= {"run": run, "runs": 1 if joined else shape.k_w, "run_step": shape.dilation_w * shape.in_c}
     params |= {"row_step": shape.dilation_h * int(params["pitch"]), "depth": vectors * VECTOR, "most": most, **inner}
-    flags |= {"mode": "patch", "short_rows": shape.k_h if joined and run <= VECTOR and shape.k_h <= 16 else 0}
+    params["x_next"] = 2 * vectors * VECTOR
+    params["x_step"] = shape.stride_w * shape.in_c
+    flags |= {"mode": "patch", "gather": written_out_gather(shape, params) if joined else None}
     size = int(params["span"]) * int(params["pitch"]) + most * vectors * VECTOR + 2 * VECTOR
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
     emit(node, builder, kernel, packed, params, flags, scratch=("strip", size), inplace=may_overwrite_input(shape))
