@@ -35,6 +35,9 @@ COLUMNS = 2048
 OFFSET = 127
 """How far immediate offsets of bytes reach."""
 
+WORD_OFFSET = 508
+"""And those of words."""
+
 PATCHES = 16
 """Pixels whose taps are gathered at a time."""
 
@@ -98,6 +101,7 @@ FRAMES: Mapping[str, Sequence[str]] = {
         *("zero_point", "table_size", "x_next", "y_next", "turns", "jump", "shift", "tail", "last", "written"),
         *("low", "high"),
     ),
+    "conv2d_s8_mve_columns": ("zero_point", "table_size", "x_next", "y_next", "jump", "shift", "low", "high"),
     "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
     "depthwise_s8_mve": (),
     "depthwise_s8_mve_4x4": (
@@ -259,6 +263,29 @@ def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[st
     return {"run": run, "x_step": x_step, "depth": depth, "pointers": pointers}
 
 
+def three_columns(node: Node) -> bool:
+    """3 x 3, input channels by 16, outputs by two"""
+    shape = ConvShape.of(node)
+    window = (shape.k_h, shape.k_w, shape.dilation_w) == (3, 3, 1) and shape.stride_w <= 2
+    columns = 3 * shape.stride_w + 3
+    reachable = shape.in_c % VECTOR == 0 and columns * shape.in_c - VECTOR <= WORD_OFFSET
+    return shape.groups == 1 and window and reachable and shape.out_c % 2 == 0 and shape.out_w >= 4
+
+
+def emit_columns(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Four pixels by two channels, which share the columns of a row."""
+    shape = ConvShape.of(node)
+    params, chunks = strip_params(shape), shape.in_c // VECTOR
+    params |= {"x_next": 4 * shape.stride_w * shape.in_c, "y_next": 4 * shape.out_c}
+    params["jump"] = shape.dilation_h * int(params["pitch"])
+    flags = {"chunks": chunks, "stride": shape.stride_w, "unrolled": chunks == 1}
+    pairs = weights_of(node).reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
+    packed = np.ascontiguousarray(pairs.transpose(0, 2, 4, 3, 1, 5)).reshape(-1)
+    size = int(params["span"]) * int(params["pitch"]) + VECTOR
+    inplace = may_overwrite_input(shape)
+    emit(node, builder, kernel, packed, params, flags, block=2, scratch=("strip", size), inplace=inplace)
+
+
 def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
     """The taps of some pixels are brought together first."""
     params = strip_params(shape)
@@ -414,6 +441,7 @@ DENSE: tuple[Kernel, ...] = (
 
 CONV: tuple[Kernel, ...] = (
     Kernel("dense_s8_mve", MVE, (int8_requantized, single_row), emit_row),
+    Kernel("conv2d_s8_mve_columns", MVE, (int8_requantized, three_columns), emit_columns),
     Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
 )
 
