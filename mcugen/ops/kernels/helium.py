@@ -102,6 +102,7 @@ FRAMES: Mapping[str, Sequence[str]] = {
         *("low", "high"),
     ),
     "conv2d_s8_mve_columns": ("zero_point", "table_size", "x_next", "y_next", "jump", "shift", "low", "high"),
+    "conv2d_s8_mve_8": ("zero_point", "table_size", "y_next", "shift", "low", "high"),
     "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
     "depthwise_s8_mve": (),
     "depthwise_s8_mve_4x4": (
@@ -261,6 +262,23 @@ def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[st
         for start in starts
     ]
     return {"run": run, "x_step": x_step, "depth": depth, "pointers": pointers}
+
+
+def eight_channels(node: Node) -> bool:
+    """pointwise, 8 channels to an even number"""
+    shape = ConvShape.of(node)
+    simple = shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+    return simple and shape.in_c == VECTOR // 2 and shape.out_c % 2 == 0 and shape.batch * shape.out_h * shape.out_w >= 4
+
+
+def emit_eight_channels(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Two pixels lie in a vector; weights stay where they are while all pixels pass."""
+    shape = ConvShape.of(node)
+    rows = weights_of(node).reshape(shape.out_c, VECTOR // 2)
+    packed = np.stack([np.pad(rows, [(0, 0), (0, 8)]), np.pad(rows, [(0, 0), (8, 0)])], 1).reshape(-1)
+    pixels = shape.batch * shape.out_h * shape.out_w
+    params: dict[str, Param] = {"y_next": 4 * shape.out_c, "out_c": shape.out_c, "pixels": pixels}
+    emit(node, builder, kernel, packed, params, {}, block=2)
 
 
 def three_columns(node: Node) -> bool:
@@ -441,6 +459,7 @@ DENSE: tuple[Kernel, ...] = (
 
 CONV: tuple[Kernel, ...] = (
     Kernel("dense_s8_mve", MVE, (int8_requantized, single_row), emit_row),
+    Kernel("conv2d_s8_mve_8", MVE, (int8_requantized, eight_channels), emit_eight_channels),
     Kernel("conv2d_s8_mve_columns", MVE, (int8_requantized, three_columns), emit_columns),
     Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
 )
