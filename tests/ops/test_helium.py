@@ -68,8 +68,23 @@ WIDE_DEPTHWISE: Sequence[Case] = (
     ((1, 3, 9, 9), 3, (7, 5), {"pads": [3, 2, 3, 2]}),
     ((1, 9, 1, 40), 9, (1, 9), {"pads": [0, 8, 0, 0]}),
 )
+COLUMNS: Sequence[Case] = (
+    *(((1, 16, 3, width), 6, (3, 3), SAME) for width in range(4, 10)),
+    *(((2, 32, 5, width), 4, (3, 3), HALVED) for width in range(8, 12)),
+    ((1, 48, 4, 4), 2, (3, 3), SAME),
+    ((1, 80, 2, 5), 2, (3, 3), SAME),
+    ((1, 16, 9, 6), 8, (3, 3), {"dilations": [2, 1], "pads": [0, 1, 3, 1]}),
+    ((1, 32, 8, 7), 4, (3, 3), {"strides": [3, 1]}),
+)
+EIGHT: Sequence[Case] = (
+    *(((1, 8, 1, width), 6, (1, 1), {}) for width in range(4, 10)),
+    *(((1, 8, 2, 3), channels, (1, 1), {}) for channels in (2, 4, 8, 10)),
+    ((3, 8, 3, 1), 4, (1, 1), {}),
+)
 KERNELS: Mapping[str, Sequence[Case]] = {
     "conv2d_s8_mve": [*MATRICES[:19], *MATRICES[-2:], *WINDOWS],
+    "conv2d_s8_mve_8": EIGHT,
+    "conv2d_s8_mve_columns": COLUMNS,
     "dense_s8_mve": MATRICES[19:-2],
     "depthwise_s8_mve_4x4": DEPTHWISE,
     "depthwise_s8_mve": [*WIDE_DEPTHWISE, *DEPTHWISE[-12:]],

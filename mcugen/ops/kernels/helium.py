@@ -106,8 +106,8 @@ FRAMES: Mapping[str, Sequence[str]] = {
     "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
     "depthwise_s8_mve": (),
     "depthwise_s8_mve_4x4": (
-        *("zero_point", "y_next", "groups", "shift", "back_x", "back_y", "down_x", "down_y", "low", "high"),
-        *("place_step", "place_second", "column_step"),
+        *("zero_point", "y_next", "groups", "halves", "back_x", "back_y", "down_x", "down_y", "shift", "low", "high"),
+        *("place_step", "place_second"),
     ),
 }
 """By kernel, the parameters that its assembly copies in one piece: they come first, in this order."""
@@ -394,24 +394,20 @@ class Plane:
         return Plane(replace(s, **swapped), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
 
 
-def groups_of(shape: ConvShape) -> tuple[dict[str, Param], dict[str, object]]:
-    """How the pixels of a row are grouped: parameters and flags.
+def groups_of(shape: ConvShape) -> dict[str, Param]:
+    """How the pixels of a row are grouped.
 
-    Groups are of four pixels of two rows, or eight of one. If no more than half a group is left, half a one follows;
-    it overlaps the group before where it can, else what is too much is masked.
+    Groups are of four pixels of two rows, or eight of one; for what is left there are one or two halves. The last half
+    overlaps what is before, or is masked if there is nothing.
     """
-    both, width = _two_rows(shape), shape.out_w
-    group = 4 if both else 8
-    half = 0 < width % group <= group // 2
-    unit = group // 2 if half else group
-    full, rest = divmod(width, group)
-    overlap = unit - rest if full and rest else 0
-    covered = width if full else unit
-    params: dict[str, Param] = {"groups": full or int(not half), "overlap": overlap, "covered": covered}
-    params["mask"] = 0xFFFF if full else (1 << min(width, unit) * 16 // unit) - 1
-    flags: dict[str, object] = {"half": half, "full": full > 0 or not half, "back": overlap > 0, "both_rows": both}
-    flags["masked"] = (both and shape.out_h % 2 > 0) or (not full and width < unit)
-    return params, flags
+    group = 4 if _two_rows(shape) else 8
+    half = group // 2
+    groups, rest = divmod(shape.out_w, group)
+    halves = -(-rest // half)
+    covered = groups * group + halves * half
+    overlap = covered - shape.out_w if shape.out_w > half else 0
+    mask = (1 << min(shape.out_w, half) * 16 // half) - 1
+    return {"groups": groups, "halves": halves, "overlap": overlap, "covered": covered - overlap, "half_mask": mask}
 
 
 def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -422,23 +418,27 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     inplace = _patches_may_overwrite_input(shape)
     if same and _two_rows(shape) and shape.out_w > 1 and shape.out_w < min(12, shape.out_h):
         plane, weights = plane.turned(), weights.transpose(0, 2, 1)
-    s, steps = plane.shape, 2 if _two_rows(shape) else 1
-    params, flags = groups_of(s)
-    reach = (int(params["covered"]) - 1) * s.stride_w + 3 * s.dilation_w + 1
+    s, two = plane.shape, _two_rows(shape)
+    steps = 2 if two else 1
+    params = groups_of(s)
+    covered, overlap = int(params["covered"]), int(params["overlap"])
+    step = 64 * s.stride_w
     row_w = max(s.stride_w * (s.out_w - 1) + s.dilation_w * (s.k_w - 1) + 1, s.pad_w + s.in_w)
+    reach = (covered - 1) * s.stride_w + 3 * s.dilation_w + 1
     sections = max(1, min(COLUMNS // (64 * row_w), s.out_h // steps))
     padding = 64 * (row_w * (sections - 1) + max(row_w, reach))
-    params |= s.params() | {
-        "x_row": plane.x_row,
-        "x_pixel": plane.x_pixel,
-        "y_row": plane.y_row,
-        "y_pixel": plane.y_pixel,
-    }
-    params |= {"steps": steps, "sections": sections, "section": 64 * row_w, "padding": padding}
-    params["image"] = shape.in_h * shape.in_w * shape.in_c
-    flags |= {"stacked": sections > 1, "partial": shape.in_c % 16 > 0, "stride_w": s.stride_w}
-    strip = ("columns", padding + 16)
-    emit(node, builder, kernel, pack_patches(weights), params, flags, block=1, scratch=strip, inplace=inplace)
+    params |= s.params() | {"x_row": plane.x_row, "x_pixel": plane.x_pixel, "y_row": plane.y_row}
+    params |= {"y_pixel": plane.y_pixel, "steps": steps, "sections": sections, "section": 64 * row_w, "padding": padding}
+    params |= {"y_next": (4 if two else 8) * plane.y_pixel, "back_x": -step * overlap, "back_y": -plane.y_pixel * overlap}
+    params |= {"down_x": 64 * row_w - step * covered, "down_y": steps * plane.y_row - covered * plane.y_pixel}
+    params |= {"place_step": plane.y_pixel if two else 2 * plane.y_pixel}
+    params |= {"place_second": plane.y_row if two else plane.y_pixel, "image": shape.in_h * shape.in_w * shape.in_c}
+    params |= {"rewind_x": 4 + int(params["down_x"]), "rewind_y": 1 + int(params["down_y"])}
+    full = int(params["groups"]) > 0
+    masked = s.out_h % steps > 0 or not full
+    flags = {"both_rows": two, "full": full, "masked": masked, "stride_w": s.stride_w, "dilation_w": s.dilation_w}
+    scratch = ("columns", padding + 16)
+    emit(node, builder, kernel, pack_patches(weights), params, flags, block=1, scratch=scratch, inplace=inplace)
 
 
 def _patches_may_overwrite_input(shape: ConvShape) -> bool:
