@@ -81,10 +81,15 @@ EIGHT: Sequence[Case] = (
     *(((1, 8, 2, 3), channels, (1, 1), {}) for channels in (2, 4, 8, 10)),
     ((3, 8, 3, 1), 4, (1, 1), {}),
 )
+NARROWING: Sequence[Case] = (
+    *(((2, 20, 3, width), 20, (1, 1), {}) for width in range(1, 12)),
+    *(((1, depth, 1, 3), 7, (1, 1), {}) for depth in (7, 8, 16, 33, 64, 130)),
+)
 KERNELS: Mapping[str, Sequence[Case]] = {
     "conv2d_s8_mve": [*MATRICES[:19], *MATRICES[-2:], *WINDOWS],
     "conv2d_s8_mve_8": EIGHT,
     "conv2d_s8_mve_columns": COLUMNS,
+    "conv2d_s8_mve_inplace": NARROWING,
     "dense_s8_mve": MATRICES[19:-2],
     "depthwise_s8_mve_4x4": DEPTHWISE,
     "depthwise_s8_mve": [*WIDE_DEPTHWISE, *DEPTHWISE[-12:]],

@@ -96,11 +96,13 @@ def pack_table(node: Node, count: int, order: Sequence[int] | None = None) -> tu
     return table.astype(np.int32).reshape(-1), 31 - requantize.shift
 
 
+GEMM = (
+    *("zero_point", "table_size", "x_next", "y_next", "turns", "jump", "shift", "tail", "last", "written"),
+    *("low", "high"),
+)
 FRAMES: Mapping[str, Sequence[str]] = {
-    "conv2d_s8_mve": (
-        *("zero_point", "table_size", "x_next", "y_next", "turns", "jump", "shift", "tail", "last", "written"),
-        *("low", "high"),
-    ),
+    "conv2d_s8_mve": GEMM,
+    "conv2d_s8_mve_inplace": GEMM,
     "conv2d_s8_mve_columns": ("zero_point", "table_size", "x_next", "y_next", "jump", "shift", "low", "high"),
     "conv2d_s8_mve_8": ("zero_point", "table_size", "y_next", "shift", "low", "high"),
     "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
@@ -262,6 +264,25 @@ def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[st
         for start in starts
     ]
     return {"run": run, "x_step": x_step, "depth": depth, "pointers": pointers}
+
+
+def overwriting(node: Node) -> bool:
+    """pointwise, output channels no more than input channels: in place"""
+    shape = ConvShape.of(node)
+    simple = shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+    return simple and shape.out_c <= shape.in_c
+
+
+def emit_overwriting(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Some pixels are copied before they are overwritten."""
+    shape = ConvShape.of(node)
+    pixels = shape.batch * shape.out_h * shape.out_w
+    params, flags = loop(-(-shape.in_c // VECTOR))
+    params |= {"x_next": 2 * shape.in_c, "in_c": shape.in_c, "out_c": shape.out_c}
+    params |= {"pixels": pixels, "most": min(PATCHES, pixels)}
+    packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
+    scratch = ("patches", min(PATCHES, pixels) * shape.in_c + VECTOR)
+    emit(node, builder, kernel, packed, params, flags, scratch=scratch, inplace=True)
 
 
 def eight_channels(node: Node) -> bool:
@@ -462,6 +483,7 @@ CONV: tuple[Kernel, ...] = (
     Kernel("conv2d_s8_mve_8", MVE, (int8_requantized, eight_channels), emit_eight_channels),
     Kernel("conv2d_s8_mve_columns", MVE, (int8_requantized, three_columns), emit_columns),
     Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
+    Kernel("conv2d_s8_mve_inplace", MVE, (int8_requantized, overwriting), emit_overwriting),
 )
 
 DEPTHWISE: tuple[Kernel, ...] = (
