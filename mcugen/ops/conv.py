@@ -50,7 +50,7 @@ class Conv(Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv"
-    kernels: ClassVar[tuple[Kernel, ...]] = (*floats.CONV, *portable.DEPTHWISE, *portable.CONV)
+    kernels: ClassVar[tuple[Kernel, ...]] = (*floats.DEPTHWISE, *floats.CONV, *portable.DEPTHWISE, *portable.CONV)
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1
