@@ -68,7 +68,7 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     params = shape.params() | {"row_w": max(row_w, shape.pad_w + shape.in_w), "blocks": blocks}
     ring = ((shape.k_h - 1) * shape.dilation_h + 1) * int(params["row_w"]) * blocks * BLOCK
     code: dict[str, object] = {"group": _group(shape), "k_h": shape.k_h, "k_w": shape.k_w}
-    code |= {"stride": shape.stride_w, "dilation": shape.dilation_w}
+    code |= {"stride": shape.stride_w, "dilation": shape.dilation_w, "rest": shape.in_c % BLOCK != 0}
     _emit(
         node,
         builder,
@@ -119,7 +119,7 @@ def _emit(
     role, count = scratch
     if count:
         operands.append((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", floats, count)))
-    code |= {"rest": len(weights) % BLOCK != 0, "high": store.code["high"]}
+    code |= {"high": store.code["high"]}
     pairs = [("y", "x")] if inplace else []
     builder.emit(node, kernel, operands, params | store.params, code=code, inplace=pairs, variant=variant)
 
