@@ -52,12 +52,12 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Four pixels are gathered and interleaved; behind them lie zeros, a row of the kernel."""
+    """Four pixels are gathered and interleaved; behind them lies a pixel of zeros."""
     shape = ConvShape.of(node)
     depth = math.prod(weights_of(node).shape[1:])
     direct = shape.reads_pixels and shape.stride_h == shape.stride_w == 1
     params = shape.params() | {"depth": depth, "direct": int(direct)}
-    _emit(node, builder, kernel, params, ("patch", ROWS * depth + shape.k_w * shape.in_c), _clamp_code(node))
+    _emit(node, builder, kernel, params, ("patch", ROWS * depth + shape.in_c), _clamp_code(node))
 
 
 def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
