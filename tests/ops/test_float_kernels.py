@@ -185,6 +185,16 @@ def test_blocks_in_plain_c():
     check_plain(HELIUM, depthwise(), "depthwise_f32_mve")
 
 
+def test_pointwise_overwrites_its_input():
+    layers = Layers()
+    x = layers.net.op("Conv", layers.input(2, 3, 5, 5), layers.constant(8, 3, 3, 3), layers.constant(8))
+    layers.clamped(layers.net.op("Conv", x, layers.constant(6, 8, 1, 1), layers.constant(6)), "relu")
+    pointwise = layers.compile(BOARDS[0], "conv2d_f32_fpu").program.instrs[-2]
+    assert pointwise.params["direct"]
+    assert pointwise.operand("x").buffer.offset == pointwise.operand("y").buffer.offset
+    check_plain(BOARDS[0], layers, "conv2d_f32_fpu")
+
+
 def unusual(layers: Layers) -> Feeds:
     """Inputs with infinities and NaNs of both signs."""
     feeds = random_feeds(layers.net.model())

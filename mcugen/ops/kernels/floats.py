@@ -52,12 +52,17 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Four pixels are gathered and interleaved; behind them lies a pixel of zeros."""
+    """Four pixels are gathered and interleaved; behind them lies a pixel of zeros.
+
+    A pointwise convolution that does not widen may overwrite its input: pixels are copied before they are computed.
+    """
     shape = ConvShape.of(node)
     depth = math.prod(weights_of(node).shape[1:])
     direct = shape.reads_pixels and shape.stride_h == shape.stride_w == 1
     params = shape.params() | {"depth": depth, "direct": int(direct)}
-    _emit(node, builder, kernel, params, ("patch", ROWS * depth + shape.in_c), _clamp_code(node))
+    patch = ("patch", ROWS * depth + shape.in_c)
+    inplace = direct and shape.out_c <= shape.in_c
+    _emit(node, builder, kernel, params, patch, _clamp_code(node), inplace=inplace)
 
 
 def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
