@@ -250,3 +250,11 @@ def convolutions(draw: st.DrawFn) -> Layers:
 @given(convolutions())
 def test_any_convolution(layers: Layers):
     check_plain(HELIUM, layers, "conv2d_f32_fpu", "depthwise_f32_mve")
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", [BOARDS[0], HELIUM])
+@settings(max_examples=3, deadline=None)
+@given(layers=convolutions())
+def test_any_convolution_on_the_cpu(board: str, layers: Layers):
+    check_on(board, layers, "conv2d_f32_fpu", *(["depthwise_f32_mve"] if board == HELIUM else []))
