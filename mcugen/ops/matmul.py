@@ -175,6 +175,11 @@ class MatMul(Operator):
             ("b", Access.IN, builder.buffer(node.input(1))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
+        if out.dtype is DType.FLOAT32:  # eight columns of b in the order of packed weights, then four rows of a
+            code["single"] = a.shape[-2] == 1
+            size = 8 * (a.shape[-1] + 1) + (0 if code["single"] else 4 * a.shape[-1])
+            strip = builder.scratch(f"{node.output.name}.strip", out.dtype, size)
+            operands.append(("strip", Access.SCRATCH, strip))
         variant = "scaled" if code["scaled"] else ""
         builder.emit(node, builder.select(self.kernels, node), operands, params, code=code, variant=variant)
 
