@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""int8 convolutions and dense layers on CPUs that multiply one pair of numbers at a time: Cortex-M3, M0 and M0+.
+
+Two pixels (or two channels) share a word, so that one product serves both: (a + b · 2^s) · w = a·w + b·w · 2^s.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.fixedpoint import Requantizer, clamp_range
+from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.weighted import (
+    bias_of,
+    clamp_of,
+    folded_bias,
+    largest_sums,
+    requantizer,
+    sum_dtype,
+    weights_of,
+)
+
+PIXELS = 6
+"""Pixels that a convolution computes together."""
+
+UNROLL = 8
+"""Times four inputs that the loop over inputs writes out on Thumb-2."""
+
+
+def to_int8(node: Node) -> bool:
+    """int8 to int8"""
+    dtypes = (node.sig.input(0).dtype, node.sig.input(1).dtype, node.sig.output.dtype)
+    return dtypes == (DType.INT8,) * 3 and node.sig.output.quant is not None
+
+
+def upper_word(node: Node) -> bool:
+    """requantized by the upper word of a product"""
+    sums = _sums(node)
+    return sum_dtype(sums) is DType.INT32 and requantizer(node.sig, sums).for_high_word().shift == 32
+
+
+def six_pixels(node: Node) -> bool:
+    """at least six output pixels"""
+    shape = ConvShape.of(node)
+    return shape.groups == 1 and shape.out_h * shape.out_w >= PIXELS
+
+
+def narrow_sums(node: Node) -> bool:
+    """sums of products that 23 bits hold"""
+    weights = weights_of(node).astype(np.int64).reshape(len(weights_of(node)), -1)
+    return int(np.abs(weights).sum(1).max(initial=0)) * 128 < 2**22
+
+
+def _sums(node: Node) -> Array:
+    bias = bias_of(node)
+    assert bias is not None
+    return largest_sums(node.sig.input(0), weights_of(node), bias)
+
+
+def _requantizer(node: Node) -> Requantizer:
+    return requantizer(node.sig, _sums(node)).for_high_word()
+
+
+def _tails(node: Node) -> Array:
+    """By channel: bias · multiplier + offset as two words, the lower first, and the multiplier."""
+    bias, requantize = bias_of(node), _requantizer(node)
+    assert bias is not None
+    folded = folded_bias(node.sig, weights_of(node), bias)
+    multiplier = np.broadcast_to(requantize.multiplier, folded.shape)
+    offset = np.ascontiguousarray(folded * multiplier + requantize.offset, "<i8").view("<i4").reshape(-1, 2)
+    return np.concatenate([offset, multiplier[:, None]], axis=1).astype(np.int32)
+
+
+def _clamp(node: Node) -> tuple[dict[str, Param], bool]:
+    """The limits of the result as parameters, and whether they are narrower than int8."""
+    low, high = clamp_range(clamp_of(node), node.sig.output.q, DType.INT8)
+    return {"low": low, "high": high}, (low, high) != (-128, 127)
+
+
+def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
+    """Zeros appended along an axis up to a multiple."""
+    missing = -rows.shape[axis] % multiple
+    return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
+
+
+def emit_conv_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Rows of weights padded to multiples of four; words of two pixels in scratch."""
+    weights = weights_of(node).reshape(len(weights_of(node)), -1)
+    packed = _padded(weights, 4)
+    params, clamped = _clamp(node)
+    _emit_conv(
+        node,
+        builder,
+        kernel,
+        {"w": packed, "tails": _tails(node)},
+        params | {"quads": packed.shape[1] // 4},
+        {"unroll": UNROLL, "clamp": clamped},
+        words=packed.shape[1] * PIXELS // 2,
+    )
+
+
+def _emit_conv(
+    node: Node,
+    builder: Builder,
+    kernel: Kernel,
+    constants: dict[str, Array],
+    params: dict[str, Param],
+    code: dict[str, object],
+    words: int,
+) -> None:
+    """A convolution that gathers six windows at a time as words of two pixels."""
+    shape, name = ConvShape.of(node), node.output.name
+    direct = shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+    runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
+    params = shape.params() | params | {"direct": int(direct), "runs": runs, "taps": taps}
+    params["x_zero"] = node.sig.input(0).q.zero_point
+    copies = 0 if direct else PIXELS * taps * shape.in_c
+    operands: list[tuple[str, Access, Buffer]] = [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        *((role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()),
+        ("y", Access.OUT, builder.buffer(node.output)),
+        ("words", Access.SCRATCH, builder.scratch(f"{name}.words", DType.INT32, words)),
+        ("copies", Access.SCRATCH, builder.scratch(f"{name}.copies", DType.INT8, copies)),
+    ]
+    builder.emit(node, kernel, operands, params, code=code)
+
+
+def conv_depth(node: Node) -> int:
+    """Inputs of an output."""
+    return math.prod(weights_of(node).shape[1:])
+
+
+CONV: tuple[Kernel, ...] = (
+    Kernel(
+        "conv2d_s8_thumb2",
+        needs=frozenset({"thumb2"}),
+        when=(to_int8, six_pixels, narrow_sums, upper_word),
+        emit=emit_conv_smlal,
+    ),
+)
+
+DENSE: tuple[Kernel, ...] = ()
