@@ -131,9 +131,28 @@ def _emit_conv(
     builder.emit(node, kernel, operands, params, code=code)
 
 
-def conv_depth(node: Node) -> int:
-    """Inputs of an output."""
-    return math.prod(weights_of(node).shape[1:])
+def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
+    rows = weights_of(node).reshape(len(weights_of(node)), -1)
+    channels, depth = rows.shape
+    blocks = _padded(rows, 4, axis=0).reshape(-1, 4, depth).transpose(0, 2, 1).astype(np.int16)
+    packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
+    params, clamped = _clamp(node)
+    params |= {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
+    name = node.output.name
+    operands = [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        ("w", Access.IN, builder.const(f"{name}.weights", packed)),
+        ("tails", Access.IN, builder.const(f"{name}.tails", _padded(_tails(node), 4, axis=0))),
+        ("y", Access.OUT, builder.buffer(node.output)),
+    ]
+    code: dict[str, object] = {"unroll": UNROLL // 2, "clamp": clamped, "rest": channels % 4 != 0}
+    builder.emit(node, kernel, operands, params, code=code)
+
+
+def deep(node: Node) -> bool:
+    """at least four inputs"""
+    return math.prod(weights_of(node).shape[1:]) >= 4
 
 
 CONV: tuple[Kernel, ...] = (
@@ -145,4 +164,8 @@ CONV: tuple[Kernel, ...] = (
     ),
 )
 
-DENSE: tuple[Kernel, ...] = ()
+DENSE: tuple[Kernel, ...] = (
+    Kernel(
+        "dense_s8_thumb2", needs=frozenset({"thumb2"}), when=(to_int8, deep, upper_word), emit=emit_dense_smlal
+    ),
+)
