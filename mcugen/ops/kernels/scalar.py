@@ -32,6 +32,18 @@ PIXELS = 6
 UNROLL = 8
 """Times four inputs that the loop over inputs writes out on Thumb-2."""
 
+LONGEST_CHUNK = 24
+"""Inputs that the loop over inputs writes out on Thumb-1."""
+
+BODY = 9
+"""Halfwords of code that each of them takes there."""
+
+LEAVE = LONGEST_CHUNK * BODY + 22
+"""Halfwords from the first of them to the code behind the loop."""
+
+CHUNK_SUM = 255
+"""Of magnitudes of weights, whose products with int8 together fit 16 bits."""
+
 
 def to_int8(node: Node) -> bool:
     """int8 to int8"""
@@ -131,6 +143,61 @@ def _emit_conv(
     builder.emit(node, kernel, operands, params, code=code)
 
 
+def chunks(row: Array) -> list[Array]:
+    """A row of weights in the longest pieces whose sums of products with int8 fit 16 bits."""
+    found, start, total = [], 0, 0
+    for end, size in enumerate(np.abs(row.astype(int)).tolist()):
+        if total + size > CHUNK_SUM or end - start == LONGEST_CHUNK:
+            found.append(row[start:end])
+            start, total = end, 0
+        total += size
+    return [*found, row[start:]]
+
+
+def _stream(row: Array) -> bytes:
+    """What the Thumb-1 loop reads for a channel: number of chunks; each with its entry; the way out."""
+    parts = [bytes([BODY * (LONGEST_CHUNK - len(c))]) + c.astype(np.int8).tobytes() for c in chunks(row)]
+    return bytes([len(parts)]) + b"".join(parts) + bytes([LEAVE])
+
+
+def few_chunks(node: Node) -> bool:
+    """at most 255 chunks of weights a channel"""
+    return all(len(chunks(row)) < 256 for row in weights_of(node).reshape(len(weights_of(node)), -1))
+
+
+def short_products(node: Node) -> bool:
+    """requantized by products of 32 bits"""
+    return _piece(node) > 0
+
+
+def _piece(node: Node) -> int:
+    """The most bits of a multiplier, in three pieces, whose products with sums fit 32 bits; 0 if none."""
+    sums = _sums(node)
+    requantize = requantizer(node.sig, sums)
+    most, low = int(sums.max(initial=0)), _clamp(node)[0]["low"]
+    for piece in (10, 9, 8):
+        last = (most * int(requantize.multiplier.max()) >> 2 * piece) + abs(requantize.zero_point - int(low)) * 2 ** (31 - 2 * piece)
+        if requantize.shift == 31 and most * 2**piece < 2**30 and last < 2**30:
+            return piece
+    return 0
+
+
+def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Weights in chunks, each so short that 16 bits hold its sums."""
+    weights = weights_of(node).reshape(len(weights_of(node)), -1)
+    bias, requantize, piece = bias_of(node), requantizer(node.sig, _sums(node)), _piece(node)
+    assert bias is not None
+    multiplier = np.broadcast_to(requantize.multiplier, len(weights))
+    tails = np.stack([folded_bias(node.sig, weights, bias), multiplier], axis=1).astype(np.int32)
+    limits, _ = _clamp(node)
+    shift = 31 - 2 * piece
+    offset = ((requantize.zero_point - int(limits["low"])) << shift) + (1 << (shift - 1))
+    packed = np.frombuffer(b"".join(map(_stream, weights)), np.uint8)
+    code: dict[str, object] = {"piece": piece, "unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE, **limits}
+    words = weights.shape[1] * PIXELS // 2
+    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, {"offset": offset}, code, words)
+
+
 def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
     rows = weights_of(node).reshape(len(weights_of(node)), -1)
@@ -161,6 +228,12 @@ CONV: tuple[Kernel, ...] = (
         needs=frozenset({"thumb2"}),
         when=(to_int8, six_pixels, narrow_sums, upper_word),
         emit=emit_conv_smlal,
+    ),
+    Kernel(
+        "conv2d_s8_thumb1",
+        needs=frozenset({"thumb1"}),
+        when=(to_int8, six_pixels, short_products, few_chunks),
+        emit=emit_conv_muls,
     ),
 )
 
