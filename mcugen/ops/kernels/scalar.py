@@ -7,6 +7,7 @@ Two pixels (or two channels) share a word, so that one product serves both: (a +
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,7 +39,7 @@ LONGEST_CHUNK = 24
 BODY = 9
 """Halfwords of code that each of them takes there."""
 
-LEAVE = LONGEST_CHUNK * BODY + 22
+LEAVE = LONGEST_CHUNK * BODY + 18
 """Halfwords from the first of them to the code behind the loop."""
 
 CHUNK_SUM = 255
@@ -167,35 +168,62 @@ def few_chunks(node: Node) -> bool:
 
 def short_products(node: Node) -> bool:
     """requantized by products of 32 bits"""
-    return _piece(node) > 0
+    return requantizer(node.sig, _sums(node)).shift == 31 and _Saturation.of(node).fits
 
 
-def _piece(node: Node) -> int:
-    """The most bits of a multiplier, in three pieces, whose products with sums fit 32 bits; 0 if none."""
-    sums = _sums(node)
-    requantize = requantizer(node.sig, sums)
-    most, low = int(sums.max(initial=0)), _clamp(node)[0]["low"]
-    for piece in (10, 9, 8):
-        last = (most * int(requantize.multiplier.max()) >> 2 * piece) + abs(requantize.zero_point - int(low)) * 2 ** (31 - 2 * piece)
-        if requantize.shift == 31 and most * 2**piece < 2**30 and last < 2**30:
-            return piece
-    return 0
+@dataclass(frozen=True)
+class _Saturation:
+    """By channel, for accumulators from `least` to `most`: q = (acc · multiplier + offset) >> 31 reaches low and high.
+
+    Beyond them q saturates, or no accumulator gets there.
+    """
+
+    least: Array
+    most: Array
+    multiplier: Array
+    offset: int
+
+    @staticmethod
+    def of(node: Node) -> _Saturation:
+        """Of a layer that is requantized with shift 31."""
+        sums, (limits, _) = _sums(node), _clamp(node)
+        requantize = requantizer(node.sig, sums)
+        multiplier = np.broadcast_to(np.maximum(requantize.multiplier, 1), sums.shape)
+        low, high = int(limits["low"]), int(limits["high"])
+        least = (((low + 1) << 31) - 1 - requantize.offset) // multiplier
+        most = -((requantize.offset - (high << 31)) // multiplier)
+        reached = (most >= -sums) & (least <= sums)
+        least, most = np.where(reached, np.maximum(least, -sums), least), np.where(reached, np.minimum(most, sums), most)
+        return _Saturation(least, most, requantize.multiplier, requantize.offset)
+
+    @property
+    def fits(self) -> bool:
+        """Whether 24 bits hold what lies between, and 31 the limits."""
+        wide = int((self.most - self.least).max(initial=0)) >= 2**24 - 1
+        far = max(int(np.abs(self.least).max(initial=0)), int(np.abs(self.most).max(initial=0))) >= 2**30
+        return not wide and not far and int(self.multiplier.min(initial=1)) > 0
+
+    def tails(self, bias: Array) -> Array:
+        """{bias − least, multiplier, 256 · (most − least) + offset % 256, offset // 256} of v = acc − least.
+
+        q may be 256 too large, which a byte does not hold.
+        """
+        offset = self.least * self.multiplier + self.offset + (256 << 31)
+        span = (self.most - self.least) * 256 + offset % 256
+        return np.stack([bias - self.least, self.multiplier, span, offset // 256], axis=1).astype(np.uint32).view(np.int32)
 
 
 def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in chunks, each so short that 16 bits hold its sums."""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    bias, requantize, piece = bias_of(node), requantizer(node.sig, _sums(node)), _piece(node)
+    bias = bias_of(node)
     assert bias is not None
-    multiplier = np.broadcast_to(requantize.multiplier, len(weights))
-    tails = np.stack([folded_bias(node.sig, weights, bias), multiplier], axis=1).astype(np.int32)
-    limits, _ = _clamp(node)
-    shift = 31 - 2 * piece
-    offset = ((requantize.zero_point - int(limits["low"])) << shift) + (1 << (shift - 1))
-    packed = np.frombuffer(b"".join(map(_stream, weights)), np.uint8)
-    code: dict[str, object] = {"piece": piece, "unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE, **limits}
-    words = weights.shape[1] * PIXELS // 2
-    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, {"offset": offset}, code, words)
+    constants = {
+        "w": np.frombuffer(b"".join(map(_stream, weights)), np.uint8),
+        "tails": _Saturation.of(node).tails(folded_bias(node.sig, weights, bias)),
+    }
+    code: dict[str, object] = {"unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE}
+    _emit_conv(node, builder, kernel, constants, {}, code, words=weights.shape[1] * PIXELS // 2)
 
 
 def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
