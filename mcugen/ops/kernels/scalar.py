@@ -17,6 +17,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.portable import single_row
 from mcugen.ops.weighted import (
     bias_of,
     clamp_of,
@@ -188,13 +189,14 @@ class _Saturation:
         """Of a layer that is requantized with shift 31."""
         sums, (limits, _) = _sums(node), _clamp(node)
         requantize = requantizer(node.sig, sums)
-        multiplier = np.broadcast_to(np.maximum(requantize.multiplier, 1), sums.shape)
+        multiplier = np.broadcast_to(requantize.multiplier, sums.shape)
+        divisor = np.maximum(multiplier, 1)
         low, high = int(limits["low"]), int(limits["high"])
-        least = (((low + 1) << 31) - 1 - requantize.offset) // multiplier
-        most = -((requantize.offset - (high << 31)) // multiplier)
+        least = (((low + 1) << 31) - 1 - requantize.offset) // divisor
+        most = -((requantize.offset - (high << 31)) // divisor)
         reached = (most >= -sums) & (least <= sums)
         least, most = np.where(reached, np.maximum(least, -sums), least), np.where(reached, np.minimum(most, sums), most)
-        return _Saturation(least, most, requantize.multiplier, requantize.offset)
+        return _Saturation(least, most, multiplier, requantize.offset)
 
     @property
     def fits(self) -> bool:
@@ -228,29 +230,71 @@ def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
-    rows = weights_of(node).reshape(len(weights_of(node)), -1)
-    channels, depth = rows.shape
-    blocks = _padded(rows, 4, axis=0).reshape(-1, 4, depth).transpose(0, 2, 1).astype(np.int16)
+    blocks = _blocks(node, 4).astype(np.int16)
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
     params, clamped = _clamp(node)
-    params |= {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
+    code: dict[str, object] = {"unroll": UNROLL // 2, "clamp": clamped}
+    _emit_dense(node, builder, kernel, {"w": packed, "tails": _padded(_tails(node), 4, axis=0)}, params, code, block=4)
+
+
+def emit_dense_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Six channels' weights side by side, plus 128; what starts six sums, then what requantizes them."""
+    bias = bias_of(node)
+    assert bias is not None
+    packed = (_blocks(node, 6).astype(np.int16) + 128).astype(np.uint8)
+    tails = _padded(_Saturation.of(node).tails(folded_bias(node.sig, weights_of(node), bias)), 6, axis=0).reshape(-1, 6, 4)
+    joined = np.concatenate([tails[..., 0], tails[..., 1:].reshape(-1, 18)], axis=1)
+    _emit_dense(node, builder, kernel, {"w": packed, "tails": joined}, {}, {}, block=6)
+
+
+def _blocks(node: Node, size: int) -> Array:
+    """The weights as [block of channels][depth][size], padded with zeros."""
+    rows = weights_of(node).reshape(len(weights_of(node)), -1)
+    return _padded(rows, size, axis=0).reshape(-1, size, rows.shape[1]).transpose(0, 2, 1)
+
+
+def _emit_dense(
+    node: Node,
+    builder: Builder,
+    kernel: Kernel,
+    constants: dict[str, Array],
+    params: dict[str, Param],
+    code: dict[str, object],
+    block: int,
+) -> None:
+    """A dense layer that computes `block` channels of a row together."""
+    channels, depth = len(weights_of(node)), conv_depth(node)
+    params = params | {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
     name = node.output.name
-    operands = [
+    operands: list[tuple[str, Access, Buffer]] = [
         ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", packed)),
-        ("tails", Access.IN, builder.const(f"{name}.tails", _padded(_tails(node), 4, axis=0))),
+        *((role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()),
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
-    code: dict[str, object] = {"unroll": UNROLL // 2, "clamp": clamped, "rest": channels % 4 != 0}
-    builder.emit(node, kernel, operands, params, code=code)
+    builder.emit(node, kernel, operands, params, code=code | {"rest": channels % block != 0})
+
+
+def conv_depth(node: Node) -> int:
+    """Inputs of an output."""
+    return math.prod(weights_of(node).shape[1:])
 
 
 def deep(node: Node) -> bool:
     """at least four inputs"""
-    return math.prod(weights_of(node).shape[1:]) >= 4
+    return conv_depth(node) >= 4
 
+
+_DENSE_THUMB2 = (to_int8, deep, upper_word)
+_DENSE_THUMB1 = (to_int8, short_products)
+
+DENSE: tuple[Kernel, ...] = (
+    Kernel("dense_s8_thumb2", needs=frozenset({"thumb2"}), when=_DENSE_THUMB2, emit=emit_dense_smlal),
+    Kernel("dense_s8_thumb1", needs=frozenset({"thumb1"}), when=_DENSE_THUMB1, emit=emit_dense_muls),
+)
 
 CONV: tuple[Kernel, ...] = (
+    Kernel("dense_s8_thumb2", frozenset({"thumb2"}), (single_row, *_DENSE_THUMB2), emit_dense_smlal),
+    Kernel("dense_s8_thumb1", frozenset({"thumb1"}), (single_row, *_DENSE_THUMB1), emit_dense_muls),
     Kernel(
         "conv2d_s8_thumb2",
         needs=frozenset({"thumb2"}),
@@ -262,11 +306,5 @@ CONV: tuple[Kernel, ...] = (
         needs=frozenset({"thumb1"}),
         when=(to_int8, six_pixels, short_products, few_chunks),
         emit=emit_conv_muls,
-    ),
-)
-
-DENSE: tuple[Kernel, ...] = (
-    Kernel(
-        "dense_s8_thumb2", needs=frozenset({"thumb2"}), when=(to_int8, deep, upper_word), emit=emit_dense_smlal
     ),
 )
