@@ -16,8 +16,8 @@ from mcugen.hir.graph import Node
 from mcugen.lir.builder import Kernel
 from mcugen.resources import resource_dir
 
-TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "weights", "extra")
-"""What instructions grow with; `extra` is what a kernel says of itself."""
+TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
+"""What instructions grow with: `gathered` are elements of im2col, `extra` is what a kernel says of itself."""
 
 REPLACEMENT = "cortex-m3"
 """Whose costs stand for those of CPUs without a table: a plain 32-bit CPU."""
@@ -25,17 +25,13 @@ REPLACEMENT = "cortex-m3"
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
     """The TERMS of a node: elements, but for its one call and its multiply-accumulates."""
-    inputs = [v for v in node.inputs if v is not None]
-    outputs = node.outputs[0].type
-    return (
-        1,
-        node.op.macs(node.sig),
-        outputs.count,
-        sum(v.type.count for v in inputs if not v.is_constant),
-        outputs.count // max(outputs.shape[-1] if outputs.shape else 1, 1),
-        sum(v.type.count for v in inputs if v.is_constant),
-        kernel.extra(node) if kernel.extra else 0,
-    )
+    inputs = [v.type.count for v in node.inputs if v is not None and not v.is_constant]
+    constants = [v.type.count for v in node.inputs if v is not None and v.is_constant]
+    outputs, macs = node.outputs[0].type, node.op.macs(node.sig)
+    channels = max(outputs.shape[-1] if outputs.shape else 1, 1)
+    extra = kernel.extra(node) if kernel.extra else 0
+    counts = (macs, outputs.count, sum(inputs), outputs.count // channels, macs // channels, sum(constants))
+    return (1, *counts, extra)
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class KernelCost:
         return sum(p * t for p, t in zip(self.per, terms, strict=True))
 
 
-UNKNOWN = KernelCost((100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0), 600)
+UNKNOWN = KernelCost((100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0), 600)
 """Of kernels that were not measured, a user's own perhaps: what simple C takes."""
 
 

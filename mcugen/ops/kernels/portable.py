@@ -28,6 +28,11 @@ def depthwise(node: Node) -> bool:
     return ConvShape.of(node).is_depthwise
 
 
+def shared_channels(node: Node) -> bool:
+    """filters of several channels"""
+    return not ConvShape.of(node).is_depthwise
+
+
 def single_row(node: Node) -> bool:
     """one output pixel that reads one input pixel"""
     shape = ConvShape.of(node)
@@ -114,7 +119,7 @@ CONV: tuple[Kernel, ...] = (
     Kernel("dense_f32", when=(float_tensors, single_row), emit=emit_dense, any_size=True),
     Kernel("dense_s16", when=(int16_tensors, single_row), emit=emit_dense, any_size=True),
     Kernel("dense_s8", when=(int8_tensors, single_row), emit=emit_dense, any_size=True),
-    Kernel("conv2d_f32", when=(float_tensors,), emit=emit_conv, any_size=True),
-    Kernel("conv2d_s16", when=(int16_tensors,), emit=emit_conv, any_size=True),
-    Kernel("conv2d_s8", when=(int8_tensors,), emit=emit_conv, any_size=True),
+    Kernel("conv2d_f32", when=(float_tensors, shared_channels), emit=emit_conv, any_size=True),
+    Kernel("conv2d_s16", when=(int16_tensors, shared_channels), emit=emit_conv, any_size=True),
+    Kernel("conv2d_s8", when=(int8_tensors, shared_channels), emit=emit_conv, any_size=True),
 )
