@@ -7,7 +7,6 @@ Two pixels (or two channels) share a word, so that one product serves both: (a +
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -169,63 +168,48 @@ def few_chunks(node: Node) -> bool:
 
 def short_products(node: Node) -> bool:
     """requantized by products of 32 bits"""
-    return requantizer(node.sig, _sums(node)).shift == 31 and _Saturation.of(node).fits
+    return _piece(node) > 0
 
 
-@dataclass(frozen=True)
-class _Saturation:
-    """By channel, for accumulators from `least` to `most`: q = (acc · multiplier + offset) >> 31 reaches low and high.
+def _piece(node: Node) -> int:
+    """Bits of the pieces in which a multiplier of three goes, so that no product leaves 32 bits; 0 if none.
 
-    Beyond them q saturates, or no accumulator gets there.
+    One size for all layers, if it can be: they share their code.
     """
+    sums, requantize = _sums(node), requantizer(node.sig, _sums(node))
+    most, limits = int(sums.max(initial=0)), _clamp(node)[0]
+    for piece in (9, 8, 10):
+        shift = requantize.shift - 2 * piece
+        last = (most * int(requantize.multiplier.max()) >> 2 * piece) + _offset(requantize, int(limits["low"]), shift)
+        if requantize.shift == 31 and most << piece < 2**31 and last + 1 < 2**31:
+            return piece
+    return 0
 
-    least: Array
-    most: Array
-    multiplier: Array
-    offset: int
 
-    @staticmethod
-    def of(node: Node) -> _Saturation:
-        """Of a layer that is requantized with shift 31."""
-        sums, (limits, _) = _sums(node), _clamp(node)
-        requantize = requantizer(node.sig, sums)
-        multiplier = np.broadcast_to(requantize.multiplier, sums.shape)
-        divisor = np.maximum(multiplier, 1)
-        low, high = int(limits["low"]), int(limits["high"])
-        least = (((low + 1) << 31) - 1 - requantize.offset) // divisor
-        most = -((requantize.offset - (high << 31)) // divisor)
-        reached = (most >= -sums) & (least <= sums)
-        least, most = np.where(reached, np.maximum(least, -sums), least), np.where(reached, np.minimum(most, sums), most)
-        return _Saturation(least, most, multiplier, requantize.offset)
+def _offset(requantize: Requantizer, low: int, shift: int) -> int:
+    """Zero point less the lowest result, and rounding, before a shift by `shift`."""
+    return ((requantize.zero_point - low) << shift) + (1 << (shift - 1))
 
-    @property
-    def fits(self) -> bool:
-        """Whether 24 bits hold what lies between, and 31 the limits."""
-        wide = int((self.most - self.least).max(initial=0)) >= 2**24 - 1
-        far = max(int(np.abs(self.least).max(initial=0)), int(np.abs(self.most).max(initial=0))) >= 2**30
-        return not wide and not far and int(self.multiplier.min(initial=1)) > 0
 
-    def tails(self, bias: Array) -> Array:
-        """{bias − least, multiplier, 256 · (most − least) + offset % 256, offset // 256} of v = acc − least.
-
-        q may be 256 too large, which a byte does not hold.
-        """
-        offset = self.least * self.multiplier + self.offset + (256 << 31)
-        span = (self.most - self.least) * 256 + offset % 256
-        return np.stack([bias - self.least, self.multiplier, span, offset // 256], axis=1).astype(np.uint32).view(np.int32)
+def _thumb1(node: Node) -> tuple[Array, dict[str, Param], dict[str, object]]:
+    """What requantizes on Thumb-1: bias and multiplier by channel, parameters, variables of the template."""
+    bias, requantize, piece = bias_of(node), requantizer(node.sig, _sums(node)), _piece(node)
+    assert bias is not None
+    folded = folded_bias(node.sig, weights_of(node), bias)
+    tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
+    limits, _ = _clamp(node)
+    offset = _offset(requantize, int(limits["low"]), 31 - 2 * piece)
+    return tails, {"offset": offset}, {"piece": piece, **limits}
 
 
 def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in chunks, each so short that 16 bits hold its sums."""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    bias = bias_of(node)
-    assert bias is not None
-    constants = {
-        "w": np.frombuffer(b"".join(map(_stream, weights)), np.uint8),
-        "tails": _Saturation.of(node).tails(folded_bias(node.sig, weights, bias)),
-    }
-    code: dict[str, object] = {"unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE}
-    _emit_conv(node, builder, kernel, constants, {}, code, words=weights.shape[1] * PIXELS // 2)
+    tails, params, code = _thumb1(node)
+    packed = np.frombuffer(b"".join(map(_stream, weights)), np.uint8)
+    code |= {"unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE}
+    words = weights.shape[1] * PIXELS // 2
+    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
 
 
 def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -238,13 +222,11 @@ def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def emit_dense_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Six channels' weights side by side, plus 128; what starts six sums, then what requantizes them."""
-    bias = bias_of(node)
-    assert bias is not None
+    """Six channels' weights side by side, plus 128; six biases, six multipliers."""
+    tails, params, code = _thumb1(node)
     packed = (_blocks(node, 6).astype(np.int16) + 128).astype(np.uint8)
-    tails = _padded(_Saturation.of(node).tails(folded_bias(node.sig, weights_of(node), bias)), 6, axis=0).reshape(-1, 6, 4)
-    joined = np.concatenate([tails[..., 0], tails[..., 1:].reshape(-1, 18)], axis=1)
-    _emit_dense(node, builder, kernel, {"w": packed, "tails": joined}, {}, {}, block=6)
+    joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
+    _emit_dense(node, builder, kernel, {"w": packed, "tails": joined}, params, code, block=6)
 
 
 def _blocks(node: Node, size: int) -> Array:
