@@ -55,7 +55,7 @@ CONVS = {
     "mostly padding": Layer((2, 2, 2), 3, (5, 5), pads=(4, 4, 4, 4)),
     "line": Layer((6, 1, 19), 5, (1, 4), strides=(1, 2), pads=(0, 3, 0, 0)),
     "batch": Layer((3, 4, 3), 4, (3, 3), pads=(1, 1, 1, 1), batch=2),
-    "saturated": Layer((12, 4, 5), 8, (1, 1), gain=12.0, zeros=(-128, -128)),
+    "saturated": Layer((12, 4, 5), 8, (1, 1), gain=4.0, zeros=(9, -128)),
     "clamped": Layer((12, 4, 5), 8, (1, 1), clamp=(-20, 31), gain=2.0),
     "relu": Layer((5, 5, 5), 8, (3, 3), clamp=(0, 1e9)),
 }
