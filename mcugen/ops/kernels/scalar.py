@@ -156,9 +156,9 @@ def chunks(row: Array) -> list[Array]:
 
 
 def _stream(row: Array) -> bytes:
-    """What the Thumb-1 loop reads for a channel: number of chunks; each with its entry; the way out."""
+    """What the Thumb-1 loop reads for a channel: chunks, each with its entry; the way out."""
     parts = [bytes([BODY * (LONGEST_CHUNK - len(c))]) + c.astype(np.int8).tobytes() for c in chunks(row)]
-    return bytes([len(parts)]) + b"".join(parts) + bytes([LEAVE])
+    return b"".join(parts) + bytes([LEAVE])
 
 
 def few_chunks(node: Node) -> bool:
@@ -206,6 +206,7 @@ def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in chunks, each so short that 16 bits hold its sums."""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
     tails, params, code = _thumb1(node)
+    tails[:, 0] = tails[:, 0] * 256 + [len(chunks(row)) for row in weights]
     packed = np.frombuffer(b"".join(map(_stream, weights)), np.uint8)
     code |= {"unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE}
     words = weights.shape[1] * PIXELS // 2
