@@ -102,6 +102,22 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
     return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
 
 
+def packed_inputs(node: Node) -> int:
+    """Inputs that are packed as words, some of them more than once."""
+    return _blocks_of_pixels(node) * PIXELS * conv_depth(node)
+
+
+def around_products(node: Node) -> int:
+    """Instructions of the Thumb-1 loops that pack inputs and end chunks, roughly."""
+    chunked = sum(len(chunks(row)) for row in weights_of(node).reshape(len(weights_of(node)), -1))
+    return 4 * packed_inputs(node) + 22 * chunked * _blocks_of_pixels(node)
+
+
+def _blocks_of_pixels(node: Node) -> int:
+    shape = ConvShape.of(node)
+    return shape.batch * -(-shape.out_h * shape.out_w // PIXELS)
+
+
 def emit_conv_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Rows of weights padded to multiples of four; words of two pixels in scratch."""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
@@ -283,11 +299,13 @@ CONV: tuple[Kernel, ...] = (
         needs=frozenset({"thumb2"}),
         when=(to_int8, six_pixels, narrow_sums, upper_word),
         emit=emit_conv_smlal,
+        extra=packed_inputs,
     ),
     Kernel(
         "conv2d_s8_thumb1",
         needs=frozenset({"thumb1"}),
         when=(to_int8, six_pixels, short_products, few_chunks),
         emit=emit_conv_muls,
+        extra=around_products,
     ),
 )
