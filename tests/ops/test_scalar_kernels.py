@@ -69,6 +69,7 @@ DENSES = {
     "wide": Layer((16,), 50, clamp=(0, 1e9)),
     "rows": Layer((21,), 6, batch=3),
     "saturated rows": Layer((40,), 5, batch=2, gain=20.0),
+    "pixels": Layer((9, 2, 2), 7, (1, 1), batch=2),
     "clamped six": Layer((33,), 6, clamp=(-9, 10)),
 }
 
@@ -144,7 +145,7 @@ def test_assembly(isa: str, kind: str, layers: dict[str, Layer]):
 
 def test_layers_that_do_not_fit_are_left_to_others():
     layers = {
-        "five pixels": Layer((8, 5, 1), 4, (1, 1)),
+        "five pixels": Layer((8, 5, 1), 4, (1, 1), pads=(0, 0, 0, 0), strides=(1, 2)),
         "too heavy": Layer((80, 4, 4), 3, (3, 3), largest=127),
         "fits": Layer((8, 5, 2), 4, (1, 1)),
     }

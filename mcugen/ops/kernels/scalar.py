@@ -16,7 +16,6 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.portable import single_row
 from mcugen.ops.weighted import (
     bias_of,
     clamp_of,
@@ -62,6 +61,12 @@ def six_pixels(node: Node) -> bool:
     """at least six output pixels"""
     shape = ConvShape.of(node)
     return shape.groups == 1 and shape.out_h * shape.out_w >= PIXELS
+
+
+def rows_of_pixels(node: Node) -> bool:
+    """each pixel of the output reads the one at its place"""
+    shape = ConvShape.of(node)
+    return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
 def narrow_sums(node: Node) -> bool:
@@ -145,7 +150,7 @@ def _emit_conv(
 ) -> None:
     """A convolution that gathers six windows at a time as words of two pixels."""
     shape, name = ConvShape.of(node), node.output.name
-    direct = shape.reads_pixels and shape.stride_h == shape.stride_w == 1
+    direct = rows_of_pixels(node)
     runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
     params = shape.params() | params | {"direct": int(direct), "runs": runs, "taps": taps}
     params["x_zero"] = node.sig.input(0).q.zero_point
@@ -292,8 +297,8 @@ DENSE: tuple[Kernel, ...] = (
 )
 
 CONV: tuple[Kernel, ...] = (
-    Kernel("dense_s8_thumb2", frozenset({"thumb2"}), (single_row, *_DENSE_THUMB2), emit_dense_smlal),
-    Kernel("dense_s8_thumb1", frozenset({"thumb1"}), (single_row, *_DENSE_THUMB1), emit_dense_muls),
+    Kernel("dense_s8_thumb2", frozenset({"thumb2"}), (rows_of_pixels, *_DENSE_THUMB2), emit_dense_smlal),
+    Kernel("dense_s8_thumb1", frozenset({"thumb1"}), (rows_of_pixels, *_DENSE_THUMB1), emit_dense_muls),
     Kernel(
         "conv2d_s8_thumb2",
         needs=frozenset({"thumb2"}),
