@@ -44,7 +44,7 @@ class Chain:
 
 
 def widths(graph: Graph) -> list[int]:
-    return [node.output.type.shape[-1] for node in graph.nodes if node.op.mnemonic == "conv"]
+    return [node.output.type.shape[-1] for node in graph.nodes if node.op.mnemonic in ("conv", "dense")]
 
 
 def check(net: Net) -> list[int]:
@@ -105,6 +105,17 @@ def test_other_readers_need_all_channels():
     chain.channels = 48
     chain.conv(3)
     assert check(chain.finished()) == [24, 3]
+
+
+def test_averages_and_dense_layers_read_fewer():
+    chain = Chain()
+    chain.conv(40, idle=30)
+    net = chain.net
+    pooled = net.fake(net.op("GlobalAveragePool", chain.last), STEP / 2, -128)
+    flat = net.op("Flatten", pooled)
+    weights = net.dequantize(net.const(chain.random.integers(-90, 91, (7, 40)), np.int8), 0.01)
+    chain.last = net.op("Gemm", flat, weights, net.const(chain.random.normal(0, 1, 7)), transB=1)
+    assert check(chain.finished()) == [16, 7]
 
 
 def test_all_may_be_idle():
