@@ -297,8 +297,6 @@ DENSE: tuple[Kernel, ...] = (
 )
 
 CONV: tuple[Kernel, ...] = (
-    Kernel("dense_s8_thumb2", frozenset({"thumb2"}), (rows_of_pixels, *_DENSE_THUMB2), emit_dense_smlal),
-    Kernel("dense_s8_thumb1", frozenset({"thumb1"}), (rows_of_pixels, *_DENSE_THUMB1), emit_dense_muls),
     Kernel(
         "conv2d_s8_thumb2",
         needs=frozenset({"thumb2"}),
@@ -313,4 +311,6 @@ CONV: tuple[Kernel, ...] = (
         emit=emit_conv_muls,
         extra=around_products,
     ),
+    Kernel("dense_s8_thumb2", frozenset({"thumb2"}), (rows_of_pixels, *_DENSE_THUMB2), emit_dense_smlal),
+    Kernel("dense_s8_thumb1", frozenset({"thumb1"}), (rows_of_pixels, *_DENSE_THUMB1), emit_dense_muls),
 )
