@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -48,6 +49,8 @@ CONVS = {
     "pointwise of one": Layer((1, 6, 1), 1, (1, 1)),
     "pointwise padded": Layer((5, 4, 4), 3, (1, 1), pads=(1, 0, 0, 1)),
     "six pixels": Layer((20, 3, 2), 2, (1, 1)),
+    "one pixel": Layer((3, 3, 3), 9, (3, 3)),
+    "five pixels": Layer((4, 1, 11), 9, (1, 2), strides=(1, 2)),
     "deep": Layer((70, 3, 3), 4, (3, 3), pads=(1, 1, 1, 1), largest=40),
     "heavy": Layer((64, 4, 4), 3, (1, 1), zeros=(-128, 127)),
     "light": Layer((96, 3, 4), 7, (1, 1), largest=2, zeros=(127, -128)),
@@ -143,14 +146,30 @@ def test_assembly(isa: str, kind: str, layers: dict[str, Layer]):
     check(compiled(net, isa, kind, host=False), net, sanitize=False)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_pointwise_layers_overwrite_their_input(isa: str):
+    net, random = Net(), np.random.default_rng(1)
+    x = net.dequantize(net.input("x", 1, 9, 5, 8, dtype=np.int8), 0.05)
+    for (depth, channels), stride in zip(pairwise((9, 9, 8, 18, 13)), (1, 1, 2, 1), strict=True):
+        codes = net.dequantize(net.const(random.integers(-90, 91, (channels, depth, 1, 1)), np.int8), 0.01)
+        bias = net.const(random.normal(0, 1, channels))
+        x = net.fake(net.op("Conv", x, codes, bias, strides=[stride, stride]), 0.07, 1)
+    net.output(net.quantize(x, 0.07, 1, out="y"), dtype=np.int8)
+    model = compiled(net, isa, "conv2d", host=True)
+    places = [
+        (i.operand("x").buffer.offset, i.operand("y").buffer.offset) for i in model.program.instrs if i.op == "conv"
+    ]
+    assert [x == y for x, y in places][1:] == [True] * 3
+    check(model, net, sanitize=True)
+
+
 def test_layers_that_do_not_fit_are_left_to_others():
     layers = {
-        "five pixels": Layer((8, 5, 1), 4, (1, 1), pads=(0, 0, 0, 0), strides=(1, 2)),
         "too heavy": Layer((80, 4, 4), 3, (3, 3), largest=127),
         "fits": Layer((8, 5, 2), 4, (1, 1)),
     }
     model = compiled(network(layers), "thumb2", "conv2d", host=True)
-    assert [i.kernel for i in model.program.instrs if i.op == "conv"] == ["conv2d_s8", "conv2d_s8", "conv2d_s8_thumb2"]
+    assert [i.kernel for i in model.program.instrs if i.op == "conv"] == ["conv2d_s8", "conv2d_s8_thumb2"]
 
 
 integers = st.integers

@@ -57,10 +57,9 @@ def upper_word(node: Node) -> bool:
     return sum_dtype(sums) is DType.INT32 and requantizer(node.sig, sums).for_high_word().shift == 32
 
 
-def six_pixels(node: Node) -> bool:
-    """at least six output pixels"""
-    shape = ConvShape.of(node)
-    return shape.groups == 1 and shape.out_h * shape.out_w >= PIXELS
+def one_group(node: Node) -> bool:
+    """channels in one group"""
+    return ConvShape.of(node).groups == 1
 
 
 def rows_of_pixels(node: Node) -> bool:
@@ -154,7 +153,8 @@ def _emit_conv(
     runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
     params = shape.params() | params | {"direct": int(direct), "runs": runs, "taps": taps}
     params["x_zero"] = node.sig.input(0).q.zero_point
-    copies = 0 if direct else PIXELS * taps * shape.in_c
+    rest = PIXELS * shape.out_c if shape.out_h * shape.out_w % PIXELS else 0
+    copies = max(rest, 0 if direct else PIXELS * taps * shape.in_c)
     operands: list[tuple[str, Access, Buffer]] = [
         ("x", Access.IN, builder.buffer(node.input(0))),
         *((role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()),
@@ -162,7 +162,17 @@ def _emit_conv(
         ("words", Access.SCRATCH, builder.scratch(f"{name}.words", DType.INT32, words)),
         ("copies", Access.SCRATCH, builder.scratch(f"{name}.copies", DType.INT8, copies)),
     ]
-    builder.emit(node, kernel, operands, params, code=code)
+    inplace = [("y", "x")] if _may_overwrite_input(shape) else []
+    builder.emit(node, kernel, operands, params, code=code, inplace=inplace)
+
+
+def _may_overwrite_input(shape: ConvShape) -> bool:
+    """Whether each six pixels of the output end before the first input that those behind them read."""
+    if shape.batch > 1 or not shape.reads_pixels:
+        return False
+    starts = range(PIXELS, shape.out_h * shape.out_w, PIXELS)
+    read = (shape.stride_h * (i // shape.out_w) * shape.in_w + shape.stride_w * (i % shape.out_w) for i in starts)
+    return all(pixel * shape.in_c >= i * shape.out_c for pixel, i in zip(read, starts, strict=True))
 
 
 def chunks(row: Array) -> list[Array]:
@@ -300,14 +310,14 @@ CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
         needs=frozenset({"thumb2"}),
-        when=(to_int8, six_pixels, narrow_sums, upper_word),
+        when=(to_int8, one_group, narrow_sums, upper_word),
         emit=emit_conv_smlal,
         extra=packed_inputs,
     ),
     Kernel(
         "conv2d_s8_thumb1",
         needs=frozenset({"thumb1"}),
-        when=(to_int8, six_pixels, short_products, few_chunks),
+        when=(to_int8, one_group, short_products, few_chunks),
         emit=emit_conv_muls,
         extra=around_products,
     ),
