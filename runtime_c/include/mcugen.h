@@ -93,11 +93,47 @@ static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
     return v >> shift;
 }
 
+/* a * b in 64 bits. */
+#if defined(MCUGEN_THUMB1)
+/* By halves, as the CPU multiplies to 32 bits only; the library would take 64-bit factors. */
+static MCUGEN_NAKED MCUGEN_UNUSED int64_t mcugen_product(int32_t a MCUGEN_UNUSED, int32_t b MCUGEN_UNUSED)
+{
+    __asm__ volatile(".syntax unified\n"
+                     "push {r4, lr}\n"
+                     "uxth r2, r0\n"
+                     "asrs r0, r0, #16\n"
+                     "uxth r3, r1\n"
+                     "asrs r1, r1, #16\n"
+                     "mov r4, r2\n"
+                     "muls r4, r3\n" /* low * low */
+                     "muls r2, r1\n" /* low * high */
+                     "muls r3, r0\n" /* high * low */
+                     "muls r1, r0\n" /* high * high */
+                     "lsrs r0, r4, #16\n"
+                     "adds r2, r2, r0\n"
+                     "asrs r0, r2, #16\n"
+                     "adds r1, r1, r0\n"
+                     "uxth r2, r2\n"
+                     "adds r3, r3, r2\n"
+                     "asrs r0, r3, #16\n"
+                     "adds r1, r1, r0\n"
+                     "lsls r0, r3, #16\n"
+                     "uxth r4, r4\n"
+                     "adds r0, r0, r4\n"
+                     "pop {r4, pc}\n");
+}
+#else
+static inline int64_t mcugen_product(int32_t a, int32_t b)
+{
+    return (int64_t)a * b;
+}
+#endif
+
 /* (acc * multiplier + offset) / 2^shift, rounded down: with offset = (zero_point << shift) + 2^(shift - 1) this
  * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
-    const int64_t v = ((int64_t)acc * multiplier + offset) >> shift;
+    const int64_t v = (mcugen_product(acc, multiplier) + offset) >> shift;
     return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
 }
 
@@ -111,14 +147,14 @@ static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, in
 /* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
 static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
 {
-    return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
+    return (int32_t)((mcugen_product(acc, multiplier) + offset) >> 32);
 }
 
 /* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
 static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift,
     int32_t zero_point)
 {
-    const int64_t wide = (int64_t)acc * multiplier + offset;
+    const int64_t wide = mcugen_product(acc, multiplier) + offset;
     const int64_t v = wide >> shift;
     const int64_t q = v - ((wide & ((INT64_C(1) << shift) - 1)) == 0 ? ((v - zero_point) & 1) : 0);
     return q < INT32_MIN ? INT32_MIN : q > INT32_MAX ? INT32_MAX : (int32_t)q;
@@ -127,7 +163,7 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
 /* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
 static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32_t n, int64_t offset, int32_t shift)
 {
-    return (int32_t)(((int64_t)a * m + (int64_t)b * n + offset) >> shift);
+    return (int32_t)((mcugen_product(a, m) + mcugen_product(b, n) + offset) >> shift);
 }
 
 /* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
