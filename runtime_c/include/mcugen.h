@@ -67,8 +67,10 @@
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa))
 #endif
 #define MCUGEN_UNUSED __attribute__((unused))
+#define MCUGEN_NOINLINE __attribute__((noinline)) /* a loop that keeps all registers to itself */
 #else
 #define MCUGEN_UNUSED
+#define MCUGEN_NOINLINE
 #endif
 
 /* v limited to [low, high]. */
@@ -76,6 +78,29 @@ static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
 {
     v = v < low ? low : v;
     return v > high ? high : v;
+}
+
+/* v limited to int8_t and to int16_t: one instruction where there is SSAT. */
+static inline int32_t mcugen_saturate8(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return mcugen_clamp(v, -128, 127);
+#endif
+}
+
+static inline int32_t mcugen_saturate16(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return mcugen_clamp(v, -32768, 32767);
+#endif
 }
 
 /* An index into `depth` elements: negative ones count from the end; limited to the elements that there are
@@ -112,6 +137,18 @@ static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, in
 static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
 {
     return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
+}
+
+/* The same with shift 32 and offset = (zero_point << 32) + 2^31: one instruction where there is SMMLAR. */
+static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+#if defined(MCUGEN_DSP)
+    int32_t q;
+    __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
+    return q;
+#else
+    return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
+#endif
 }
 
 /* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
