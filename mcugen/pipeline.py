@@ -13,7 +13,8 @@ from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.verify import verify_graph
-from mcugen.lir.choose import choose_kernels
+from mcugen.lir.choose import Limits, choose_kernels
+from mcugen.lir.cost import cost_table
 from mcugen.lir.lower import lower
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import Program
@@ -135,7 +136,15 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
 
 def lowered(graph: Graph, board: Board, options: CompileOptions) -> Program:
     """The program without a memory plan."""
-    choices = choose_kernels(graph, board.features, options.kernels)
+    choices = choose_kernels(
+        graph,
+        board.features,
+        cost_table(board.cpu),
+        options.optimize,
+        Limits(board.total_ram, board.total_flash),
+        wanted=options.kernels,
+        any_size=bool(options.ranges),
+    )
     return lower(graph, board.features, options.states, options.optimize, choices)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Double
+from mcugen.lir.program import Double, param_dtype
 
 MOST_KNOWN = 1 << 16
 """Elements whose literals are remembered, and that are read at once."""
@@ -62,12 +62,8 @@ def c_param(value: float) -> str:
 
 
 def c_param_type(value: float) -> str:
-    """The C type of a kernel parameter: float, double, int32_t, or int64_t or uint64_t where it must be."""
-    if isinstance(value, float):
-        return "double" if isinstance(value, Double) else "float"
-    if value >= 2**63:
-        return "uint64_t"
-    return "int32_t" if -(2**31) <= value < 2**31 else "int64_t"
+    """The C type of a kernel parameter."""
+    return param_dtype(value).c
 
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:

@@ -114,16 +114,7 @@ class _Renderer:
 
     def kernel(self, instr: Instr) -> _Kernel:
         """The function of an instruction, rendered once per set of baked constants and code."""
-        baked = tuple((k, instr.params[k]) for k in sorted(instr.baked))
-        signature = tuple((o.role, o.access, o.buffer.dtype) for o in instr.operands)
-        types = tuple((k, c_param_type(v)) for k, v in instr.params.items() if k not in instr.baked)
-        key = (
-            instr.kernel,
-            baked,
-            signature,
-            types,
-            json.dumps(dict(instr.code), sort_keys=True, default=str),
-        )
+        key = instr.function_key
         if key not in self.kernels:
             suffix = f"_{instr.variant}" if instr.variant else ""
             kernel = _Kernel(instr, self.unique(instr.kernel + suffix, suffix="_params"))

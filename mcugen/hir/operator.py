@@ -66,6 +66,11 @@ class Operator:
         return ()
 
     @property
+    def repeats(self) -> int:
+        """How often its bodies run, at most."""
+        return 1
+
+    @property
     def wants_channels_last(self) -> bool:
         """Whether this is the channels-first form of an operator with space."""
         return False

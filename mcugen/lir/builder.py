@@ -19,13 +19,17 @@ class Kernel:
     """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
 
     `needs` are CPU features. `when` are conditions on the node that must all hold; their docstrings' first lines say
-    why the kernel was taken. `emit` writes its instruction; None: the operator does.
+    why the kernel was taken. `emit` writes its instruction; None: the operator does. `extra` counts what its
+    instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its parameters are polynomials of the
+    sizes, so that these may be known at run time only.
     """
 
     name: str
     needs: frozenset[str] = frozenset()
     when: tuple[Callable[[Node], bool], ...] = ()
     emit: Callable[[Node, Builder, Kernel], None] | None = None
+    extra: Callable[[Node], int] | None = None
+    any_size: bool = False
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""

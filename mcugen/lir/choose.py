@@ -1,38 +1,238 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel computes each node, where several fit."""
+"""Which kernel computes each node, where several fit: by what each costs in instructions, RAM and flash.
+
+All choices are made together, because kernels share code and the arena is as large as its busiest moment.
+Starting from several extremes, one node after the other takes the kernel that serves the user's goal best, until
+none changes any more (coordinate descent); the best end is taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node
-from mcugen.lir.builder import Kernel
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.cost import CostTable, work
+from mcugen.lir.lower import lower
+from mcugen.lir.program import Access, Instr, Program, Space
+
+SURROUNDINGS = (1024, 1024)
+"""Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
+
+MAX_ROUNDS = 8
 
 
-def nodes_of(graph: Graph) -> Iterator[Node]:
-    """All nodes, those of bodies included."""
-    for node in graph.nodes:
-        for body in node.op.bodies:
-            yield from nodes_of(body)
-        yield node
+@dataclass(frozen=True)
+class Limits:
+    """What a plan must not exceed, in bytes."""
+
+    ram: int
+    flash: int
 
 
-def kernels_of(node: Node, features: frozenset[str]) -> list[Kernel]:
-    """The kernels that fit a node on a CPU with `features`, the preferred ones first."""
-    return [k for k in getattr(node.op, "kernels", ()) if k.fits(node, features)]
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel for a node, and what it would cost."""
+
+    kernel: Kernel
+    instructions: float
+    flash: Mapping[object, int]
+    """Bytes of constants by content, of functions by what they are rendered from: equal ones are shared."""
+    ram: int
+    """Bytes alive while it runs: what waits for later, inputs, outputs and scratch."""
 
 
-def choose_kernels(graph: Graph, features: frozenset[str], wanted: Collection[str] = ()) -> dict[Node, Kernel]:
+@dataclass(frozen=True)
+class Cost:
+    """Of a whole model, as far as kernels matter."""
+
+    instructions: float
+    ram: int
+    flash: int
+
+    @property
+    def product(self) -> float:
+        """What `balanced` keeps least."""
+        return (self.instructions + 1) * (self.ram + SURROUNDINGS[0]) * (self.flash + SURROUNDINGS[1])
+
+
+_EXTREMES: tuple[Callable[[Candidate], float], ...] = (
+    lambda c: c.instructions,
+    lambda c: c.ram,
+    lambda c: sum(c.flash.values()),
+)
+"""Where the descents start."""
+
+Goal = Callable[[Cost], tuple[float, ...]]
+
+RANKINGS: Mapping[str, Goal] = {
+    "balanced": lambda c: (c.product,),
+    "speed": lambda c: (c.instructions, c.product),
+    "ram": lambda c: (c.ram, c.product),
+    "flash": lambda c: (c.flash, c.product),
+}
+
+
+def choose_kernels(
+    graph: Graph,
+    features: frozenset[str],
+    costs: CostTable,
+    goal: str,
+    limits: Limits,
+    *,
+    wanted: Collection[str] = (),
+    any_size: bool = False,
+) -> dict[Node, Kernel]:
     """A kernel for each node that has several; of the names `wanted` wherever one fits.
 
-    UsageError for a wanted kernel that fits nowhere.
+    `any_size` leaves those whose parameters follow from sizes that are known at run time. UsageError for a wanted
+    kernel that fits nowhere.
     """
-    fitting = {node: found for node in nodes_of(graph) if (found := kernels_of(node, features))}
-    missing = set(wanted) - {k.name for found in fitting.values() for k in found}
+    fitting = {node: (times, found) for node, times in _nodes(graph) if (found := _fitting(node, features, any_size))}
+    _require(wanted, {k.name for _, found in fitting.values() for k in found})
+    chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
+    if all(len(found) == 1 for _, found in fitting.values()):
+        return chosen
+    waiting = _waiting_bytes(lower(graph, features, choices=chosen))
+    offers = [
+        [
+            _candidate(node, k, features, costs, times, waiting)
+            for k in ([chosen[node]] if chosen[node].name in wanted else found)
+        ]
+        for node, (times, found) in fitting.items()
+    ]
+    others = waiting.keys() - {node.outputs[0].name for node in fitting}
+    taken = _search(offers, RANKINGS[goal], limits, max((waiting[name] for name in others), default=0))
+    return {node: candidate.kernel for node, candidate in zip(fitting, taken, strict=True)}
+
+
+def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
+    """All nodes, those of bodies included, and how often each runs."""
+    for node in graph.nodes:
+        for body in node.op.bodies:
+            yield from _nodes(body, times * node.op.repeats)
+        yield node, times
+
+
+def _fitting(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
+    """The kernels that fit a node and write their instruction themselves, the preferred ones first."""
+    found = [k for k in getattr(node.op, "kernels", ()) if k.emit and k.fits(node, features)]
+    return [k for k in found if k.any_size] or found if any_size else found
+
+
+def _require(wanted: Collection[str], known: set[str]) -> None:
+    missing = sorted(set(wanted) - known)
     if missing:
-        known = sorted({k.name for found in fitting.values() for k in found})
-        raise UsageError(
-            "a wanted kernel must fit some layer", ", ".join(sorted(missing)), f"one of: {', '.join(known)}"
-        )
-    return {node: next((k for k in found if k.name in wanted), found[0]) for node, found in fitting.items()}
+        offered = f"one of: {', '.join(sorted(known))}" if known else "this model has no layer with a choice"
+        raise UsageError("a wanted kernel must fit some layer", ", ".join(missing), offered)
+
+
+def _waiting_bytes(program: Program) -> dict[str, int]:
+    """By the name of a node's first output: the bytes alive while it runs, but for its scratch."""
+    scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
+    spans = [(first, last, b.nbytes) for b, (first, last) in program.live_ranges().items() if b not in scratch]
+    found: dict[str, int] = {}
+    for index, instr in enumerate(program.instrs):
+        alive = sum(nbytes for first, last, nbytes in spans if first <= index <= last)
+        found[instr.name] = max(alive, found.get(instr.name, 0))
+    return found
+
+
+def _candidate(
+    node: Node, kernel: Kernel, features: frozenset[str], costs: CostTable, times: int, waiting: Mapping[str, int]
+) -> Candidate:
+    """What a kernel costs at a node, by lowering the node alone."""
+    builder = Builder(Program("trial"), features)
+    assert kernel.emit is not None
+    kernel.emit(node, builder, kernel)
+    program, cost = builder.program, costs.of(kernel)
+    flash: dict[object, int] = {instr.function_key: cost.code for instr in program.instrs}
+    flash |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
+    scratch = sum(o.buffer.nbytes for i in program.instrs for o in i.operands if o.access is Access.SCRATCH)
+    return Candidate(
+        kernel,
+        times * cost.instructions(work(node, kernel)),
+        flash,
+        waiting.get(node.outputs[0].name, 0) - _saved_in_place(program.instrs, node) + scratch,
+    )
+
+
+def _saved_in_place(instrs: Sequence[Instr], node: Node) -> int:
+    """Bytes that an output need not take because it overwrites an input, which has no other reader."""
+    last = {v.name for v in node.inputs if v is not None and set(v.users) == {node}}
+    pairs = [(i.operand(out).buffer, i.operand(in_).buffer) for i in instrs for out, in_ in i.inplace]
+    return max((min(y.nbytes, x.nbytes) for y, x in pairs if x.name in last), default=0)
+
+
+class _Plan:
+    """A candidate for each node, and the running totals. `floor` is the RAM that other nodes take."""
+
+    def __init__(self, taken: Sequence[Candidate], floor: int) -> None:
+        self.taken = list(taken)
+        self._floor = floor
+        self._instructions = 0.0
+        self._flash = 0
+        self._users: Counter[object] = Counter()
+        for candidate in self.taken:
+            self._add(candidate)
+
+    def cost(self) -> Cost:
+        """Of the whole."""
+        return Cost(self._instructions, max(self._floor, *(c.ram for c in self.taken)), self._flash)
+
+    def change(self, index: int, candidate: Candidate) -> None:
+        """Lets a node take another candidate."""
+        self._remove(self.taken[index])
+        self.taken[index] = candidate
+        self._add(candidate)
+
+    def cost_with(self, index: int, candidate: Candidate) -> Cost:
+        """The cost if a node took another candidate."""
+        kept = self.taken[index]
+        self.change(index, candidate)
+        found = self.cost()
+        self.change(index, kept)
+        return found
+
+    def _add(self, candidate: Candidate) -> None:
+        self._instructions += candidate.instructions
+        for key, nbytes in candidate.flash.items():
+            self._flash += 0 if self._users[key] else nbytes
+            self._users[key] += 1
+
+    def _remove(self, candidate: Candidate) -> None:
+        self._instructions -= candidate.instructions
+        for key, nbytes in candidate.flash.items():
+            self._users[key] -= 1
+            self._flash -= 0 if self._users[key] else nbytes
+
+
+def _search(offers: Sequence[Sequence[Candidate]], goal: Goal, limits: Limits, floor: int) -> list[Candidate]:
+    """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
+
+    def rank(cost: Cost) -> tuple[float, ...]:
+        over = max(cost.ram - limits.ram, 0) + max(cost.flash - limits.flash, 0)
+        return (over, *goal(cost))
+
+    ends = []
+    for extreme in _EXTREMES:
+        plan = _Plan([min(offer, key=extreme) for offer in offers], floor)
+        _descend(plan, offers, rank)
+        ends.append(plan)
+    return min(ends, key=lambda plan: rank(plan.cost())).taken
+
+
+def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Goal) -> None:
+    """Changes one node at a time until nothing gets better."""
+    for _ in range(MAX_ROUNDS):
+        changed = False
+        for index, offer in enumerate(offers):
+            best = min(offer, key=lambda c: rank(plan.cost_with(index, c)))
+            if rank(plan.cost_with(index, best)) < rank(plan.cost()):
+                plan.change(index, best)
+                changed = True
+        if not changed:
+            return

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -99,6 +100,15 @@ Param = int | float
 """A per-layer scalar: int (int32_t, or int64_t where it needs to be), float or Double."""
 
 
+def param_dtype(value: Param) -> DType:
+    """The type in which C holds a parameter: float, double, int32_t, or int64_t or uint64_t where it must be."""
+    if isinstance(value, float):
+        return DType.FLOAT64 if isinstance(value, Double) else DType.FLOAT32
+    if value >= 2**63:
+        return DType.UINT64
+    return DType.INT32 if -(2**31) <= value < 2**31 else DType.INT64
+
+
 def real_param(value: float, dtype: DType) -> Param:
     """A real parameter of a kernel that computes in `dtype`."""
     return Double(value) if dtype is DType.FLOAT64 else float(value)
@@ -140,6 +150,18 @@ class Instr:
             return False
         x, y = self.operand("x").buffer, self.operand("y").buffer
         return x is y or (x.planned and x.offset is not None and x.offset == y.offset)
+
+    @property
+    def function_key(self) -> tuple[object, ...]:
+        """What its C function is rendered from: instructions with equal keys share one."""
+        kinds = tuple((k, param_dtype(v)) for k, v in self.params.items() if k not in self.baked)
+        return (
+            self.kernel,
+            tuple((k, self.params[k]) for k in sorted(self.baked)),
+            tuple((o.role, o.access, o.buffer.dtype) for o in self.operands),
+            kinds,
+            json.dumps(dict(self.code), sort_keys=True, default=str),
+        )
 
     def operand(self, role: str) -> Operand:
         """The operand with that role."""

@@ -219,6 +219,11 @@ class Repeat(Operator):
         stacks = [np.stack(c[::-1] if w.backwards else c, w.axis) for c, w in zip(columns, self.stacked, strict=True)]
         return (*states, *stacks)
 
+    @property
+    def repeats(self) -> int:
+        """Its steps."""
+        return self.steps
+
     def macs(self, sig: Signature) -> int:
         """Those of all steps."""
         return self.steps * _macs(self.body)

@@ -112,15 +112,15 @@ def count_parameters(graph: Graph) -> int:
     return sum(v.type.count for n in layers for v in n.inputs if v is not None and v.is_constant)
 
 
-def describe(program: Program, board: Board, sha256: str, parameters: int) -> Report:
-    """What the compiler knows without running anything."""
+def describe(program: Program, board: Board, sha256: str, parameters: int, kernels: str = "auto") -> Report:
+    """What the compiler knows without running anything. `kernels` says how they were chosen."""
     macs = sum(program.head(layer).macs for layer in program.layers())
     return Report(
         model=ModelFigures(program.name, sha256, macs, parameters),
         board=board.name,
         cpu=board.cpu,
         precision=_precision(program),
-        kernels="auto",
+        kernels=kernels,
         instructions=None,
         instructions_per_mac=None,
         cycles_estimate=None,

@@ -28,6 +28,11 @@ def depthwise(node: Node) -> bool:
     return ConvShape.of(node).is_depthwise
 
 
+def shared_channels(node: Node) -> bool:
+    """filters of several channels"""
+    return not ConvShape.of(node).is_depthwise
+
+
 def single_row(node: Node) -> bool:
     """one output pixel that reads one input pixel"""
     shape = ConvShape.of(node)
@@ -99,22 +104,22 @@ def may_overwrite_input(shape: ConvShape, x: DType, y: DType) -> bool:
 
 
 DENSE: tuple[Kernel, ...] = (
-    Kernel("dense_f32", when=(float_tensors,), emit=emit_dense),
-    Kernel("dense_s8", when=(int8_tensors,), emit=emit_dense),
-    Kernel("dense_s16", when=(int16_tensors,), emit=emit_dense),
+    Kernel("dense_f32", when=(float_tensors,), emit=emit_dense, any_size=True),
+    Kernel("dense_s8", when=(int8_tensors,), emit=emit_dense, any_size=True),
+    Kernel("dense_s16", when=(int16_tensors,), emit=emit_dense, any_size=True),
 )
 
 DEPTHWISE: tuple[Kernel, ...] = (
-    Kernel("depthwise_f32", when=(float_tensors, depthwise), emit=emit_depthwise),
-    Kernel("depthwise_s16", when=(int16_tensors, depthwise), emit=emit_depthwise),
-    Kernel("depthwise_s8", when=(int8_tensors, depthwise), emit=emit_depthwise),
+    Kernel("depthwise_f32", when=(float_tensors, depthwise), emit=emit_depthwise, any_size=True),
+    Kernel("depthwise_s16", when=(int16_tensors, depthwise), emit=emit_depthwise, any_size=True),
+    Kernel("depthwise_s8", when=(int8_tensors, depthwise), emit=emit_depthwise, any_size=True),
 )
 
 CONV: tuple[Kernel, ...] = (
-    Kernel("dense_f32", when=(float_tensors, single_row), emit=emit_dense),
-    Kernel("dense_s16", when=(int16_tensors, single_row), emit=emit_dense),
-    Kernel("dense_s8", when=(int8_tensors, single_row), emit=emit_dense),
-    Kernel("conv2d_f32", when=(float_tensors,), emit=emit_conv),
-    Kernel("conv2d_s16", when=(int16_tensors,), emit=emit_conv),
-    Kernel("conv2d_s8", when=(int8_tensors,), emit=emit_conv),
+    Kernel("dense_f32", when=(float_tensors, single_row), emit=emit_dense, any_size=True),
+    Kernel("dense_s16", when=(int16_tensors, single_row), emit=emit_dense, any_size=True),
+    Kernel("dense_s8", when=(int8_tensors, single_row), emit=emit_dense, any_size=True),
+    Kernel("conv2d_f32", when=(float_tensors, shared_channels), emit=emit_conv, any_size=True),
+    Kernel("conv2d_s16", when=(int16_tensors, shared_channels), emit=emit_conv, any_size=True),
+    Kernel("conv2d_s8", when=(int8_tensors, shared_channels), emit=emit_conv, any_size=True),
 )

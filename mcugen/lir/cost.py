@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels cost on a CPU: instructions by a linear model of a layer's work, and bytes of code.
+
+The coefficients are measured under QEMU by tools/measure_costs.py, which writes boards/costs/<cpu>.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from mcugen.hir.graph import Node
+from mcugen.lir.builder import Kernel
+from mcugen.resources import resource_dir
+
+TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
+"""What instructions grow with: `gathered` are elements of im2col, `extra` is what a kernel says of itself."""
+
+REPLACEMENT = "cortex-m3"
+"""Whose costs stand for those of CPUs without a table: a plain 32-bit CPU."""
+
+
+def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
+    """The TERMS of a node: elements, but for its one call and its multiply-accumulates."""
+    inputs = [v.type.count for v in node.inputs if v is not None and not v.is_constant]
+    constants = [v.type.count for v in node.inputs if v is not None and v.is_constant]
+    outputs, macs = node.outputs[0].type, node.op.macs(node.sig)
+    channels = max(outputs.shape[-1] if outputs.shape else 1, 1)
+    extra = kernel.extra(node) if kernel.extra else 0
+    counts = (macs, outputs.count, sum(inputs), outputs.count // channels, macs // channels, sum(constants))
+    return (1, *counts, extra)
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """Instructions by TERMS, and the bytes of one C function with its helpers."""
+
+    per: tuple[float, ...]
+    code: int
+
+    def instructions(self, terms: tuple[int, ...]) -> float:
+        """Of one call."""
+        return sum(p * t for p, t in zip(self.per, terms, strict=True))
+
+
+UNKNOWN = KernelCost((100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0), 600)
+"""Of kernels that were not measured, a user's own perhaps: what simple C takes."""
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The costs of one CPU by kernel name."""
+
+    kernels: Mapping[str, KernelCost]
+
+    def of(self, kernel: Kernel) -> KernelCost:
+        """The cost of a kernel."""
+        return self.kernels.get(kernel.name, UNKNOWN)
+
+
+@cache
+def cost_table(cpu: str) -> CostTable:
+    """The measured costs of a CPU."""
+    folder = resource_dir("boards") / "costs"
+    path = folder / f"{cpu}.json"
+    return _parsed(json.loads((path if path.is_file() else folder / f"{REPLACEMENT}.json").read_text("utf-8")))
+
+
+def _parsed(table: Mapping[str, Any]) -> CostTable:
+    kernels = {
+        name: KernelCost(tuple(entry["instructions"].get(term, 0.0) for term in TERMS), entry["code"])
+        for name, entry in table["kernels"].items()
+    }
+    return CostTable(kernels)
