@@ -13,11 +13,13 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
 from mcugen.lir.program import real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.curves import Line
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
 from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.ops.kernels.activations import dense_int8, emit_sum
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 Range = tuple[float, float]
@@ -469,6 +471,15 @@ class Binary(Elementwise):
 
     def _sum(self, sig: Signature) -> FixedSum | None:
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One loop; of int8 tensors of one shape, a sum has a kernel of its own."""
+        sig, out = node.sig, node.output.type
+        fixed = self._sum(sig) if out.quant is not None and self.function in _SUM_SIGNS and dense_int8(sig) else None
+        if fixed is None:
+            return super().lower(node, builder)
+        limits = clamp_range(self.clamp, out.q, out.dtype)
+        emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
 
     def _product(self, sig: Signature) -> Requantizer:
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]

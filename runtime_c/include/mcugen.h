@@ -88,7 +88,7 @@ static inline int32_t mcugen_saturate8(int32_t v)
     __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
     return q;
 #else
-    return mcugen_clamp(v, -128, 127);
+    return (uint32_t)v + 128u > 255u ? (v >> 31) ^ 127 : v;
 #endif
 }
 
@@ -99,7 +99,7 @@ static inline int32_t mcugen_saturate16(int32_t v)
     __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
     return q;
 #else
-    return mcugen_clamp(v, -32768, 32767);
+    return (uint32_t)v + 32768u > 65535u ? (v >> 31) ^ 32767 : v;
 #endif
 }
 
