@@ -151,6 +151,13 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
 #endif
 }
 
+/* The same, but rounding half to even around the zero point. */
+static inline int32_t mcugen_scale_to_even(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+    const int32_t q = mcugen_scale(acc, multiplier, zero_point);
+    return (uint32_t)acc * (uint32_t)multiplier == UINT32_C(0x80000000) ? q - ((q - zero_point) & 1) : q;
+}
+
 /* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
 static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift,
     int32_t zero_point)
