@@ -14,7 +14,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Param, param_dtype
 from mcugen.ops.curves import CODES, Line, Segments, interpolation
 from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
@@ -28,10 +28,14 @@ class Scalars:
         self.params: dict[str, Param] = {}
 
     def __call__(self, value: Param) -> str:
-        """The C expression that reads `value` at run time (shared by layers that differ only in it)."""
+        """The C expression that reads `value` at run time (shared by layers that differ only in it): a local variable."""
         name = f"k{len(self.params)}"
         self.params[name] = value
-        return f"p->{name}"
+        return name
+
+    def declarations(self) -> list[str]:
+        """The local variables: stores of bytes through `y` could change what `p` points to, as far as C knows."""
+        return [f"const {param_dtype(value).c} {name} = p->{name};" for name, value in self.params.items()]
 
 
 class Literals(Scalars):
@@ -46,6 +50,13 @@ class Literals(Scalars):
 
 MOST_SHARED = 8
 """Integer constants of a loop that is shared by layers: more leave the registers, and are loaded for each element."""
+
+
+UNROLL = 4
+"""Elements that a short loop computes at a time."""
+
+MOST_UNROLLED = 250
+"""Characters of C, which tell how long a loop is, up to which it is unrolled."""
 
 
 @dataclass(frozen=True)
@@ -263,14 +274,13 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     loads = []
     for n, i in enumerate(streams):
         terms = []
-        for axis, stride in enumerate(strides[n]):
-            if stride == 1 and axis == len(dims) - 1:
-                terms.append(f"i{axis}")
-            elif stride:
+        for axis, stride in enumerate(strides[n][:-1]):
+            if stride:
                 params[f"{names[i]}_s{axis}"] = stride
                 terms.append(f"i{axis} * p->{names[i]}_s{axis}")
-        ctype = node.input(i).type.dtype.c
-        loads.append({"role": names[i], "value": f"v{i}", "ctype": ctype, "index": " + ".join(terms) or "0"})
+        moves = strides[n][-1] != 0
+        load = {"role": names[i], "value": f"v{i}", "ctype": node.input(i).type.dtype.c, "moves": moves}
+        loads.append(load | {"row": " + ".join([names[i], *terms])})
     operands: list[tuple[str, Access, Buffer]] = [
         (names[i], Access.IN, builder.buffer(node.input(i))) for i in range(len(node.inputs))
     ]
@@ -291,6 +301,8 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "rank": len(dims),
             "loads": loads,
             "lines": lines,
+            "scalars": scalar.declarations(),
+            "unroll": UNROLL if sum(map(len, lines)) <= MOST_UNROLLED else 1,
             "result": f"v{len(node.inputs) + len(steps) - 1}",
         },
         inplace=[("y", names[i]) for i in dense],

@@ -16,7 +16,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import real_param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.curves import Line
+from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
 from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.kernels.activations import dense_int8, emit_sum
@@ -398,10 +398,14 @@ class FixedSum:
 
     def text(self, x: str, y: str, scalar: Scalars) -> str:
         """The C expression."""
-        m0, m1 = (scalar(m) for m in self.factors)
         if self.wide:
-            return f"mcugen_weighted_sum({x}, {m0}, {y}, {m1}, {_int64(scalar, self.offset)}, {scalar(self.shift)})"
-        return f"mcugen_shift_right({x} * {m0} + {y} * {m1} + {scalar(self.offset)}, {scalar(self.shift)})"
+            up = 32 - self.shift  # the upper word of 64 bits costs least
+            up = up if max(map(abs, self.factors)) << up < 2**31 else 0
+            m0, m1 = (scalar(m << up) for m in self.factors)
+            return f"mcugen_weighted_sum({x}, {m0}, {y}, {m1}, {_int64(scalar, self.offset << up)}, {self.shift + up})"
+        terms = [v if m == 1 else f"{v} * {scalar(m)}" for v, m in zip((x, y), self.factors, strict=True)]
+        total = " + ".join(terms + [scalar(self.offset)] * (self.offset != 0))
+        return f"mcugen_shift_right({total}, {scalar(self.shift)})" if self.shift else total
 
 
 def _rescaled(q: Array, of: TensorType, out: TensorType) -> Array:
@@ -497,8 +501,8 @@ class Binary(Elementwise):
             if self.function == "Div" and dtype.numpy.kind == "i":  # the least integer over -1 overflows
                 body = f"({dtype.c})({y} == -1 ? ({dtype.c})(0u - ({_unsigned(dtype)}){x}) : {body})"
             return clamp_text(body, self.clamp, scalar, dtype)
-        limits = ", ".join(scalar(v) for v in clamp_range(self.clamp, out.q, out.dtype))
-        return f"({out.dtype.c})mcugen_clamp({self._fixed_text(sig, x, y, scalar)}, {limits})"
+        limits = clamp_range(self.clamp, out.q, out.dtype)
+        return f"({out.dtype.c}){limited(self._fixed_text(sig, x, y, scalar), *limits, scalar)}"
 
     def _fixed_text(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str:
         """The C twin of _evaluate_fixed, before the clamp."""
@@ -510,19 +514,18 @@ class Binary(Elementwise):
             assert fixed is not None
             return fixed.text(x, y, scalar)
         requantize = self._product(sig)
-        zero = [scalar(-sig.input(i).q.zero_point) for i in (0, 1)]
-        product = f"({x} + {zero[0]}) * ({y} + {zero[1]})"
+        zeros = [sig.input(i).q.zero_point for i in (0, 1)]
+        x_real, y_real = (f"({v} + {scalar(-zero)})" if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
         most = math.prod(
             -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
         )
         if self.function == "Mul" and most * factor + abs(offset) < 2**31:
-            return f"mcugen_shift_right({product} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
-        wide = f"mcugen_requantize({product}, {scalar(int(requantize.multiplier[0]))}, "
-        value = f"{wide}{_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
+            return f"mcugen_shift_right({x_real} * {y_real} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
+        value = _requantized_text(f"{x_real} * {y_real}", most, requantize, scalar)
         if self.function == "Mul":
             return value
-        return f"({x} + {zero[0]} < 0 ? {value} : {_rescaled_text(x, sig.input(0), sig.output, scalar)})"
+        return f"({x_real} < 0 ? {value} : {_rescaled_text(x, sig.input(0), sig.output, scalar)})"
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """x + 0, x − 0, x · 1 and x / 1 are x (−0 may keep its sign)."""
@@ -567,6 +570,20 @@ def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Va
     if not all(is_quantized(t) for t in (*(v.type for v in varying), sig.output)):
         return None
     return op, [_recoded(graph, v, sig.output) for v in inputs]
+
+
+def _requantized_text(text: str, most: int, requantize: Requantizer, scalar: Scalars) -> str:
+    """C of the requantization of an int32 expression of at most that magnitude: by the upper word, if there is room."""
+    up = 32 - requantize.shift
+    multiplier = int(requantize.multiplier[0])
+    if up < 0:
+        high = f"mcugen_requantize_high({text}, {scalar(multiplier)}, {_int64(scalar, requantize.offset)})"
+        return f"mcugen_shift_right({high}, {scalar(-up)})"
+    if most << up < 2**31:
+        text = f"{text} * {2**up}" if up else text
+        return f"mcugen_scale({text}, {scalar(multiplier)}, {scalar(requantize.zero_point)})"
+    wide = f"mcugen_requantize({text}, {scalar(multiplier)}"
+    return f"{wide}, {_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
 
 
 def _int64(scalar: Scalars, value: int) -> str:
