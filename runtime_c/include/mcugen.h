@@ -171,7 +171,15 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
 /* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
 static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32_t n, int64_t offset, int32_t shift)
 {
+#if defined(MCUGEN_THUMB2) /* what compilers know of the factors would make them do worse */
+    uint32_t low = (uint32_t)offset;
+    int32_t high = (int32_t)(offset >> 32);
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(m));
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(b), "r"(n));
+    return shift == 32 ? high : (int32_t)(((int64_t)high * ((int64_t)1 << 32) + low) >> shift);
+#else
     return (int32_t)(((int64_t)a * m + (int64_t)b * n + offset) >> shift);
+#endif
 }
 
 /* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
