@@ -118,6 +118,22 @@ static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
     return v >> shift;
 }
 
+/* a * b / 2^32, rounded down, plus c: nothing may exceed 32 bits. */
+static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
+{
+#if defined(MCUGEN_DSP)
+    int32_t v;
+    __asm__("smmla %0, %1, %2, %3" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+#elif defined(MCUGEN_THUMB1) /* products of halves: a 64-bit product would be a call */
+    const int32_t a1 = a >> 16, a0 = a & 0xffff, b1 = b >> 16, b0 = b & 0xffff;
+    const int32_t middle = a1 * b0 + (int32_t)(((uint32_t)a0 * (uint32_t)b0) >> 16);
+    return a1 * b1 + (middle >> 16) + ((a0 * b1 + (middle & 0xffff)) >> 16) + c;
+#else
+    return (int32_t)(((int64_t)a * b) >> 32) + c;
+#endif
+}
+
 /* (acc * multiplier + offset) / 2^shift, rounded down: with offset = (zero_point << shift) + 2^(shift - 1) this
  * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
@@ -136,7 +152,12 @@ static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, in
 /* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
 static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
 {
+#if defined(MCUGEN_THUMB1)
+    const uint32_t low = (uint32_t)acc * (uint32_t)multiplier + (uint32_t)offset;
+    return mcugen_multiply_high(acc, multiplier, (int32_t)(offset >> 32)) + (low < (uint32_t)offset ? 1 : 0);
+#else
     return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
+#endif
 }
 
 /* The same with shift 32 and offset = (zero_point << 32) + 2^31: one instruction where there is SMMLAR. */
@@ -146,6 +167,8 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
     int32_t q;
     __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
     return q;
+#elif defined(MCUGEN_THUMB1)
+    return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
 #else
     return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
 #endif
