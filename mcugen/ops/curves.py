@@ -85,7 +85,9 @@ class Line:
             x, offset = (f"{x} * {2**up}" if up else x), f"(int64_t){scalar(self.offset << up)}"
             value = f"mcugen_requantize_high({x}, {scalar(self.slope)}, {offset})"
         else:
-            value = f"mcugen_requantize({x}, {scalar(self.slope)}, (int64_t){scalar(self.offset)}, {scalar(self.shift)})"
+            value = (
+                f"mcugen_requantize({x}, {scalar(self.slope)}, (int64_t){scalar(self.offset)}, {scalar(self.shift)})"
+            )
         return limited(value, self.low, self.high, scalar)
 
 

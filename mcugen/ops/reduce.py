@@ -191,7 +191,9 @@ class Reduce(Operator):
         ones = ("in_h", "out_h", "out_w", "k_h", "stride_h", "stride_w")
         params: dict[str, Param] = {"batch": batch, "channels": channels, "in_w": count, "k_w": count}
         params |= dict.fromkeys(ones, 1) | {"pad_h": 0, "pad_w": 0}
-        emit_average(node, builder, requantize, params, {"dilated": False, "divisor": "fixed", "inside": True}, "inside")
+        emit_average(
+            node, builder, requantize, params, {"dilated": False, "divisor": "fixed", "inside": True}, "inside"
+        )
 
     def _finish(self, sig: Signature) -> tuple[str, dict[str, Param], int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""

@@ -251,7 +251,12 @@ class Softmax(Operator):
         if fixed is not None:
             operands += fixed.exp.operands(builder)
             params |= fixed.params
-            code |= {"y_t": y.dtype.c, "bits_y": 8 * y.dtype.nbytes, "low": y.dtype.limits[0], "high": y.dtype.limits[1]}
+            code |= {
+                "y_t": y.dtype.c,
+                "bits_y": 8 * y.dtype.nbytes,
+                "low": y.dtype.limits[0],
+                "high": y.dtype.limits[1],
+            }
             code |= {"joined": params["inner"] == 1, "shift_more": params.get("shift_more", 0) != 0}
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
         same = x.dtype is y.dtype
@@ -263,7 +268,9 @@ class Softmax(Operator):
             code=code,
             inplace=[("y", "x")] * same,
             variant="_".join(
-                ["masked"] * (len(node.inputs) > 1) + ["apart"] * (not code.get("joined", True)) + [f"to_{y.dtype.tag}"] * (not same)
+                ["masked"] * (len(node.inputs) > 1)
+                + ["apart"] * (not code.get("joined", True))
+                + [f"to_{y.dtype.tag}"] * (not same)
             ),
         )
 
