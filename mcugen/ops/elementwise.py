@@ -28,7 +28,7 @@ class Scalars:
         self.params: dict[str, Param] = {}
 
     def __call__(self, value: Param) -> str:
-        """The C expression that reads `value` at run time (shared by layers that differ only in it): a local variable."""
+        """The local variable that holds `value` at run time (code is shared by layers that differ only in it)."""
         name = f"k{len(self.params)}"
         self.params[name] = value
         return name

@@ -15,7 +15,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.ops.kernels.activations import emit_average
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
