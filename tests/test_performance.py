@@ -85,14 +85,14 @@ def test_instructions_without_dsp(name: str, tflm: float) -> None:
 def test_instructions_of_float(name: str, board: str, most: float) -> None:
     model, run = ran(f"{name}_f32", board)
     assert run.instructions is not None
-    assert run.instructions <= most * model.figures.model.macs
+    assert run.instructions <= most * model.report.model.macs
 
 
 @pytest.mark.parametrize(("name", "emx"), [*zip(INT8, EMX_PER_MAC_M55, strict=True)])
 def test_instructions_of_float_with_helium(name: str, emx: float) -> None:
     model, run = ran(f"{name}_f32", "corstone300")
     assert run.instructions is not None
-    assert run.instructions <= 0.5 * emx * model.figures.model.macs
+    assert run.instructions <= 0.5 * emx * model.report.model.macs
 
 
 @pytest.mark.parametrize("optimize", CODE)
