@@ -15,6 +15,7 @@ from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import real_param
+from mcugen.ops import helium
 from mcugen.ops.conversion import Cast
 from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
@@ -36,6 +37,15 @@ def clamp_text(text: str, clamp: Range | None, scalar: Scalars, dtype: DType = D
     if math.isinf(low):
         return f"mcugen_min{suffix}({text}, {scalar(high)})"
     return f"mcugen_clamp{suffix}({text}, {scalar(low)}, {scalar(high)})"
+
+
+def clamp_vector(value: str, clamp: Range | None, scalar: Scalars) -> str:
+    """The same of four reals by Helium."""
+    low, high = (
+        None if math.isinf(bound) else scalar(real_param(bound, DType.FLOAT32))
+        for bound in clamp or (-math.inf, math.inf)
+    )
+    return helium.clamped_reals(value, low, high)
 
 
 # ---------------------------------------------------------------------------------------------- one operand
@@ -70,6 +80,10 @@ class Clamp(Elementwise):
         cast = "" if lowest or dtype.nbytes < 4 else f"({dtype.c})"  # C must not compare signed to unsigned
         least, most = cast + scalar(low), cast + scalar(high)
         return f"({dtype.c})({args[0]} < {least} ? {least} : {args[0]} > {most} ? {most} : {args[0]})"
+
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """Of reals."""
+        return clamp_vector(args[0], (self.low, self.high), scalar) if sig.output.dtype is DType.FLOAT32 else None
 
 
 def _unsigned(dtype: DType) -> str:
@@ -351,6 +365,7 @@ BINARY: dict[str, Function] = {
         "({t})({y} >= {bits} ? 0u : ({u}){x} >> {y})",
     ),
 }
+_VECTORS = {"Add": "vaddq_f32", "Sub": "vsubq_f32", "Mul": "vmulq_f32"}
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
@@ -403,9 +418,21 @@ class FixedSum:
             up = up if max(map(abs, self.factors)) << up < 2**31 else 0
             m0, m1 = (scalar(m << up) for m in self.factors)
             return f"mcugen_weighted_sum({x}, {m0}, {y}, {m1}, {_int64(scalar, self.offset << up)}, {self.shift + up})"
-        terms = [v if m == 1 else f"{v} * {scalar(m)}" for v, m in zip((x, y), self.factors, strict=True)]
-        total = " + ".join(terms + [scalar(self.offset)] * (self.offset != 0))
-        return f"mcugen_shift_right({total}, {scalar(self.shift)})" if self.shift else total
+        factors, offset, shift = self._whole()
+        terms = [v if m == 1 else f"{v} * {scalar(m)}" for v, m in zip((x, y), factors, strict=True)]
+        total = " + ".join(terms + [scalar(offset)] * (offset != 0))
+        return f"mcugen_shift_right({total}, {scalar(shift)})" if shift else total
+
+    def vector(self, x: str, y: str, scalar: Scalars) -> str | None:
+        """The same by Helium; None: 32 bits have no room for it."""
+        factors, offset, shift = self._whole()
+        return None if self.wide else helium.weighted_sum([(x, factors[0]), (y, factors[1])], offset, shift, scalar)
+
+    def _whole(self) -> tuple[tuple[int, int], int, int]:
+        """Factors, offset and shift; without a shift where factors are whole numbers, which need no rounding."""
+        if any(m % (1 << self.shift) for m in self.factors):
+            return self.factors, self.offset, self.shift
+        return (self.factors[0] >> self.shift, self.factors[1] >> self.shift), self.offset >> self.shift, 0
 
 
 def _rescaled(q: Array, of: TensorType, out: TensorType) -> Array:
@@ -504,6 +531,34 @@ class Binary(Elementwise):
         limits = clamp_range(self.clamp, out.q, out.dtype)
         return f"({out.dtype.c}){limited(self._fixed_text(sig, x, y, scalar), *limits, scalar)}"
 
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """Sums and products of codes, and of reals."""
+        x, y = args
+        out = sig.output
+        if out.quant is None:
+            name = _VECTORS.get(self.function) if out.dtype is DType.FLOAT32 else None
+            return name and clamp_vector(f"{name}({x}, {y})", self.clamp, scalar)
+        value = self._fixed_vector(sig, x, y, scalar)
+        return value and helium.limited(value, *clamp_range(self.clamp, out.q, out.dtype), scalar)
+
+    def _fixed_vector(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str | None:
+        if self.function in _SUM_SIGNS:
+            fixed = self._sum(sig)
+            return fixed.vector(x, y, scalar) if fixed else None
+        if self.function != "Mul":
+            return None
+        x, y = (
+            f"vsubq_n_s32({v}, {scalar(t.q.zero_point)})" if t.q.zero_point else v
+            for v, t in ((x, sig.input(0)), (y, sig.input(1)))
+        )
+        return helium.requantized(f"vmulq_s32({x}, {y})", self._most(sig), self._product(sig), scalar)
+
+    def _most(self, sig: Signature) -> int:
+        """The largest magnitude of a product of codes less their zero points."""
+        return math.prod(
+            -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
+        )
+
     def _fixed_text(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str:
         """The C twin of _evaluate_fixed, before the clamp."""
         if self.function in _SELECTIONS:
@@ -517,9 +572,7 @@ class Binary(Elementwise):
         zeros = [sig.input(i).q.zero_point for i in (0, 1)]
         x_real, y_real = (f"({v} + {scalar(-zero)})" if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
-        most = math.prod(
-            -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
-        )
+        most = self._most(sig)
         if self.function == "Mul" and most * factor + abs(offset) < 2**31:
             return f"mcugen_shift_right({x_real} * {y_real} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
         value = _requantized_text(f"{x_real} * {y_real}", most, requantize, scalar)
