@@ -169,7 +169,9 @@ class MatMul(Operator):
                 requantize = requantizer(node.sig, sums, self.factor).for_high_word()
                 params |= {"multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
                 low, high = out.dtype.limits
-                code |= {"shift": requantize.shift, "low": low, "high": high}
+                most = int(sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
+                bounded = most >> requantize.shift < 2**31
+                code |= {"shift": requantize.shift, "low": low, "high": high, "bounded": bounded}
         operands = [
             ("a", Access.IN, builder.buffer(node.input(0))),
             ("b", Access.IN, builder.buffer(node.input(1))),
