@@ -74,7 +74,8 @@ def emit_average(
     largest, up = area * 2 ** (8 * x.dtype.nbytes), 32 - requantize.shift
     ties, few, scaled = may_tie(requantize, largest), area < 2**8, up >= 0 and largest << up < 2**31
     flags = {"shift": requantize.shift, "y_t": y.dtype.c, "low": low, "high": high, "ties": ties, "few": few}
-    flags |= {"scaled": scaled, "up": up}
+    most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
+    flags |= {"scaled": scaled, "up": up, "bounded": most >> requantize.shift < 2**31}
     parts = [variant] * bool(variant) + ["even"] * ties + ["many"] * (not few and x.dtype is DType.INT8)
     parts += [f"to_{y.dtype.tag}"] * (x.dtype is not y.dtype)
     kernel = f"average_pool_{x.dtype.tag}"
