@@ -67,8 +67,10 @@
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa))
 #endif
 #define MCUGEN_UNUSED __attribute__((unused))
+#define MCUGEN_NOINLINE __attribute__((noinline)) /* a loop that keeps all registers to itself */
 #else
 #define MCUGEN_UNUSED
+#define MCUGEN_NOINLINE
 #endif
 
 /* v limited to [low, high]. */
@@ -76,6 +78,29 @@ static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
 {
     v = v < low ? low : v;
     return v > high ? high : v;
+}
+
+/* v limited to int8_t and to int16_t: one instruction where there is SSAT. */
+static inline int32_t mcugen_saturate8(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return (uint32_t)v + 128u > 255u ? (v >> 31) ^ 127 : v;
+#endif
+}
+
+static inline int32_t mcugen_saturate16(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return (uint32_t)v + 32768u > 65535u ? (v >> 31) ^ 32767 : v;
+#endif
 }
 
 /* An index into `depth` elements: negative ones count from the end; limited to the elements that there are
@@ -129,6 +154,22 @@ static inline int64_t mcugen_product(int32_t a, int32_t b)
 }
 #endif
 
+/* a * b / 2^32, rounded down, plus c: nothing may exceed 32 bits. */
+static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
+{
+#if defined(MCUGEN_DSP)
+    int32_t v;
+    __asm__("smmla %0, %1, %2, %3" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+#elif defined(MCUGEN_THUMB1) /* products of halves: a 64-bit product would be a call */
+    const int32_t a1 = a >> 16, a0 = a & 0xffff, b1 = b >> 16, b0 = b & 0xffff;
+    const int32_t middle = a1 * b0 + (int32_t)(((uint32_t)a0 * (uint32_t)b0) >> 16);
+    return a1 * b1 + (middle >> 16) + ((a0 * b1 + (middle & 0xffff)) >> 16) + c;
+#else
+    return (int32_t)(((int64_t)a * b) >> 32) + c;
+#endif
+}
+
 /* (acc * multiplier + offset) / 2^shift, rounded down: with offset = (zero_point << shift) + 2^(shift - 1) this
  * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
@@ -147,7 +188,33 @@ static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, in
 /* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
 static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
 {
-    return (int32_t)((mcugen_product(acc, multiplier) + offset) >> 32);
+#if defined(MCUGEN_THUMB1)
+    const uint32_t low = (uint32_t)acc * (uint32_t)multiplier + (uint32_t)offset;
+    return mcugen_multiply_high(acc, multiplier, (int32_t)(offset >> 32)) + (low < (uint32_t)offset ? 1 : 0);
+#else
+    return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
+#endif
+}
+
+/* The same with shift 32 and offset = (zero_point << 32) + 2^31: one instruction where there is SMMLAR. */
+static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+#if defined(MCUGEN_DSP)
+    int32_t q;
+    __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
+    return q;
+#elif defined(MCUGEN_THUMB1)
+    return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
+#else
+    return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
+#endif
+}
+
+/* The same, but rounding half to even around the zero point. */
+static inline int32_t mcugen_scale_to_even(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+    const int32_t q = mcugen_scale(acc, multiplier, zero_point);
+    return (uint32_t)acc * (uint32_t)multiplier == UINT32_C(0x80000000) ? q - ((q - zero_point) & 1) : q;
 }
 
 /* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
@@ -163,7 +230,15 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
 /* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
 static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32_t n, int64_t offset, int32_t shift)
 {
+#if defined(MCUGEN_THUMB2) /* what compilers know of the factors would make them do worse */
+    uint32_t low = (uint32_t)offset;
+    int32_t high = (int32_t)(offset >> 32);
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(m));
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(b), "r"(n));
+    return shift == 32 ? high : (int32_t)(((int64_t)high * ((int64_t)1 << 32) + low) >> shift);
+#else
     return (int32_t)((mcugen_product(a, m) + mcugen_product(b, n) + offset) >> shift);
+#endif
 }
 
 /* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
