@@ -133,9 +133,10 @@ def stream(node: Node) -> Array:
 
 
 def int8_stream(node: Node) -> Array:
-    """By pairs of channels: biases, multipliers, then for each channel and four inputs nine words of taps; int32."""
+    """By pairs of channels: biases, multipliers, then for each four inputs nine words of the second's taps, and of
+    the first's; int32."""
     weights, channels = weights_of(node), pairs(ConvShape.of(node).out_c)
-    fours = weights.reshape(len(weights), 9, -1, 4).transpose(0, 2, 1, 3)[channels]
+    fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
     words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
     head = np.concatenate([_biases(node)[channels], _multipliers(node)[channels]], -1)
     return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
