@@ -2,7 +2,7 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench docs quant-study onnx-tests sweep clean setup
+.PHONY: demo test lint bench costs docs quant-study onnx-tests sweep clean setup
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -18,9 +18,14 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: setup  ## compare with other compilers; options in BENCH
+BENCH ?= --write-docs docs/performance.md
+
+bench: setup  ## compare with other compilers; rewrites docs/performance.md unless BENCH has other options
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python tools/bench.py $(BENCH)
+
+costs: setup  ## measure all kernels on all CPUs; rewrites boards/costs
+	$(BIN)/python tools/measure_costs.py
 
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py

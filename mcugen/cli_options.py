@@ -51,6 +51,11 @@ Json = Annotated[
 ]
 Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
 
+Kernels = Annotated[
+    list[str] | None,
+    typer.Option("--kernel", help="takes this kernel wherever it fits; else they are chosen", show_default=False),
+]
+
 
 def compile_options(
     name: Name = "",
@@ -58,11 +63,18 @@ def compile_options(
     bind: Bind = None,
     state: State = None,
     optimize: Optimize = GOALS[0],
+    kernel: Kernels = None,
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
     return CompileOptions(
-        name, _dims(dim or []), _bound(bind or []), _states(state or []), tuple(plugin or ()), optimize
+        name,
+        _dims(dim or []),
+        _bound(bind or []),
+        _states(state or []),
+        tuple(plugin or ()),
+        optimize,
+        tuple(kernel or ()),
     )
 
 

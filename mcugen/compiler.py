@@ -48,7 +48,8 @@ def compile_model(
     optimize(graph, trace)
     program = variants.program(symbols) if symbols else build_program(graph, target, options)
     place(program, target)
-    figures = describe(program, target, source.sha256, count_parameters(graph))
+    kernels = ", ".join(options.kernels) or "auto"
+    figures = describe(program, target, source.sha256, count_parameters(graph), kernels)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())

@@ -145,7 +145,7 @@ def lowered(graph: Graph, board: Board, options: CompileOptions) -> Program:
         wanted=options.kernels,
         any_size=bool(options.ranges),
     )
-    return lower(graph, board.features, options.states, options.optimize, choices)
+    return lower(graph, board.features, options.states, options.optimize, choices, bool(options.ranges))
 
 
 def planned(program: Program) -> Program:

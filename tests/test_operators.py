@@ -13,7 +13,7 @@ from test_onnx_suite import one_per_operator
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
 from mcugen.report.operators import operator_table
 
-BESIDE = {"copy", "fill", "move", "elementwise", "if", "else", "for", "end"}
+BESIDE = {"copy", "transpose", "fill", "move", "elementwise", "if", "else", "for", "end"}
 """What may stand beside an operator's own kernels, as the table's head says; and the markers of blocks."""
 
 

@@ -157,10 +157,10 @@ class _Net:
         return model
 
 
-def convolutions(kind: str) -> onnx.ModelProto:
+def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS) -> onnx.ModelProto:
     """The convolutions, padded so that stride 1 keeps the size."""
     net = _Net(kind)
-    for h, w, c, out, k_h, k_w, stride, groups in CONVS:
+    for h, w, c, out, k_h, k_w, stride, groups in shapes:
         pads = [(k_h - 1) // 2, (k_w - 1) // 2, k_h // 2, k_w // 2]
         x = net.input((1, c, h, w))
         net.output(
@@ -185,10 +185,12 @@ def products(kind: str) -> onnx.ModelProto:
     return net.model()
 
 
-def models() -> list[onnx.ModelProto]:
-    """All models of layers."""
-    makers = (convolutions, dense_layers, products)
-    return [make(kind) for kind in ("int8", "int16", "float32") for make in makers]
+KINDS = ("int8", "int16", "float32")
+
+
+def models(kind: str) -> list[onnx.ModelProto]:
+    """All models of layers with activations of that type."""
+    return [make(kind) for make in (convolutions, dense_layers, products)]
 
 
 def roomy(name: str) -> Board:
@@ -220,8 +222,7 @@ def observe(model: bytes, board_name: str, kernel: str) -> tuple[list[Observatio
     """The layers that a kernel computes on a board, and the code of one of its functions."""
     board = roomy(board_name)
     compiled = compile_model(onnx.load_from_string(model), board, CompileOptions(name="costs", kernels=(kernel,)))
-    rng = np.random.default_rng(1)
-    sample = {p.name: _random(rng, p.shape, p.dtype) for p in compiled.bundle.inputs}
+    sample = random_inputs(compiled)
     with tempfile.TemporaryDirectory() as folder:
         run = simulate(compiled.bundle, board, [sample], per_layer=True, workdir=Path(folder))
         code = _code_bytes(Path(folder) / "model.elf", kernel)
@@ -244,6 +245,12 @@ def compiled_kernel(node: Node, name: str):
 
 def _nodes_by_output(compiled: CompiledModel) -> dict[str, Node]:
     return {node.outputs[0].name: node for node in compiled.graph.nodes}
+
+
+def random_inputs(compiled: CompiledModel) -> dict[str, Array]:
+    """Of a model's inputs: all codes, or standard normal numbers."""
+    rng = np.random.default_rng(1)
+    return {p.name: _random(rng, p.shape, p.dtype) for p in compiled.bundle.inputs}
 
 
 def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array:
@@ -285,7 +292,8 @@ def measure(board_name: str, pool: ProcessPoolExecutor, console: Console, only: 
     """All kernels on a board whose names contain `only`."""
     jobs = [
         (kernel, pool.submit(observe, model.SerializeToString(), board_name, kernel))
-        for model in models()
+        for kind in KINDS
+        for model in models(kind)
         for kernel in kernels_that_fit(model, board_name)
         if only in kernel
     ]

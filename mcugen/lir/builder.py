@@ -45,7 +45,8 @@ class Kernel:
 class Builder:
     """Collects a Program. Values are mapped to buffers on first use.
 
-    `optimize` is what the user wants most; `choices` are kernels by node, where several fit.
+    `optimize` is what the user wants most; `choices` are kernels by node, where several fit; `any_size` allows only
+    what is the same instruction at all sizes, but for parameters.
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class Builder:
         features: frozenset[str],
         optimize: str = "balanced",
         choices: Mapping[Node, Kernel] | None = None,
+        any_size: bool = False,
     ) -> None:
         self.program = program
         self.features = features
         self.optimize = optimize
+        self.any_size = any_size
         self._choices = choices or {}
         self._buffers: dict[Value, Buffer] = {}
         self._names: set[str] = set()

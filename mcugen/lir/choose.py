@@ -68,7 +68,7 @@ _EXTREMES: tuple[Callable[[Candidate], float], ...] = (
 
 Goal = Callable[[Cost], tuple[float, ...]]
 
-GOALS: Mapping[str, Goal] = {
+RANKINGS: Mapping[str, Goal] = {
     "balanced": lambda c: (c.product,),
     "speed": lambda c: (c.instructions, c.product),
     "ram": lambda c: (c.ram, c.product),
@@ -94,16 +94,19 @@ def choose_kernels(
     fitting = {node: (times, found) for node, times in _nodes(graph) if (found := _fitting(node, features, any_size))}
     _require(wanted, {k.name for _, found in fitting.values() for k in found})
     chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
-    open_ = {n: f for n, f in fitting.items() if len(f[1]) > 1 and chosen[n].name not in wanted}
-    if not open_:
+    if all(len(found) == 1 for _, found in fitting.values()):
         return chosen
     waiting = _waiting_bytes(lower(graph, features, choices=chosen))
     offers = [
-        [_candidate(node, k, features, costs, times, waiting) for k in found] for node, (times, found) in open_.items()
+        [
+            _candidate(node, k, features, costs, times, waiting)
+            for k in ([chosen[node]] if chosen[node].name in wanted else found)
+        ]
+        for node, (times, found) in fitting.items()
     ]
-    for node, candidate in zip(open_, _search(offers, GOALS[goal], limits), strict=True):
-        chosen[node] = candidate.kernel
-    return chosen
+    others = waiting.keys() - {node.outputs[0].name for node in fitting}
+    taken = _search(offers, RANKINGS[goal], limits, max((waiting[name] for name in others), default=0))
+    return {node: candidate.kernel for node, candidate in zip(fitting, taken, strict=True)}
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
@@ -115,8 +118,8 @@ def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
 
 
 def _fitting(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
-    """The kernels that fit a node, the preferred ones first."""
-    found = [k for k in getattr(node.op, "kernels", ()) if k.fits(node, features)]
+    """The kernels that fit a node and write their instruction themselves, the preferred ones first."""
+    found = [k for k in getattr(node.op, "kernels", ()) if k.emit and k.fits(node, features)]
     return [k for k in found if k.any_size] or found if any_size else found
 
 
@@ -165,10 +168,11 @@ def _saved_in_place(instrs: Sequence[Instr], node: Node) -> int:
 
 
 class _Plan:
-    """A candidate for each node, and the running totals."""
+    """A candidate for each node, and the running totals. `floor` is the RAM that other nodes take."""
 
-    def __init__(self, taken: Sequence[Candidate]) -> None:
+    def __init__(self, taken: Sequence[Candidate], floor: int) -> None:
         self.taken = list(taken)
+        self._floor = floor
         self._instructions = 0.0
         self._flash = 0
         self._users: Counter[object] = Counter()
@@ -177,7 +181,7 @@ class _Plan:
 
     def cost(self) -> Cost:
         """Of the whole."""
-        return Cost(self._instructions, max(c.ram for c in self.taken), self._flash)
+        return Cost(self._instructions, max(self._floor, *(c.ram for c in self.taken)), self._flash)
 
     def change(self, index: int, candidate: Candidate) -> None:
         """Lets a node take another candidate."""
@@ -206,8 +210,8 @@ class _Plan:
             self._flash -= 0 if self._users[key] else nbytes
 
 
-def _search(offers: Sequence[Sequence[Candidate]], goal: Goal, limits: Limits) -> list[Candidate]:
-    """The best end of the descents from the extremes."""
+def _search(offers: Sequence[Sequence[Candidate]], goal: Goal, limits: Limits, floor: int) -> list[Candidate]:
+    """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
 
     def rank(cost: Cost) -> tuple[float, ...]:
         over = max(cost.ram - limits.ram, 0) + max(cost.flash - limits.flash, 0)
@@ -215,7 +219,7 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: Goal, limits: Limits) -
 
     ends = []
     for extreme in _EXTREMES:
-        plan = _Plan([min(offer, key=extreme) for offer in offers])
+        plan = _Plan([min(offer, key=extreme) for offer in offers], floor)
         _descend(plan, offers, rank)
         ends.append(plan)
     return min(ends, key=lambda plan: rank(plan.cost())).taken

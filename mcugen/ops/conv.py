@@ -16,8 +16,8 @@ from mcugen.hir.operator import IntegerForm, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.ops import kernels
 from mcugen.ops.fixedpoint import clamp_range, is_quantized
-from mcugen.ops.kernels import depthwise, portable
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
@@ -50,7 +50,7 @@ class Conv(Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv"
-    kernels: ClassVar[tuple[Kernel, ...]] = (*depthwise.DEPTHWISE, *portable.DEPTHWISE, *portable.CONV)
+    kernels: ClassVar[tuple[Kernel, ...]] = kernels.CONV
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1

@@ -146,10 +146,14 @@ class Transpose(Movement):
         return "Transpose", {"perm": list(self.perm)}, ()
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A strided copy."""
-        x = node.input(0).type
-        source = dense_strides(x.shape)
-        emit_copy(node, builder, 0, node.output.type.shape, [source[axis] for axis in self.perm], 0)
+        """Two merged axes that change places, or a strided copy."""
+        x, shape = node.input(0).type, node.output.type.shape
+        source = [dense_strides(x.shape)[axis] for axis in self.perm]
+        dims = merge_walks(shape, source, dense_strides(shape))
+        if not builder.any_size and _turns_matrices(dims):
+            _emit_transpose(node, builder, *(size for size, _, _ in dims))
+        else:
+            emit_copy(node, builder, 0, shape, source, 0)
 
 
 def _turned(layout: Layout, perm: Permutation) -> Layout:
@@ -208,6 +212,36 @@ def emit_copy(
         params,
         code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c},
         variant=f"{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
+    )
+
+
+def _turns_matrices(dims: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether a walk is over the columns of matrices, perhaps over several of them."""
+    if not 2 <= len(dims) <= 3:
+        return False
+    (columns, *column_strides), (rows, *row_strides) = dims[-2:]
+    return column_strides == [1, rows] and row_strides == [columns, 1]
+
+
+WRITTEN_OUT = 4
+"""Planes that are interleaved by as many named pointers."""
+
+
+def _emit_transpose(node: Node, builder: Builder, *sizes: int) -> None:
+    """[batch, columns, rows] of the output from [batch, rows, columns]."""
+    columns, rows = sizes[-2:]
+    dtype = node.output.type.dtype
+    few = 1 < rows <= WRITTEN_OUT
+    params: dict[str, Param] = {"batch": math.prod(sizes[:-2]), "columns": columns}
+    if not few:
+        params["rows"] = rows
+    builder.emit(
+        node,
+        "transpose",
+        [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))],
+        params,
+        code={"x_t": dtype.c, "inner": rows if few else 0},
+        variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
     )
 
 
@@ -473,7 +507,7 @@ def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Transpose", kernels=("copy",), keeps_halves=True)
+@onnx_operator("Transpose", kernels=("transpose", "copy"), keeps_halves=True)
 def _import_transpose(node: OnnxNode) -> list[Value]:
     rank = node.input(0).type.rank
     return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]

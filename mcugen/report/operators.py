@@ -40,7 +40,8 @@ def operator_table() -> str:
     lines = [
         f"Models of opset {OLDEST_OPSET} to {newest} are read. An operator with constant inputs is computed at compile "
         "time, whatever its element type. float16 and bfloat16 are stored as such and computed as float32. Beside an "
-        "operator's kernels, `copy`, `fill`, `move` and `elementwise` may stand for what is broadcast or converted.",
+        "operator's kernels, `copy`, `transpose`, `fill`, `move` and `elementwise` may stand for what is moved, "
+        "broadcast or converted.",
     ]
     domains = sorted({domain for domain, _ in IMPORTERS} | {""})
     missing = []

@@ -68,6 +68,23 @@ def test_transposes():
     check_everywhere(net.model())
 
 
+@pytest.mark.parametrize("board", ["host", "rp2040", "nrf52840", "corstone300"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.float32])
+def test_planes_become_neighbours_and_back(board: str, dtype: type):
+    net = Net()
+    for planes in range(1, 7):
+        for size in (1, 3, 4, 16, 21, 40):
+            x = net.input(f"x{planes}_{size}", 2, planes, size, dtype=dtype)
+            net.output(net.op("Transpose", x, perm=[0, 2, 1], out=f"y{planes}_{size}"), dtype=dtype)
+    model = net.model()
+    feeds = random_feeds(model)
+    compiled = compile_model(model, board)
+    assert {i.kernel for i in compiled.program.instrs} == {"transpose"}
+    found = compiled.simulate([feeds], measure=False, sanitize=board == "host").outputs[0]
+    for name, x in feeds.items():
+        np.testing.assert_array_equal(found["y" + name[1:]], x.transpose(0, 2, 1))
+
+
 def test_slices():
     net = net_of_x(*SIZES)
     cases = [

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fast paths of kernels, assembly included, build with gcc and clang, and run alike at every optimization level."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from measure_costs import BOARDS, convolutions, random_inputs, roomy
+
+import mcugen
+from mcugen.hir.interpreter import interpret
+
+STRICT = ("-std=c99", "-mthumb", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+HEADERS = Path("/usr/lib/arm-none-eabi/include")
+"""Of the C library that comes with gcc for Arm."""
+
+SHAPES = (
+    # height, width, channels in, out, kernel height, width, stride, groups
+    (9, 7, 16, 16, 3, 3, 1, 1),
+    (9, 9, 3, 6, 3, 3, 2, 1),
+    (5, 5, 8, 16, 1, 1, 1, 1),
+    (5, 5, 32, 20, 1, 1, 1, 1),
+    (1, 1, 64, 10, 1, 1, 1, 1),
+    (9, 8, 8, 8, 3, 3, 1, 8),
+    (9, 8, 8, 8, 3, 3, 2, 8),
+    (7, 7, 4, 4, 5, 5, 1, 4),
+)
+
+
+@pytest.mark.parametrize("cpu", BOARDS)
+@pytest.mark.parametrize("kind", ["int8", "int16", "float32"])
+def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str) -> None:
+    if shutil.which("clang") is None or not HEADERS.is_dir():
+        pytest.skip("needs clang and newlib's headers")
+    board = roomy(BOARDS[cpu])
+    options = mcugen.CompileOptions(name="net", optimize="speed")
+    model = mcugen.compile_model(convolutions(kind, SHAPES), board, options)
+    for name, text in model.bundle.files.items():
+        (tmp_path / name).write_text(text)
+    for level in ("-O0", "-O2"):
+        flags = ("--target=arm-none-eabi", *board.cflags, *STRICT, level, "-isystem", str(HEADERS))
+        subprocess.run(["clang", *flags, "-c", "net.c", "-o", "net.o"], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("cpu", BOARDS)
+@pytest.mark.parametrize("level", ["-O0", "-Os", "-O3"])
+def test_results_do_not_depend_on_the_optimization_level(cpu: str, level: str) -> None:
+    board = roomy(BOARDS[cpu])
+    board = replace(board, cflags=(*board.cflags, level))
+    model = mcugen.compile_model(
+        convolutions("int8", SHAPES), board, mcugen.CompileOptions(name="net", optimize="speed")
+    )
+    sample = random_inputs(model)
+    (found,) = model.simulate([sample], measure=False).outputs
+    wanted = interpret(model.graph, sample)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name].reshape(array.shape), array, err_msg=name)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast and how large the code of the MLPerf Tiny models may be: retired instructions and bytes, under QEMU."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from shared_models import MODELS, recorded, roomy
+
+import mcugen
+from mcugen.simulate import Execution
+
+pytestmark = pytest.mark.shared
+
+INT8 = ("resnet8_cifar10", "ds_cnn_kws", "mobilenet_v1_025_vww", "autoencoder_ad")
+DSP = ("nrf52840", "rt1060", "nrf5340")
+"""Cortex-M4, M7 and M33."""
+
+MILLIONS = {
+    "balanced": (DSP, (8.5, 2.7, 7.5, 0.24)),
+    "speed": (DSP[:2], (6.6, 2.35, 6.7, 0.21)),
+}
+"""Instructions of the INT8 models by goal."""
+
+M55_MILLIONS = (1.9, 0.62, 1.9, 0.050)
+M3_OF_TFLM = (41.76, 10.53, 31.96, 0.956)
+"""Of TensorFlow Lite Micro with CMSIS-NN on a Cortex-M3."""
+
+PER_MAC_F32 = (1.6, 1.9, 1.6, 1.3)
+EMX_PER_MAC_M55 = (7.4, 2.8, 3.5, 1.8)
+"""Of emx-onnx-cgen 1.4.0 on a Cortex-M55, float32."""
+
+CODE = {"balanced": 16 * 1024, "flash": 8 * 1024}
+"""Bytes of code and constants besides the weights."""
+
+
+@cache
+def ran(name: str, board: str, optimize: str = "balanced") -> tuple[mcugen.CompiledModel, Execution]:
+    """Once for all tests."""
+    options = mcugen.CompileOptions(optimize=optimize)
+    model = mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options)
+    inputs, _ = recorded(name, model)
+    return model, model.simulate(inputs[:1])
+
+
+def millions(name: str, board: str, optimize: str = "balanced") -> float:
+    instructions = ran(name, board, optimize)[1].instructions
+    assert instructions is not None
+    return instructions / 1e6
+
+
+def code(run: Execution) -> int:
+    assert run.sizes is not None
+    return run.sizes.code
+
+
+@pytest.mark.parametrize(
+    ("name", "board", "optimize", "most"),
+    [
+        (name, board, goal, most)
+        for goal, (boards, figures) in MILLIONS.items()
+        for board in boards
+        for name, most in zip(INT8, figures, strict=True)
+    ],
+)
+def test_instructions_with_dsp(name: str, board: str, optimize: str, most: float) -> None:
+    assert millions(f"{name}_int8_qdq", board, optimize) <= most
+
+
+@pytest.mark.parametrize(("name", "most"), [*zip(INT8, M55_MILLIONS, strict=True)])
+def test_instructions_with_helium(name: str, most: float) -> None:
+    assert millions(f"{name}_int8_qdq", "corstone300") <= most
+
+
+@pytest.mark.parametrize(("name", "tflm"), [*zip(INT8, M3_OF_TFLM, strict=True)])
+def test_instructions_without_dsp(name: str, tflm: float) -> None:
+    m3, m0 = (millions(f"{name}_int8_qdq", board) for board in ("stm32f103", "rp2040"))
+    assert m3 <= 0.55 * tflm
+    assert m0 <= 2.2 * m3
+
+
+@pytest.mark.parametrize("board", DSP[:2])
+@pytest.mark.parametrize(("name", "most"), [*zip(INT8, PER_MAC_F32, strict=True)])
+def test_instructions_of_float(name: str, board: str, most: float) -> None:
+    model, run = ran(f"{name}_f32", board)
+    assert run.instructions is not None
+    assert run.instructions <= most * model.report.model.macs
+
+
+@pytest.mark.parametrize(("name", "emx"), [*zip(INT8, EMX_PER_MAC_M55, strict=True)])
+def test_instructions_of_float_with_helium(name: str, emx: float) -> None:
+    model, run = ran(f"{name}_f32", "corstone300")
+    assert run.instructions is not None
+    assert run.instructions <= 0.5 * emx * model.report.model.macs
+
+
+@pytest.mark.parametrize("optimize", CODE)
+@pytest.mark.parametrize("name", [*(f"{n}_int8_qdq" for n in INT8), *(f"{n}_f32" for n in INT8)])
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
+def test_code_is_small(name: str, board: str, optimize: str) -> None:
+    assert code(ran(name, board, optimize)[1]) <= CODE[optimize]
+
+
+@pytest.mark.parametrize("name", INT8)
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300", "stm32f103", "rp2040"])
+def test_weights_stay_near_one_byte_each(name: str, board: str) -> None:
+    model, run = ran(f"{name}_int8_qdq", board)
+    assert run.sizes is not None
+    layers = [n for n in model.graph.nodes if n.op.macs(n.sig)]
+    plain = sum(v.type.nbytes for n in layers for v in n.inputs if v is not None and v.is_constant)
+    assert run.sizes.weights <= 1.25 * plain
