@@ -208,6 +208,13 @@ def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
     )
 
 
+def strip_count(node: Node) -> int:
+    """Strips of four channels: what their start costs is the `extra` of 3×3 kernels on strips."""
+    shape = ConvShape.of(node)
+    way = strips(shape)
+    return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
+
+
 def _is_clamped(node: Node, store: Store) -> bool:
     """Whether results are limited to less than their type holds."""
     return (store.params["low"], store.params["high"]) != node.output.type.dtype.limits
@@ -386,12 +393,21 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array) -> Array:
     return _words(packed)
 
 
+def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
+    """Bias and multiplier; channels without weights, whose results are their bias alone, get one of few bits."""
+    dead = ~weights.reshape(len(weights), -1).any(1)
+    result = (bias.astype(np.int64) * multiplier.astype(np.int64) + 2**31) >> 32
+    few = np.clip(result, -(2**10), 2**10)  # more saturates as well
+    return np.where(dead, few * 4, bias.astype(np.int64)), np.where(dead, 2**30, multiplier.astype(np.int64))
+
+
 def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Three pixels of a channel at a time, from a ring of padded rows."""
     shape, store, name = ConvShape.of(node), store_of(node), node.output.name
-    weights, constants = weights_of(node).reshape(-1, 3, 3), store.constants
-    packed = packed_rows(weights, constants["bias"], constants["multiplier"])
-    sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(constants["bias"].astype(np.int64))
+    weights = weights_of(node).reshape(-1, 3, 3)
+    bias, multiplier = small_constants(weights, store.constants["bias"], store.constants["multiplier"])
+    packed = packed_rows(weights, bias, multiplier)
+    sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
     short = bool(sums.max(initial=0) < SHORT_SUM)
     params = shape.params() | {"row_w": padded_width(shape), "y_zero": node.output.type.q.zero_point}
     builder.emit(
@@ -482,5 +498,6 @@ DEPTHWISE: tuple[Kernel, ...] = (
         needs=frozenset({"dsp"}),
         when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
         emit=emit_strips,
+        extra=strip_count,
     ),
 )
