@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx_models import Net, assert_close, random_feeds
+from onnx_models import Net, assert_close
 
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
@@ -131,7 +131,11 @@ VALUES = [
     *(Layer(zeros=(x, y), gain=300.0) for x in (-128, 127, 0) for y in (-128, 127)),
     *(Layer(gain=gain) for gain in (1.0, 3000.0, 30000.0, 600000.0)),
     Layer(dead=(1, 3)),
-    *(Layer(clip=clip, zeros=zeros) for clip in ((0.0, 900.0), (-200.0, 100.0), (50.0, 90.0)) for zeros in ((0, -128), (3, 90))),
+    *(
+        Layer(clip=clip, zeros=zeros)
+        for clip in ((0.0, 900.0), (-200.0, 100.0), (50.0, 90.0))
+        for zeros in ((0, -128), (3, 90))
+    ),
 ]
 """Zero points, multipliers and limits at their ends."""
 
@@ -195,7 +199,9 @@ def layers_of(kernel: str) -> st.SearchStrategy[list[Layer]]:
         zeros=st.tuples(st.integers(-128, 127), st.integers(-128, 127)),
         gain=st.floats(1.0, 1000.0),
     )
-    return st.lists(one.filter(lambda layer: layer.is_possible and layer.width + sum(layer.pads[1::2]) > 6), min_size=4, max_size=8)
+    return st.lists(
+        one.filter(lambda layer: layer.is_possible and layer.width + sum(layer.pads[1::2]) > 6), min_size=4, max_size=8
+    )
 
 
 @pytest.mark.parametrize("kernel", CASES)

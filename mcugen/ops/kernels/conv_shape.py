@@ -70,7 +70,7 @@ class ConvShape:
         return {name: getattr(self, name) for name in PARAMS}
 
     def as_row(self) -> ConvShape:
-        """The same of an image one pixel wide, laid down: equal elements in equal order, but rows as long as they can be."""
+        """The same of an image one pixel wide, laid down: elements in the same order, but as one row."""
         if self.in_w != 1 or self.out_w != 1 or self.k_w != 1 or self.pad_w:
             return self
         axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}

@@ -208,6 +208,13 @@ def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
     )
 
 
+def strip_count(node: Node) -> int:
+    """Strips of four channels: what their start costs is the `extra` of 3×3 kernels on strips."""
+    shape = ConvShape.of(node)
+    way = strips(shape)
+    return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
+
+
 def _is_clamped(node: Node, store: Store) -> bool:
     """Whether results are limited to less than their type holds."""
     return (store.params["low"], store.params["high"]) != node.output.type.dtype.limits
@@ -259,7 +266,11 @@ class TapStrips(Strips):
         """Whether neighbouring lines are what it takes, and distances fit the offsets of instructions."""
         lines, points = self.lines, self.points
         dense = (lines.taps == 1 or lines.dilation == 1) and (lines.stride < 3 or lines.out == 1)
-        short = points.taps <= 16 and self.pairs <= 16 and 16 * self.pairs * points.taps * points.dilation < 4096
+        short = (
+            points.taps * (2 + 3 * self.pairs * self.at_once // 2) <= 100
+            and self.pairs <= 16
+            and 16 * self.pairs * points.taps * points.dilation < 4096
+        )
         return dense and short and lines.pad < 2 * self.pairs and 4 * self.words < 4096
 
     def instructions(self) -> float:
@@ -382,12 +393,21 @@ def packed_rows(weights: Array, bias: Array, multiplier: Array) -> Array:
     return _words(packed)
 
 
+def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
+    """Bias and multiplier; channels without weights, whose results are their bias alone, get one of few bits."""
+    dead = ~weights.reshape(len(weights), -1).any(1)
+    result = (bias.astype(np.int64) * multiplier.astype(np.int64) + 2**31) >> 32
+    few = np.clip(result, -(2**10), 2**10)  # more saturates as well
+    return np.where(dead, few * 4, bias.astype(np.int64)), np.where(dead, 2**30, multiplier.astype(np.int64))
+
+
 def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Three pixels of a channel at a time, from a ring of padded rows."""
     shape, store, name = ConvShape.of(node), store_of(node), node.output.name
-    weights, constants = weights_of(node).reshape(-1, 3, 3), store.constants
-    packed = packed_rows(weights, constants["bias"], constants["multiplier"])
-    sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(constants["bias"].astype(np.int64))
+    weights = weights_of(node).reshape(-1, 3, 3)
+    bias, multiplier = small_constants(weights, store.constants["bias"], store.constants["multiplier"])
+    packed = packed_rows(weights, bias, multiplier)
+    sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
     short = bool(sums.max(initial=0) < SHORT_SUM)
     params = shape.params() | {"row_w": padded_width(shape), "y_zero": node.output.type.q.zero_point}
     builder.emit(
@@ -409,9 +429,15 @@ def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
 # --------------------------------------------------------------------------------------------------- float
 
 
+def _lane_shape(node: Node) -> ConvShape:
+    """A column of up to 9 taps as a row, whose taps are written out."""
+    shape = ConvShape.of(node)
+    return shape.as_row() if shape.as_row().k_w <= 9 else shape
+
+
 def short_rows(node: Node) -> bool:
     """at most 9 weights in a row, four channels or more, no other clamp than at 0 and above"""
-    shape, clamp = ConvShape.of(node).as_row(), clamp_of(node)
+    shape, clamp = _lane_shape(node), clamp_of(node)
     simple = clamp is None or clamp[0] == 0 or (math.isinf(clamp[0]) and math.isinf(clamp[1]))
     return shape.k_w <= 9 and shape.k_h * shape.k_w <= 121 and shape.in_c >= WORD and simple
 
@@ -424,7 +450,7 @@ def blocks_of(channels: int, lanes: int) -> list[slice]:
 
 def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Eight (or four) channels of a pixel at a time, from a ring of padded rows."""
-    shape, weights, store, name = ConvShape.of(node).as_row(), weights_of(node), store_of(node), node.output.name
+    shape, weights, store, name = _lane_shape(node), weights_of(node), store_of(node), node.output.name
     lanes = 2 * WORD if shape.in_c >= 2 * WORD else WORD
     rows = np.concatenate([store.constants["bias"][None], weights.reshape(shape.in_c, -1).T])
     packed = np.concatenate([rows[:, block].reshape(-1) for block in blocks_of(shape.in_c, lanes)])
@@ -440,7 +466,8 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.FLOAT32, ring_size(shape))),
         ],
         params | {key: store.params[key] for key in ("high",) if key in store.params},
-        code={"lanes": lanes, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params},
+        code={"lanes": lanes, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params}
+        | {"written_out": shape.k_h <= 3 and shape.k_h * shape.k_w <= 9},
         inplace=[("y", "x")] if may_overwrite_input(shape, DType.FLOAT32, DType.FLOAT32) else [],
         variant=f"{shape.k_h}x{shape.k_w}" + "_relu" * relu,
     )
@@ -471,5 +498,6 @@ DEPTHWISE: tuple[Kernel, ...] = (
         needs=frozenset({"dsp"}),
         when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
         emit=emit_strips,
+        extra=strip_count,
     ),
 )
