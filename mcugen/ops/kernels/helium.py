@@ -15,7 +15,13 @@ from mcugen.ops.kernels.helium_conv import (
     three_columns,
     ungrouped,
 )
-from mcugen.ops.kernels.helium_depthwise import emit_depthwise, emit_small_depthwise, small_window
+from mcugen.ops.kernels.helium_depthwise import (
+    emit_depthwise,
+    emit_large_depthwise,
+    emit_small_depthwise,
+    large_window,
+    small_window,
+)
 from mcugen.ops.kernels.helium_layer import BLOCK, VECTOR, emit, int8_requantized, loop, pack_vectors
 from mcugen.ops.kernels.portable import depthwise, single_row
 from mcugen.ops.weighted import weights_of
@@ -60,5 +66,6 @@ CONV: tuple[Kernel, ...] = (
 
 DEPTHWISE: tuple[Kernel, ...] = (
     Kernel("depthwise_s8_mve_4x4", MVE, (int8_requantized, depthwise, small_window), emit_small_depthwise),
+    Kernel("depthwise_s8_mve_8x8", MVE, (int8_requantized, depthwise, large_window), emit_large_depthwise),
     Kernel("depthwise_s8_mve", MVE, (int8_requantized, depthwise), emit_depthwise),
 )

@@ -79,6 +79,22 @@ FRAMES: Mapping[str, Sequence[str]] = {
     "conv2d_s8_mve_8": ("zero_point", "table_size", "y_next", "shift", "low", "high"),
     "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
     "depthwise_s8_mve": (),
+    "depthwise_s8_mve_8x8": (
+        *(
+            "zero_point",
+            "y_next",
+            "groups",
+            "halves",
+            "back_x",
+            "back_y",
+            "rewind_x",
+            "rewind_y",
+            "shift",
+            "low",
+            "high",
+        ),
+        *("place_step", "half_mask", "band"),
+    ),
     "depthwise_s8_mve_4x4": (
         *("zero_point", "y_next", "groups", "halves", "back_x", "back_y", "down_x", "down_y", "shift", "low", "high"),
         *("place_step", "place_second"),
