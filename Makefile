@@ -18,7 +18,9 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: setup  ## compare with other compilers; options in BENCH
+BENCH ?= --write-docs docs/performance.md
+
+bench: setup  ## compare with other compilers; rewrites docs/performance.md unless BENCH has other options
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python tools/bench.py $(BENCH)
 

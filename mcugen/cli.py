@@ -123,6 +123,7 @@ def report(
         bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
     ] = False,
     diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB,
+    wait_states: Annotated[int, typer.Option(min=0, help="flash's, for the estimate of cycles")] = 0,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
@@ -133,7 +134,8 @@ def report(
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
     samples = _samples(sample_endpoints(compiled), judging.data, quantizing, judging)
     with _steps(quiet) as progress:
-        result = evaluate(compiled, samples, metric_of(judging.metric, samples.labels), diverged, progress)
+        metric = metric_of(judging.metric, samples.labels)
+        result = evaluate(compiled, samples, metric, diverged, progress, wait_states)
     _write_json(json_, result)
     if json_ != "-":
         print_report(result, stdout, compare_layers)

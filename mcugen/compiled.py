@@ -112,6 +112,8 @@ class CompiledModel:
         *,
         measure: bool = True,
         per_layer: bool = False,
+        cycles: bool = False,
+        wait_states: int = 0,
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Execution:
@@ -122,6 +124,8 @@ class CompiledModel:
             samples,
             measure=measure,
             per_layer=per_layer,
+            cycles=cycles,
+            wait_states=wait_states,
             sanitize=sanitize,
             progress=progress,
         )

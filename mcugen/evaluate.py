@@ -46,14 +46,19 @@ def evaluate(
     metric: Metric,
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
+    wait_states: int = 0,
 ) -> Report:
-    """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors."""
+    """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
+
+    `wait_states` are flash's, in the estimate of cycles.
+    """
 
     def step(what: str) -> Callable[[int], None]:
         return lambda done: progress(what, done, len(samples.inputs))
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
-    run = compiled.simulate(stored, per_layer=True, progress=step(f"{compiled.board.name}: running"))
+    running = step(f"{compiled.board.name}: running")
+    run = compiled.simulate(stored, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
     reference = compiled.reference(stored, step(f"{compiled.reference_name}: running"))
     against, twin = compiled.reference_name, None
     if compiled.quantization is not None:

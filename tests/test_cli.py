@@ -176,6 +176,18 @@ def test_report_of_the_host(mcugen: Callable[..., Done], model: Path, tmp_path: 
     assert report["accuracy"]["max_abs_error"] < 1e-5
 
 
+@pytest.mark.qemu
+def test_report_estimates_cycles(mcugen: Callable[..., Done], model: Path):
+    options = ("-b", "stm32f411", "--json", "-", "-q")
+    report, slow = (json.loads(mcugen("report", model, *options, *more).out) for more in ((), ("--wait-states", 3)))
+    assert report["instructions"] < report["cycles_estimate"] < slow["cycles_estimate"]
+    assert abs(sum(layer["cycles_estimate"] for layer in report["layers"]) / report["cycles_estimate"] - 1) < 0.1
+    assert report["milliseconds_estimate"] == pytest.approx(report["cycles_estimate"] / 100e3, abs=1e-3)
+    assert ("no wait states" in report["cycles_note"], "waits 3" in slow["cycles_note"]) == (True, True)
+    shown = mcugen("report", model, "-b", "stm32f411", "-q").out
+    assert f"{report['cycles_estimate']:,}" in shown and "at 100 MHz" in shown
+
+
 # ---------------------------------------------------------------------------------------------- boards
 
 

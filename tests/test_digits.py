@@ -22,7 +22,8 @@ BOARDS = [name for name in board_names() if name != "host"]
 REPORT_KEYS = {
     "": {
         *("model", "board", "cpu", "precision", "kernels", "instructions", "instructions_per_mac"),
-        *("cycles_estimate", "flash", "ram", "accuracy", "quantization", "layers"),
+        *("cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
+        *("flash", "ram", "accuracy", "quantization", "layers"),
     },
     "model": {"name", "sha256", "macs", "parameters"},
     "flash": {"code", "weights", "total"},
@@ -32,7 +33,7 @@ REPORT_KEYS = {
         *("agreement", "max_abs_error", "sqnr_db"),
     },
 }
-LAYER_KEYS = {"name", "origin", "op", "kernel", "macs", "instructions", "flash", "ram"}
+LAYER_KEYS = {"name", "origin", "op", "kernel", "macs", "instructions", "cycles_estimate", "flash", "ram"}
 
 
 def few(model: mcugen.CompiledModel, count: int = 5) -> list[dict[str, np.ndarray]]:

@@ -65,6 +65,7 @@ class Layer:
     reason: str
     macs: int
     instructions: int | None
+    cycles_estimate: int | None
     flash: int
     ram: int
 
@@ -81,6 +82,10 @@ class Report:
     instructions: int | None
     instructions_per_mac: float | None
     cycles_estimate: int | None
+    cycles_note: str
+    """By which timing cycles are estimated, or why they are not."""
+    milliseconds_estimate: float | None
+    clock_hz: int
     flash: Flash
     ram: Ram
     accuracy: Accuracy | None
@@ -104,6 +109,8 @@ class Measurement(Protocol):
     def stack(self) -> int | None: ...  # noqa: D102
     @property
     def sizes(self) -> Any: ...  # noqa: D102
+    @property
+    def cycles(self) -> Any: ...  # noqa: D102
 
 
 def count_parameters(graph: Graph) -> int:
@@ -124,6 +131,9 @@ def describe(program: Program, board: Board, sha256: str, parameters: int, kerne
         instructions=None,
         instructions_per_mac=None,
         cycles_estimate=None,
+        cycles_note="",
+        milliseconds_estimate=None,
+        clock_hz=board.clock_hz,
         flash=Flash(None, program.weights_size, None),
         ram=Ram(program.arena_size, program.state_size, 0, None, None, None),
         accuracy=None,
@@ -141,7 +151,6 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Rep
         stack = run.stack or 0
         total = ram.arena + ram.state + ram.io + sizes.static_ram + stack
         ram = replace(ram, static=sizes.static_ram, stack=run.stack, total=total)
-    each: Sequence[int | None] = run.layer_instructions or [None] * len(report.layers)
     per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
     return replace(
         report,
@@ -150,8 +159,26 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Rep
         flash=flash,
         ram=ram,
         accuracy=accuracy,
-        layers=[replace(layer, instructions=n) for layer, n in zip(report.layers, each, strict=True)],
+        layers=_measured_layers(report.layers, run),
+        **_estimates(report, run),
     )
+
+
+def _estimates(report: Report, run: Measurement) -> dict[str, Any]:
+    """The fields that tell of cycles."""
+    if run.cycles is None:
+        return {}
+    total = run.cycles.total
+    milliseconds = None if total is None else round(1e3 * total / report.clock_hz, 3)
+    return {"cycles_estimate": total, "cycles_note": run.cycles.note, "milliseconds_estimate": milliseconds}
+
+
+def _measured_layers(layers: Sequence[Layer], run: Measurement) -> list[Layer]:
+    unknown = (None,) * len(layers)
+    instructions = run.layer_instructions or unknown
+    cycles = (run.cycles.layers if run.cycles else None) or unknown
+    each = zip(layers, instructions, cycles, strict=True)
+    return [replace(layer, instructions=n, cycles_estimate=c) for layer, n, c in each]
 
 
 def require_fit(report: Report, board: Board) -> None:
@@ -189,6 +216,7 @@ def _layers(program: Program) -> list[Layer]:
             reason=instr.reason,
             macs=instr.macs,
             instructions=None,
+            cycles_estimate=None,
             flash=_constant_bytes(program.instrs[i] for i in span),
             ram=max(int(nbytes[(starts <= i) & (i <= ends)].sum()) for i in span),
         )

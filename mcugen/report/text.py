@@ -86,6 +86,11 @@ def _totals(report: Report) -> Table:
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
+    if report.cycles_note:
+        table.add_row("cycles, estimate", _number(report.cycles_estimate), escape(report.cycles_note))
+    if report.milliseconds_estimate is not None:
+        clock = f"{report.clock_hz / 1e6:g} MHz"
+        table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
     flash, ram = report.flash, report.ram
     table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
     table.add_row("flash: weights", _number(flash.weights), "bytes")
@@ -175,8 +180,9 @@ def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str],
 
 
 def _layers(report: Report, width: int) -> Table:
-    rows = [(str(i), layer.kernel, *_layer_figures(layer)) for i, layer in enumerate(report.layers)]
-    heads = ("#", "kernel", "MACs", "instructions", "/MAC", "flash", "RAM")
+    columns = [column for column in _LAYER_COLUMNS if width >= WIDE or not column[1]]
+    rows = [(str(i), *(show(layer) for *_, show in columns)) for i, layer in enumerate(report.layers)]
+    heads = ("#", *(head for head, *_ in columns))
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
     _add_name_column(table, "layer", width, heads, rows)
@@ -188,10 +194,20 @@ def _layers(report: Report, width: int) -> Table:
     return table
 
 
-def _layer_figures(layer: Layer) -> tuple[str, ...]:
-    per_mac = f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
-    macs = f"{layer.macs:,}" if layer.macs else ""
-    return macs, _number(layer.instructions), per_mac, f"{layer.flash:,}", f"{layer.ram:,}"
+def _per_mac(layer: Layer) -> str:
+    return f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
+
+
+_LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[Layer], str]], ...] = (
+    ("kernel", False, lambda layer: layer.kernel),
+    ("MACs", False, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
+    ("instructions", False, lambda layer: _number(layer.instructions)),
+    ("/MAC", False, _per_mac),
+    ("cycles", True, lambda layer: _shown(layer.cycles_estimate, "{:,}".format)),
+    ("flash", False, lambda layer: f"{layer.flash:,}"),
+    ("RAM", False, lambda layer: f"{layer.ram:,}"),
+)
+"""Columns: head, whether it is for wide terminals only, and what it shows."""
 
 
 def _number(value: int | None) -> str:

@@ -38,12 +38,37 @@ def read_sizes(program: Path) -> ElfSizes:
     return ElfSizes(flash, weights, ram)
 
 
-def function_at(program: Path, address: int) -> str | None:
-    """Name of the function that holds the code at `address`."""
+@dataclass(frozen=True)
+class Range:
+    """Addresses from `begin` up to `end`."""
+
+    begin: int
+    end: int
+
+    def __contains__(self, address: int) -> bool:
+        return self.begin <= address < self.end
+
+
+def functions(program: Path) -> dict[str, Range]:
+    """Where each function lies."""
+    found = {}
     with program.open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".symtab")
         for symbol in symbols.iter_symbols() if symbols else ():
-            begin = symbol["st_value"] & ~1  # without the Thumb bit
-            if symbol["st_info"]["type"] == "STT_FUNC" and begin <= address < begin + symbol["st_size"]:
-                return str(symbol.name)
-    return None
+            if symbol["st_info"]["type"] == "STT_FUNC":
+                begin = symbol["st_value"] & ~1  # without the Thumb bit
+                found[str(symbol.name)] = Range(begin, begin + symbol["st_size"])
+    return found
+
+
+def function_at(program: Path, address: int) -> str | None:
+    """Name of the function that holds the code at `address`."""
+    return next((name for name, area in functions(program).items() if address in area), None)
+
+
+def constants(program: Path, *, weights: bool) -> list[Range]:
+    """Where the harness's script puts code and its constants, and the weights if asked for."""
+    names = (".text", _WEIGHTS) if weights else (".text",)
+    with program.open("rb") as file:
+        sections = [ELFFile(file).get_section_by_name(name) for name in names]
+    return [Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in sections if s]

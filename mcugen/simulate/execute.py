@@ -35,6 +35,7 @@ class Measure(IntEnum):
     NOTHING = 0
     STACK = 1
     TIME = 2
+    PROFILE = 3
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,18 @@ def host_program(image: Path) -> Program:
     return Program((str(image.resolve()),), image)
 
 
-def qemu_program(image: Path, machine: str, *, count_instructions: bool = False) -> Program:
-    """QEMU running the image; counting instructions is slower, and makes virtual time follow them."""
+def qemu_program(image: Path, machine: str, *, count_instructions: bool = False, plugin: str = "") -> Program:
+    """QEMU running the image; counting instructions is slower, and makes virtual time follow them.
+
+    `plugin` is a plugin's file and its arguments, between commas.
+    """
     clock = ("-icount", f"shift={ICOUNT_SHIFT}") if count_instructions else ()
     command = (
         *(find_program(QEMU), "-M", machine, "-display", "none"),
         *("-monitor", "none", "-serial", "none", "-net", "none"),
         *("-semihosting-config", "enable=on,target=native"),
         *clock,
+        *(("-plugin", plugin) if plugin else ()),
         *("-kernel", str(image.resolve())),
     )
     return Program(command, image)

@@ -16,9 +16,11 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
 from mcugen.simulate.build import TargetImages, build_host, build_target
+from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
 from mcugen.simulate.execute import Measure, Sample, execute, host_program, qemu_program
 from mcugen.simulate.machines import Machine, find_machine
+from mcugen.simulate.profile import Profiler
 from mcugen.simulate.timer import Reading, Timer, Timing
 
 SECONDS_PER_SAMPLE = 120.0
@@ -49,6 +51,7 @@ class Execution:
     stack: int | None
     """Peak bytes of the call, below the caller's frame."""
     sizes: Sizes | None
+    cycles: Cycles | None = None
 
 
 def simulate(
@@ -58,6 +61,8 @@ def simulate(
     *,
     measure: bool = True,
     per_layer: bool = False,
+    cycles: bool = False,
+    wait_states: int = 0,
     sanitize: bool = False,
     timeout: float = SECONDS_PER_SAMPLE,
     progress: Callable[[int], None] | None = None,
@@ -65,9 +70,9 @@ def simulate(
 ) -> Execution:
     """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
 
-    `measure` and `per_layer` apply to QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest
-    time in seconds that one sample may take; `progress` is told how many samples are done. Build and run
-    files stay in `workdir` if one is given.
+    `measure`, `per_layer` and `cycles` (estimated where all is measured, with so many wait states of flash) apply to
+    QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest time in seconds that one sample may take;
+    `progress` is told how many samples are done. Build and run files stay in `workdir` if one is given.
 
     UsageError: a sample does not match the ports. VerificationError: the C does not compile without warnings,
     returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not installed.
@@ -75,28 +80,27 @@ def simulate(
     if not samples:
         raise UsageError("a simulation must have samples", "none")
     with _folder(workdir) as folder:
+        run_all = partial(
+            execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=progress
+        )
         if not board.qemu:
             program = host_program(build_host(bundle, folder, sanitize=sanitize))
-            run = execute(program, bundle, samples, folder / "run", timeout=timeout, progress=progress)
-            return Execution(run.outputs, None, None, None, None)
-
+            return Execution(run_all(program).outputs, None, None, None, None)
         machine = find_machine(board.qemu)
         images = build_target(bundle, board, machine, folder, hooks=per_layer and bool(bundle.layers))
-        run = execute(
-            qemu_program(images.model, machine.name),
-            bundle,
-            samples,
-            folder / "run",
-            measure=Measure.STACK if measure else Measure.NOTHING,
-            timeout=timeout,
-            progress=progress,
-        )
+        run = run_all(qemu_program(images.model, machine.name), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
         if not measure:
             return Execution(run.outputs, None, layers, None, None)
         instructions = time(images.model).instructions()
-        return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images))
+        profiler = Profiler(machine.name, bundle, samples[0], _weights_in_flash(board), timeout)
+        estimate = estimate_cycles(images, board, profiler, instructions, wait_states) if cycles else None
+        return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images), estimate)
+
+
+def _weights_in_flash(board: Board) -> bool:
+    return board.memory(board.weights_memory).kind == "flash"
 
 
 @contextlib.contextmanager

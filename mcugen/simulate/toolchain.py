@@ -15,10 +15,12 @@ from pathlib import Path
 from mcugen.errors import ToolMissingError, VerificationError
 
 ARM_GCC = "arm-none-eabi-gcc"
+OBJDUMP = "arm-none-eabi-objdump"
 QEMU = "qemu-system-arm"
 
 _DEBIAN_PACKAGES = {
     ARM_GCC: "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+    OBJDUMP: "binutils-arm-none-eabi",
     QEMU: "qemu-system-arm",
     "gcc": "gcc libc6-dev",
 }

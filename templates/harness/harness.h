@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* What to measure in the call for the first sample. */
-enum { MEASURE_NOTHING = 0, MEASURE_STACK = 1, MEASURE_TIME = 2 };
+enum { MEASURE_NOTHING = 0, MEASURE_STACK = 1, MEASURE_TIME = 2, MEASURE_PROFILE = 3 };
 
 typedef int (*run_function)(void *arena);
 

@@ -69,33 +69,44 @@ def add_one(**options: object) -> Bundle:
     )
 
 
-def counted(instructions: int) -> Bundle:
-    """A run function of exactly this many Thumb instructions, a multiple of 4, its return included."""
-    loops = (instructions - 4) // 4
+def assembled(code: str, layers: Sequence[str] = ()) -> Bundle:
+    """A run function of these instructions, a line each; r0 is the arena, lr where to return to."""
+    lines = "\n".join(f'"{line.strip()}\\n"' for line in code.strip().splitlines())
     return tiny(
         "(void)arena; return 0;",
         before=f"""
         int tiny_run(void *arena);
         __asm__(".syntax unified\\n"
                 ".pushsection .text.tiny_run,\\"ax\\",%progbits\\n"
-                ".thumb\\n.global tiny_run\\n.type tiny_run,%function\\n.thumb_func\\n"
+                ".thumb\\n.balign 4\\n.global tiny_run\\n.type tiny_run,%function\\n.thumb_func\\n"
                 "tiny_run:\\n"
-                "ldr r1, =tiny_loops\\n"     /* 1 */
-                "ldr r1, [r1]\\n"            /* 1 */
-                "1: nop\\n"
-                "nop\\n"
-                "subs r1, #1\\n"
-                "bne 1b\\n"                  /* 4 each */
-                "movs r0, #0\\n"             /* 1 */
-                "bx lr\\n"                   /* 1 */
+                {lines}
                 ".ltorg\\n"
                 ".size tiny_run, . - tiny_run\\n"
                 ".popsection\\n");
-        extern const uint32_t tiny_loops;
-        const uint32_t tiny_loops = {loops}u;
         #define tiny_run tiny_unused
         int tiny_unused(void *arena);
         """,
+        layers=layers,
+    )
+
+
+def counted(instructions: int) -> Bundle:
+    """A run function of exactly this many Thumb instructions, a multiple of 4, its return included."""
+    loops = (instructions - 4) // 4
+    return assembled(
+        f"""
+        ldr r1, =tiny_loops
+        ldr r1, [r1]
+        1: nop
+        nop
+        subs r1, #1
+        bne 1b
+        movs r0, #0
+        bx lr
+        .balign 4
+        tiny_loops: .word {loops}
+        """
     )
 
 

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instructions of a linked program as binutils' objdump names them, split into mnemonic and operands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from mcugen.simulate.toolchain import OBJDUMP, find_program
+
+_LINE = re.compile(r"\s*([0-9a-f]+):\t((?:[0-9a-f]{4} ?){1,2})\s*\t(\S+)(?:\s+([^@]*))?")
+_OPERAND = re.compile(r"\[[^]]*\]!?|\{[^}]*\}|[^,\[{]+")
+_REGISTERS = re.compile(r"\b(r|s|d)(\d+)(?:-\1(\d+))?\b|\b(sp|lr|pc)\b")
+_CONDITIONAL_BRANCH = re.compile(r"b(?:eq|ne|cs|cc|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)")
+_IF_THEN = re.compile(r"it[te]{0,3}")
+
+
+def registers(text: str) -> tuple[str, ...]:
+    """Registers that the text names, in order; ranges are written out, and a double register is two single ones."""
+    return tuple(name for match in _REGISTERS.finditer(text) for name in _expand(match))
+
+
+def _expand(match: re.Match[str]) -> Iterator[str]:
+    bank, first, last, special = match.groups()
+    if special:
+        yield special
+        return
+    for number in range(int(first), int(last or first) + 1):
+        yield from (f"s{2 * number}", f"s{2 * number + 1}") if bank == "d" else (f"{bank}{number}",)
+
+
+_STORE = re.compile(r"v?st[rm]|v?push")
+_TWO_RESULTS = re.compile(r"[su]m(?:ull|lal|lsl|aal)|ldrd")
+_NO_RESULT = re.compile(r"(v?cmpe?|cmn|tst|teq|v?msr|b|bx|blx?|cbn?z|tb[bh]|nop|it[te]*|pld)(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction. `mnemonic` is without condition and width (`vadd.f32`, not `vaddeq.f32`; `b`, not `bne.n`).
+
+    Operands are as objdump writes them, labels left out: "r0", "#4", "[r1, #8]!", "{r4, r5}", "lsl #2".
+    """
+
+    address: int
+    size: int
+    mnemonic: str
+    operands: tuple[str, ...]
+
+    @property
+    def end(self) -> int:
+        """Address of what lies behind it."""
+        return self.address + self.size
+
+    @cached_property
+    def registers(self) -> tuple[str, ...]:
+        """All that it names."""
+        return registers(" ".join(self.operands))
+
+    @cached_property
+    def is_store(self) -> bool:
+        """Whether it writes memory."""
+        return bool(_STORE.match(self.mnemonic))
+
+    @cached_property
+    def address_registers(self) -> frozenset[str]:
+        """Those that an address is computed from."""
+        if re.fullmatch(r"v?(push|pop)", self.mnemonic):
+            return frozenset(("sp",))
+        if re.match(r"v?(ld|st)m", self.mnemonic):
+            return frozenset(registers(self.operands[0]))
+        return frozenset(r for operand in self.operands if operand.startswith("[") for r in registers(operand))
+
+    @cached_property
+    def results(self) -> frozenset[str]:
+        """Registers that it writes, but for addresses that it moves on."""
+        if self.is_store or _NO_RESULT.fullmatch(self.mnemonic):
+            return frozenset()
+        listed = [operand for operand in self.operands if operand.startswith("{")]
+        count = 2 if _TWO_RESULTS.match(self.mnemonic) else 1
+        return frozenset(registers(" ".join(listed or self.operands[:count])))
+
+    @cached_property
+    def moved(self) -> frozenset[str]:
+        """Registers whose address it moves on."""
+        post_indexed = [a for a, b in zip(self.operands, self.operands[1:], strict=False) if a.endswith("]") and b]
+        written_back = [operand for operand in self.operands if operand.endswith("!")]
+        implied = ("sp",) if re.fullmatch("v?(push|pop)", self.mnemonic) else ()
+        return frozenset(registers(text)[0] for text in (*post_indexed, *written_back)) | frozenset(implied)
+
+
+def disassemble(program: Path) -> dict[int, Instruction]:
+    """The code of an Arm program by address."""
+    command = [find_program(OBJDUMP), "-d", "-M", "reg-names-std", str(program)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {instruction.address: instruction for instruction in parse(text.splitlines())}
+
+
+def parse(lines: Iterable[str]) -> Iterator[Instruction]:
+    """The instructions of objdump's lines; all that is no instruction is passed over."""
+    conditional = 0  # how many instructions are still under an IT
+    for match in filter(None, map(_LINE.match, lines)):
+        address, code, mnemonic, operands = match.groups("")
+        if mnemonic.startswith("."):
+            continue
+        yield Instruction(
+            address=int(address, 16),
+            size=2 * len(code.split()),
+            mnemonic=_plain(mnemonic, conditional > 0),
+            operands=tuple(o.strip() for o in _OPERAND.findall(operands) if o.strip() and "<" not in o),
+        )
+        conditional = len(mnemonic) - 1 if _IF_THEN.fullmatch(mnemonic) else max(conditional - 1, 0)
+
+
+def _plain(mnemonic: str, conditional: bool) -> str:
+    stem, dot, types = mnemonic.partition(".")
+    types = "" if types in ("n", "w") else dot + types
+    if conditional:
+        stem = stem[:-2]
+    return ("b" if _CONDITIONAL_BRANCH.fullmatch(stem) else stem) + types
