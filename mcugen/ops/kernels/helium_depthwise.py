@@ -128,6 +128,14 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     emit(node, builder, kernel, pack_patches(weights), params, flags, block=1, scratch=columns, inplace=inplace)
 
 
+def half_groups(node: Node) -> int:
+    """How many half groups are computed, for the cost."""
+    shape = ConvShape.of(node)
+    two = _two_rows(shape)
+    rows = -(-shape.out_h // 2) if two else shape.out_h
+    return shape.batch * shape.out_c * rows * -(-shape.out_w // (2 if two else 4))
+
+
 def sections_of(shape: ConvShape, covered: int) -> tuple[dict[str, Param], int]:
     """The columns under one or two rows of output are a section; as many as COLUMNS hold. And the scratch for all."""
     steps = 2 if _two_rows(shape) else 1
@@ -179,6 +187,12 @@ def large_window(node: Node) -> bool:
     if max(shape.k_h, shape.k_w) > 8 or shape.stride_w > 7 or max(shape.dilation_h, shape.dilation_w) > 1:
         return False
     return 8 * shape.out_c < 2**16  # results are scattered by offsets of 16 bits
+
+
+def large_patches(node: Node) -> int:
+    """How many patches are multiplied, for the cost."""
+    shape = ConvShape.of(node)
+    return node.output.type.count * -(-shape.k_h // 4) * -(-shape.k_w // 4)
 
 
 def emit_large_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:

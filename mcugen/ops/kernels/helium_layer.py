@@ -111,6 +111,14 @@ def loop(vectors: int, tail: int = 0) -> tuple[dict[str, Param], dict[str, objec
     return params, {"unroll": unroll, "looped": turns > 1, "tail": tail > 0, "jump": False}
 
 
+def block_products(node: Node, pixels: int, channels: int) -> int:
+    """Vectors of products that a layer takes in blocks of so many pixels and channels, for its cost."""
+    weights = weights_of(node)
+    depth = weights.size // len(weights)
+    blocks = -(-node.output.type.count // len(weights) // pixels) * -(-len(weights) // channels)
+    return blocks * -(-depth // VECTOR)
+
+
 def strip_params(shape: ConvShape) -> dict[str, Param]:
     """Sizes of the strip of padded rows: `span` rows, `pitch` bytes apart."""
     extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
