@@ -122,7 +122,7 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     full = s.out_w >= int(params["group"])
     masked = s.out_h % int(params["steps"]) > 0 or not full
     flags = {"both_rows": _two_rows(s), "full": full, "masked": masked, "stride_w": s.stride_w}
-    flags["dilation_w"] = s.dilation_w
+    flags |= {"dilation_w": s.dilation_w, "back": not full or int(params["overlap"]) > 0}
     inplace = _patches_may_overwrite_input(shape)
     columns = ("columns", scratch)
     emit(node, builder, kernel, pack_patches(weights), params, flags, block=1, scratch=columns, inplace=inplace)
