@@ -68,6 +68,17 @@ WIDE_DEPTHWISE: Sequence[Case] = (
     ((1, 3, 9, 9), 3, (7, 5), {"pads": [3, 2, 3, 2]}),
     ((1, 9, 1, 40), 9, (1, 9), {"pads": [0, 8, 0, 0]}),
 )
+FIVE = {"pads": [2, 2, 2, 2]}
+LARGE_DEPTHWISE: Sequence[Case] = (
+    *(((1, 3, 5, width), 3, (5, 5), FIVE) for width in range(1, 18)),
+    *(((1, channels, 3, 4), channels, (5, 5), FIVE) for channels in (2, 8, 15, 16, 17, 33)),
+    ((2, 10, 9, 9), 10, (7, 7), {}),
+    ((1, 6, 12, 11), 6, (5, 5), {"strides": [2, 2], "pads": [1, 2, 2, 1]}),
+    ((1, 6, 10, 23), 6, (8, 8), {"strides": [3, 2], "pads": [4, 3, 0, 4]}),
+    ((1, 5, 6, 9), 5, (5, 3), FIVE),
+    ((1, 5, 6, 9), 5, (2, 7), {"pads": [0, 3, 0, 3]}),
+    ((1, 12, 1, 40), 12, (1, 8), {"pads": [0, 7, 0, 0]}),
+)
 COLUMNS: Sequence[Case] = (
     *(((1, 16, 3, width), 6, (3, 3), SAME) for width in range(4, 10)),
     *(((2, 32, 5, width), 4, (3, 3), HALVED) for width in range(8, 12)),
@@ -92,6 +103,7 @@ KERNELS: Mapping[str, Sequence[Case]] = {
     "conv2d_s8_mve_inplace": NARROWING,
     "dense_s8_mve": MATRICES[19:-2],
     "depthwise_s8_mve_4x4": DEPTHWISE,
+    "depthwise_s8_mve_8x8": [*LARGE_DEPTHWISE, *DEPTHWISE[-9:-2]],
     "depthwise_s8_mve": [*WIDE_DEPTHWISE, *DEPTHWISE[-12:]],
 }
 
@@ -191,7 +203,12 @@ def cases(draw: st.DrawFn) -> Case:
     return (draw(st.integers(1, 2)), channels, *space), draw(st.integers(1, 9)), kernel, attributes
 
 
-ALWAYS: Sequence[Case] = (MATRICES[0], with_groups(DEPTHWISE[0], True), with_groups(WIDE_DEPTHWISE[0], True))
+ALWAYS: Sequence[Case] = (
+    MATRICES[0],
+    with_groups(DEPTHWISE[0], True),
+    with_groups(LARGE_DEPTHWISE[0], True),
+    with_groups(WIDE_DEPTHWISE[1], True),
+)
 """A layer for every kernel that is wanted."""
 
 
@@ -199,7 +216,7 @@ def any_layers(layers: Sequence[Case], seed: int) -> CompiledModel:
     net = Net()
     for number, case in enumerate([*ALWAYS, *layers]):
         add_layer(net, f"y{number}", case, seed + number, bool(number % 2))
-    kernels = ("conv2d_s8_mve", "depthwise_s8_mve_4x4", "depthwise_s8_mve")
+    kernels = ("conv2d_s8_mve", "depthwise_s8_mve_4x4", "depthwise_s8_mve_8x8", "depthwise_s8_mve")
     model = compile_model(net.model(), "corstone300", CompileOptions(name="net", kernels=kernels))
     assert {i.kernel for i in model.program.instrs if i.macs} == set(kernels)
     return model

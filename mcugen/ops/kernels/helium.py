@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mcugen.hir.graph import Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.ops.kernels.helium_conv import (
@@ -15,10 +17,20 @@ from mcugen.ops.kernels.helium_conv import (
     three_columns,
     ungrouped,
 )
-from mcugen.ops.kernels.helium_depthwise import emit_depthwise, emit_small_depthwise, small_window
-from mcugen.ops.kernels.helium_layer import BLOCK, VECTOR, emit, int8_requantized, loop, pack_vectors
+from mcugen.ops.kernels.helium_depthwise import (
+    emit_depthwise,
+    emit_large_depthwise,
+    emit_small_depthwise,
+    half_groups,
+    large_patches,
+    large_window,
+    small_window,
+)
+from mcugen.ops.kernels.helium_layer import BLOCK, VECTOR, block_products, emit, int8_requantized, loop, pack_vectors
 from mcugen.ops.kernels.portable import depthwise, single_row
 from mcugen.ops.weighted import weights_of
+
+Emit = Callable[[Node, Builder, Kernel], None]
 
 
 def one_vector(node: Node) -> bool:
@@ -43,22 +55,35 @@ def emit_vectors(node: Node, builder: Builder, kernel: Kernel) -> None:
     emit(node, builder, kernel, pack_vectors(weights, BLOCK), params, {**flags, "mode": "direct"})
 
 
-MVE = frozenset({"mve"})
+def pair_products(node: Node) -> int:
+    """Vectors of products by two pixels and four channels."""
+    return block_products(node, 2, BLOCK)
+
+
+def row_products(node: Node) -> int:
+    """Vectors of products by eight channels."""
+    return block_products(node, 1, 2 * BLOCK)
+
+
+def _kernel(name: str, *when: Callable[[Node], bool], emit: Emit, extra: Callable[[Node], int] | None = None) -> Kernel:
+    return Kernel(name, frozenset({"mve"}), (int8_requantized, *when), emit, extra)
+
 
 DENSE: tuple[Kernel, ...] = (
-    Kernel("dense_s8_mve", MVE, (int8_requantized, one_vector), emit_row),
-    Kernel("conv2d_s8_mve", MVE, (int8_requantized,), emit_vectors),
+    _kernel("dense_s8_mve", one_vector, emit=emit_row, extra=row_products),
+    _kernel("conv2d_s8_mve", emit=emit_vectors, extra=pair_products),
 )
 
 CONV: tuple[Kernel, ...] = (
-    Kernel("dense_s8_mve", MVE, (int8_requantized, single_row), emit_row),
-    Kernel("conv2d_s8_mve_8", MVE, (int8_requantized, eight_channels), emit_eight_channels),
-    Kernel("conv2d_s8_mve_columns", MVE, (int8_requantized, three_columns), emit_columns),
-    Kernel("conv2d_s8_mve", MVE, (int8_requantized, ungrouped), emit_conv),
-    Kernel("conv2d_s8_mve_inplace", MVE, (int8_requantized, overwriting), emit_overwriting),
+    _kernel("dense_s8_mve", single_row, emit=emit_row, extra=row_products),
+    _kernel("conv2d_s8_mve_8", eight_channels, emit=emit_eight_channels),
+    _kernel("conv2d_s8_mve_columns", three_columns, emit=emit_columns),
+    _kernel("conv2d_s8_mve", ungrouped, emit=emit_conv, extra=pair_products),
+    _kernel("conv2d_s8_mve_inplace", overwriting, emit=emit_overwriting, extra=pair_products),
 )
 
 DEPTHWISE: tuple[Kernel, ...] = (
-    Kernel("depthwise_s8_mve_4x4", MVE, (int8_requantized, depthwise, small_window), emit_small_depthwise),
-    Kernel("depthwise_s8_mve", MVE, (int8_requantized, depthwise), emit_depthwise),
+    _kernel("depthwise_s8_mve_4x4", depthwise, small_window, emit=emit_small_depthwise, extra=half_groups),
+    _kernel("depthwise_s8_mve_8x8", depthwise, large_window, emit=emit_large_depthwise, extra=large_patches),
+    _kernel("depthwise_s8_mve", depthwise, emit=emit_depthwise),
 )

@@ -91,13 +91,12 @@ class Plane:
         return Plane(replace(s, **swapped), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
 
 
-def groups_of(shape: ConvShape) -> dict[str, Param]:
-    """How the pixels of a row are grouped.
+def groups_of(shape: ConvShape, group: int) -> dict[str, Param]:
+    """How the pixels of a row are grouped by `group`.
 
-    Groups are of four pixels of two rows, or eight of one; for what is left there are one or two halves. The last half
-    overlaps what is before, or is masked if there is nothing.
+    For what is left there are one or two halves. The last half overlaps what is before, or is masked if there is
+    nothing.
     """
-    group = 4 if _two_rows(shape) else 8
     half = group // 2
     groups, rest = divmod(shape.out_w, group)
     halves = -(-rest // half)
@@ -116,17 +115,25 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     if same and _two_rows(shape) and 1 < shape.out_w < min(12, shape.out_h):
         plane, weights = plane.turned(), weights.transpose(0, 2, 1)
     s = plane.shape
-    params = s.params() | groups_of(s)
+    params = s.params() | groups_of(s, 4 if _two_rows(s) else 8)
     sections, scratch = sections_of(s, int(params["covered"]))
     params |= sections | distances(plane, params | sections)
     params["image"] = shape.in_h * shape.in_w * shape.in_c
     full = s.out_w >= int(params["group"])
     masked = s.out_h % int(params["steps"]) > 0 or not full
     flags = {"both_rows": _two_rows(s), "full": full, "masked": masked, "stride_w": s.stride_w}
-    flags["dilation_w"] = s.dilation_w
+    flags |= {"dilation_w": s.dilation_w, "back": not full or int(params["overlap"]) > 0}
     inplace = _patches_may_overwrite_input(shape)
     columns = ("columns", scratch)
     emit(node, builder, kernel, pack_patches(weights), params, flags, block=1, scratch=columns, inplace=inplace)
+
+
+def half_groups(node: Node) -> int:
+    """How many half groups are computed, for the cost."""
+    shape = ConvShape.of(node)
+    two = _two_rows(shape)
+    rows = -(-shape.out_h // 2) if two else shape.out_h
+    return shape.batch * shape.out_c * rows * -(-shape.out_w // (2 if two else 4))
 
 
 def sections_of(shape: ConvShape, covered: int) -> tuple[dict[str, Param], int]:
@@ -172,3 +179,39 @@ def _patches_may_overwrite_input(shape: ConvShape) -> bool:
         (2 * step + 4 - shape.pad_h, min((step + 1) * steps, shape.out_h)) for step in range(-(-shape.out_h // steps))
     ]
     return all(min(unread, shape.in_h) * shape.in_w >= end * shape.out_w for unread, end in ends)
+
+
+def large_window(node: Node) -> bool:
+    """a window of at most 8 x 8"""
+    shape = ConvShape.of(node)
+    if max(shape.k_h, shape.k_w) > 8 or shape.stride_w > 7 or max(shape.dilation_h, shape.dilation_w) > 1:
+        return False
+    return 8 * shape.out_c < 2**16  # results are scattered by offsets of 16 bits
+
+
+def large_patches(node: Node) -> int:
+    """How many patches are multiplied, for the cost."""
+    shape = ConvShape.of(node)
+    return node.output.type.count * -(-shape.k_h // 4) * -(-shape.k_w // 4)
+
+
+def emit_large_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Up to 2 x 2 patches of 4 x 4 inputs for a sum."""
+    shape = ConvShape.of(node)
+    bands, blocks = -(-shape.k_h // 4), -(-shape.k_w // 4)
+    params = strip_params(shape) | groups_of(shape, 8)
+    span, pitch, covered, overlap = (int(params[name]) for name in ("span", "pitch", "covered", "overlap"))
+    step, columns = 64 * shape.stride_w, pitch // shape.in_c
+    read = max(columns, (covered - 1) * shape.stride_w + 4 * blocks)
+    params |= {"columns_at": span * pitch + -(span * pitch) % VECTOR + VECTOR, "band": 64 * read}
+    params |= {"y_next": 8 * shape.out_c, "place_step": 2 * shape.out_c}
+    params |= {"back_x": -step * overlap, "back_y": -shape.out_c * overlap}
+    params |= {"rewind_x": 4 - step * covered, "rewind_y": 1 - shape.out_c * covered}
+    weights = weights_of(node).reshape(shape.out_c, shape.k_h, shape.k_w)
+    padded = np.pad(weights, [(0, 0), (0, 4 * bands - shape.k_h), (0, 4 * blocks - shape.k_w)])
+    patches = padded.reshape(-1, bands, 4, blocks, 4).transpose(0, 1, 3, 4, 2)
+    packed = np.ascontiguousarray(patches).reshape(-1)
+    flags = {"bands": bands, "blocks": blocks, "stride_w": shape.stride_w}
+    strip = ("strip", int(params["columns_at"]) + 64 * read * bands)
+    inplace = may_overwrite_input(shape)
+    emit(node, builder, kernel, packed, params, flags, block=1, scratch=strip, inplace=inplace)

@@ -79,6 +79,22 @@ FRAMES: Mapping[str, Sequence[str]] = {
     "conv2d_s8_mve_8": ("zero_point", "table_size", "y_next", "shift", "low", "high"),
     "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
     "depthwise_s8_mve": (),
+    "depthwise_s8_mve_8x8": (
+        *(
+            "zero_point",
+            "y_next",
+            "groups",
+            "halves",
+            "back_x",
+            "back_y",
+            "rewind_x",
+            "rewind_y",
+            "shift",
+            "low",
+            "high",
+        ),
+        *("place_step", "half_mask", "band"),
+    ),
     "depthwise_s8_mve_4x4": (
         *("zero_point", "y_next", "groups", "halves", "back_x", "back_y", "down_x", "down_y", "shift", "low", "high"),
         *("place_step", "place_second"),
@@ -93,6 +109,14 @@ def loop(vectors: int, tail: int = 0) -> tuple[dict[str, Param], dict[str, objec
     turns = vectors // unroll if unroll else 0
     params: dict[str, Param] = {"turns": turns, "jump": 0, "tail": tail}
     return params, {"unroll": unroll, "looped": turns > 1, "tail": tail > 0, "jump": False}
+
+
+def block_products(node: Node, pixels: int, channels: int) -> int:
+    """Vectors of products that a layer takes in blocks of so many pixels and channels, for its cost."""
+    weights = weights_of(node)
+    depth = weights.size // len(weights)
+    blocks = -(-node.output.type.count // len(weights) // pixels) * -(-len(weights) // channels)
+    return blocks * -(-depth // VECTOR)
 
 
 def strip_params(shape: ConvShape) -> dict[str, Param]:
