@@ -7,6 +7,7 @@ Two pixels (or two channels) share a word, so that one product serves both: (a +
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -106,15 +107,35 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
     return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
 
 
-def packed_inputs(node: Node) -> int:
-    """Inputs that are packed as words, some of them more than once."""
-    return _blocks_of_pixels(node) * PIXELS * conv_depth(node)
+def conv_smlal_steps(node: Node) -> int:
+    """Instructions in assembly: 19 for four inputs of six pixels and a channel, 11 to pack an input of six pixels."""
+    channels, depth = len(weights_of(node)), conv_depth(node)
+    return _blocks_of_pixels(node) * (channels * (19 * -(-depth // 4) + 50) + 11 * depth)
 
 
-def around_products(node: Node) -> int:
-    """Instructions of the Thumb-1 loops that pack inputs and end chunks, roughly."""
-    chunked = sum(len(chunks(row)) for row in weights_of(node).reshape(len(weights_of(node)), -1))
-    return 4 * packed_inputs(node) + 22 * chunked * _blocks_of_pixels(node)
+def conv_muls_steps(node: Node) -> int:
+    """Instructions in assembly: 9 for an input of six pixels and a channel, 22 a chunk, 21 to pack an input."""
+    rows = weights_of(node).reshape(len(weights_of(node)), -1)
+    around = sum(22 * len(chunks(row)) + 190 for row in rows)
+    return _blocks_of_pixels(node) * (9 * rows.size + around + 21 * rows.shape[1])
+
+
+def dense_smlal_steps(node: Node) -> int:
+    """Instructions in assembly: 21 for four inputs of four channels."""
+    rows, channels, depth = _dense_shape(node)
+    return rows * -(-channels // 4) * (21 * depth // 4 + 60)
+
+
+def dense_muls_steps(node: Node) -> int:
+    """Instructions in assembly: 81 for four inputs of six channels."""
+    rows, channels, depth = _dense_shape(node)
+    return rows * -(-channels // 6) * (81 * depth // 4 + 240)
+
+
+def _dense_shape(node: Node) -> tuple[int, int, int]:
+    """Rows, channels, depth."""
+    channels = len(weights_of(node))
+    return node.output.type.count // channels, channels, conv_depth(node)
 
 
 def _blocks_of_pixels(node: Node) -> int:
@@ -298,29 +319,30 @@ def deep(node: Node) -> bool:
     return conv_depth(node) >= 4
 
 
-_DENSE_THUMB2 = (to_int8, deep, upper_word)
-_DENSE_THUMB1 = (to_int8, short_products)
+_THUMB2, _THUMB1 = frozenset({"thumb2"}), frozenset({"thumb1"})
+_DENSE_SMLAL = partial(Kernel, "dense_s8_thumb2", needs=_THUMB2, emit=emit_dense_smlal, extra=dense_smlal_steps)
+_DENSE_MULS = partial(Kernel, "dense_s8_thumb1", needs=_THUMB1, emit=emit_dense_muls, extra=dense_muls_steps)
 
 DENSE: tuple[Kernel, ...] = (
-    Kernel("dense_s8_thumb2", needs=frozenset({"thumb2"}), when=_DENSE_THUMB2, emit=emit_dense_smlal),
-    Kernel("dense_s8_thumb1", needs=frozenset({"thumb1"}), when=_DENSE_THUMB1, emit=emit_dense_muls),
+    _DENSE_SMLAL(when=(to_int8, deep, upper_word)),
+    _DENSE_MULS(when=(to_int8, short_products)),
 )
 
 CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
-        needs=frozenset({"thumb2"}),
+        needs=_THUMB2,
         when=(to_int8, one_group, narrow_sums, upper_word),
         emit=emit_conv_smlal,
-        extra=packed_inputs,
+        extra=conv_smlal_steps,
     ),
     Kernel(
         "conv2d_s8_thumb1",
-        needs=frozenset({"thumb1"}),
+        needs=_THUMB1,
         when=(to_int8, one_group, short_products, few_chunks),
         emit=emit_conv_muls,
-        extra=around_products,
+        extra=conv_muls_steps,
     ),
-    Kernel("dense_s8_thumb2", frozenset({"thumb2"}), (rows_of_pixels, *_DENSE_THUMB2), emit_dense_smlal),
-    Kernel("dense_s8_thumb1", frozenset({"thumb1"}), (rows_of_pixels, *_DENSE_THUMB1), emit_dense_muls),
+    _DENSE_SMLAL(when=(rows_of_pixels, to_int8, deep, upper_word)),
+    _DENSE_MULS(when=(rows_of_pixels, to_int8, short_products)),
 )
