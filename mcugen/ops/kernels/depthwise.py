@@ -78,7 +78,7 @@ class Strips:
 
     def may_overwrite_input(self) -> bool:
         """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
-        return stays_behind(self, 2 // self.stride, 4)
+        return stays_behind(self, 2 // self.stride, 5 - self.stride)
 
 
 def stays_behind(way: Strips, at_once: int, window: int) -> bool:
