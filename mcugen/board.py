@@ -16,8 +16,9 @@ from typing import Any, Literal, NoReturn
 from mcugen.errors import UsageError
 from mcugen.resources import resource_dir
 
-FEATURES = frozenset({"dsp", "fpu", "fpu64", "mve", "mve_float"})
-"""What a CPU may have beyond the base instruction set; `fpu64` is double precision, `mve` is Helium."""
+FEATURES = frozenset({"thumb1", "thumb2", "dsp", "fpu", "fpu64", "mve", "mve_float"})
+"""What a CPU may have beyond plain C: `thumb1` and `thumb2` name its instruction set where that is all it has, `fpu64`
+is double precision, `mve` is Helium."""
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")

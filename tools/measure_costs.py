@@ -53,6 +53,10 @@ CONVS = (
     (8, 8, 64, 64, 3, 3, 1, 1),
     (9, 7, 24, 24, 3, 3, 1, 1),
     (14, 14, 8, 8, 3, 3, 1, 1),
+    (24, 24, 16, 32, 3, 3, 1, 1),
+    (10, 10, 48, 40, 3, 3, 1, 1),
+    (6, 6, 64, 96, 3, 3, 1, 1),
+    (20, 20, 8, 24, 3, 3, 1, 1),
     (32, 32, 3, 16, 3, 3, 1, 1),
     (48, 48, 3, 8, 3, 3, 2, 1),
     (16, 16, 3, 12, 3, 3, 1, 1),
@@ -80,6 +84,9 @@ CONVS = (
     (12, 12, 64, 64, 3, 3, 1, 64),
     (6, 6, 128, 128, 3, 3, 1, 128),
     (3, 3, 256, 256, 3, 3, 1, 256),
+    (6, 6, 128, 128, 3, 3, 2, 128),
+    (12, 12, 64, 64, 3, 3, 2, 64),
+    (10, 40, 24, 24, 3, 3, 1, 24),
     (16, 16, 16, 16, 5, 5, 1, 16),
     (7, 7, 24, 24, 7, 7, 1, 24),
     (1, 60, 32, 32, 1, 9, 1, 32),
@@ -115,9 +122,9 @@ class _Net:
     def is_quantized(self) -> bool:
         return self.kind != "float32"
 
-    def scale(self, scale: float | Array) -> tuple[str, str]:
+    def scale(self, scale: float | Array, zero: int = 0) -> tuple[str, str]:
         """Scale and zero point of activations."""
-        return self.constant(np.float32(scale)), self.constant(np.zeros((), self.kind))
+        return self.constant(np.float32(scale)), self.constant(np.full((), zero, self.kind))
 
     def input(self, shape: Sequence[int]) -> str:
         name = f"x{len(self.inputs)}"
@@ -139,10 +146,10 @@ class _Net:
         return [w, self.add("DequantizeLinear", self.constant(bias), *unit, axis=0)]
 
     def output(self, y: str) -> None:
-        """A ReLU and the output, quantized like the input."""
-        y = self.add("Relu", y)
+        """A ReLU and the output, whose codes of 8 bits start at 0.0 like those of any converter."""
+        y, zero = self.add("Relu", y), -128 if self.kind == "int8" else 0
         name = f"y{len(self.outputs)}"
-        self.add("QuantizeLinear", y, *self.scale(0.05), out=name) if self.is_quantized else self.add(
+        self.add("QuantizeLinear", y, *self.scale(0.05, zero), out=name) if self.is_quantized else self.add(
             "Identity", y, out=name
         )
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.kind))
@@ -261,11 +268,12 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array
 
 
 def _code_bytes(elf: Path, kernel: str) -> int:
-    """Bytes of all functions whose names begin with the kernel's."""
+    """Bytes of all functions whose names begin with the kernel's, or with mcugen_ and a word of it: shared ones."""
+    begin = (f"{kernel}_", *(f"mcugen_{word}_" for word in kernel.split("_")))
     with elf.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".symtab")
         symbols = [s for s in table.iter_symbols() if s["st_info"]["type"] == "STT_FUNC"]
-    return sum(int(s["st_size"]) for s in symbols if s.name == kernel or s.name.startswith(f"{kernel}_"))
+    return sum(int(s["st_size"]) for s in symbols if s.name == kernel or s.name.startswith(begin))
 
 
 def fitted(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:

@@ -33,8 +33,8 @@ class Region:
 
 def plan_memory(program: Program) -> None:
     """Sets the offset of every planned buffer and the arena size of `program`."""
-    regions = _merge_inplace(program)
-    best = min((_place(regions, order) for order in _ORDERS), key=_extent)
+    mergings = [_merge_inplace(program, share) for share in _SHARES]
+    best = min((_place(regions, order) for regions in mergings for order in _ORDERS), key=_extent)
     for region, offset in best:
         for buffer in region.buffers:
             buffer.offset = offset
@@ -43,12 +43,19 @@ def plan_memory(program: Program) -> None:
 
 def peak_live_bytes(program: Program) -> int:
     """The lower bound of any plan that merges the same buffers: the most bytes alive at one instruction."""
-    regions = _merge_inplace(program)
     steps = range(-1, len(program.instrs) + 1)
-    return max((sum(r.nbytes for r in regions if r.first <= i <= r.last) for i in steps), default=0)
+
+    def peak(regions: list[Region]) -> int:
+        return max((sum(r.nbytes for r in regions if r.first <= i <= r.last) for i in steps), default=0)
+
+    return min(peak(_merge_inplace(program, share)) for share in _SHARES)
 
 
-def _merge_inplace(program: Program) -> list[Region]:
+_SHARES = (0.0, 0.5, 1.0)
+"""How much of an input an output may have to fill to take its place: small ones keep large regions occupied."""
+
+
+def _merge_inplace(program: Program, share: float) -> list[Region]:
     ranges = program.live_ranges()
     region_of = {b: Region([b], first, last) for b, (first, last) in ranges.items()}
     _merge_moves(program, region_of)
@@ -59,7 +66,7 @@ def _merge_inplace(program: Program) -> list[Region]:
                 instr, index, region_of[target], region_of[source]
             ):
                 continue
-            if max(b.nbytes for b in region_of[target].buffers) > source.nbytes:
+            if not share * source.nbytes <= max(b.nbytes for b in region_of[target].buffers) <= source.nbytes:
                 continue
             _join(region_of, region_of[source], region_of[target])
             break

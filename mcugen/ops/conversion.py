@@ -195,6 +195,14 @@ class Dequantize(Elementwise):
         quant = sig.input(0).q
         return f"(float)({args[0]} - {scalar(quant.zero_point)}) * {scalar(float(quant.scale[0]))}"
 
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """Conversion, and a multiplication."""
+        quant = sig.input(0).q
+        if sig.input(0).dtype not in (DType.INT8, DType.INT16) or len(quant.scale) > 1:
+            return None
+        centered = f"vcvtq_f32_s32(vsubq_n_s32({args[0]}, {scalar(quant.zero_point)}))"
+        return f"vmulq_n_f32({centered}, {scalar(float(quant.scale[0]))})"
+
 
 @dataclass(frozen=True)
 class Requantize(Elementwise):

@@ -79,11 +79,24 @@ class Line:
 
     def text(self, x: str, scalar: Callable[[Param], str]) -> str:
         """The C expression of the line at `x`, an int32_t."""
-        high = self.shift == 32
-        shift = "" if high else f", {scalar(self.shift)}"
-        offset = f"(int64_t){scalar(self.offset)}"
-        value = f"mcugen_requantize{'_high' * high}({x}, {scalar(self.slope)}, {offset}{shift})"
-        return f"mcugen_clamp({value}, {scalar(self.low)}, {scalar(self.high)})"
+        up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
+        fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
+        if up <= 15 and fits:
+            x, offset = (f"{x} * {2**up}" if up else x), f"(int64_t){scalar(self.offset << up)}"
+            value = f"mcugen_requantize_high({x}, {scalar(self.slope)}, {offset})"
+        else:
+            value = (
+                f"mcugen_requantize({x}, {scalar(self.slope)}, (int64_t){scalar(self.offset)}, {scalar(self.shift)})"
+            )
+        return limited(value, self.low, self.high, scalar)
+
+
+def limited(text: str, low: int, high: int, scalar: Callable[[Param], str]) -> str:
+    """The C expression of an int32_t limited to [low, high]."""
+    for bits in (8, 16):
+        if (low, high) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1):
+            return f"mcugen_saturate{bits}({text})"
+    return f"mcugen_clamp({text}, {scalar(low)}, {scalar(high)})"
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,7 @@ class Segments:
         at = f"({x} + 32768)"
         ends = f"{table}[{at} >> {bits}], {table}[({at} >> {bits}) + 1]"
         value = f"mcugen_interpolate({ends}, {at}, {bits}, {shift})"
-        return f"mcugen_clamp({value}, {scalar(self.low)}, {scalar(self.high)})"
+        return limited(value, self.low, self.high, scalar)
 
 
 def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:

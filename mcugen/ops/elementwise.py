@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -14,7 +15,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Param, param_dtype
+from mcugen.ops import helium
 from mcugen.ops.curves import CODES, Line, Segments, interpolation
 from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
@@ -28,10 +30,28 @@ class Scalars:
         self.params: dict[str, Param] = {}
 
     def __call__(self, value: Param) -> str:
-        """The C expression that reads `value` at run time (shared by layers that differ only in it)."""
+        """The local variable that holds `value` at run time (code is shared by layers that differ only in it)."""
         name = f"k{len(self.params)}"
         self.params[name] = value
-        return f"p->{name}"
+        return name
+
+    def declarations(self, lines: Sequence[str]) -> list[str]:
+        """The local variables of those lines: stores through `y` could change what `p` points to, as far as C knows."""
+        used = set(re.findall(r"\bk\d+\b", " ".join(lines)))
+        return [f"const {param_dtype(v).c} {name} = p->{name};" for name, v in self.params.items() if name in used]
+
+
+class Known(Scalars):
+    """Finds the values that another collection has before it adds new ones."""
+
+    def __init__(self, others: Scalars) -> None:
+        self.params = others.params
+        self._spell = others
+
+    def __call__(self, value: Param) -> str:
+        """The variable that holds `value`."""
+        same = (name for name, v in self.params.items() if type(v) is type(value) and v == value)
+        return next(same, None) or self._spell(value)
 
 
 class Literals(Scalars):
@@ -46,6 +66,18 @@ class Literals(Scalars):
 
 MOST_SHARED = 8
 """Integer constants of a loop that is shared by layers: more leave the registers, and are loaded for each element."""
+
+
+UNROLL = 4
+"""Elements that a short loop computes at a time."""
+
+MOST_UNROLLED = 250
+"""Characters of C, which tell how long a loop is, up to which it is unrolled."""
+
+_SHORT = re.compile(
+    r"(mcugen_)?(fabs|clamp|max|min|relu|saturate|shift_right|scale|requantize_high|weighted_sum)[0-9fd]*"
+)
+"""Functions of a few instructions."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +105,10 @@ class Elementwise(Operator):
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """The C expression of one element of type `sig.output.dtype`; `args` are C variables or table names."""
         raise NotImplementedError
+
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """The same of four elements, see mcugen.ops.helium; None: Helium does not help."""
+        return None
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop of one step."""
@@ -170,6 +206,17 @@ class Interpolate(Elementwise):
         """Two loads, one multiplication."""
         return f"({sig.output.dtype.c}){self.segments.text(args[0], args[1], scalar)}"
 
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """Two gathers, one multiplication."""
+        s, dtype = self.segments, sig.input(1).dtype
+        at = f"vaddq_n_s32({args[0]}, 32768)"
+        index = f"vshrq_n_s32({at}, {s.bits})"
+        start, end = (helium.looked_up(dtype, table, index) for table in (args[1], f"({args[1]} + 1)"))
+        rest = f"vandq_s32({at}, vdupq_n_s32({(1 << s.bits) - 1}))"
+        rise = f"vmulq_s32(vsubq_s32({end}, {start}), {rest})"
+        total = f"vaddq_n_s32(vaddq_s32(vshlq_n_s32({start}, {s.bits}), {rise}), {1 << (s.shift - 1)})"
+        return helium.limited(f"vshrq_n_s32({total}, {s.shift})", s.low, s.high, scalar)
+
 
 @dataclass(frozen=True)
 class Lookup(Elementwise):
@@ -190,6 +237,10 @@ class Lookup(Elementwise):
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """Indexing."""
         return f"{args[1]}[{args[0]} + 128]"
+
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """Gathering."""
+        return helium.looked_up(sig.input(1).dtype, args[1], f"vaddq_n_s32({args[0]}, 128)")
 
 
 @dataclass(frozen=True)
@@ -259,18 +310,29 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     if len(scalar.params) > MOST_SHARED and not any(isinstance(v, float) for v in scalar.params.values()):
         scalar = Literals()
         lines = _statements(node, steps, tables, scalar)
+    vectors = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
     params: dict[str, Param] = {f"d{axis}": size for axis, size in enumerate(dims)}
     loads = []
     for n, i in enumerate(streams):
         terms = []
-        for axis, stride in enumerate(strides[n]):
-            if stride == 1 and axis == len(dims) - 1:
-                terms.append(f"i{axis}")
-            elif stride:
+        for axis, stride in enumerate(strides[n][:-1]):
+            if stride:
                 params[f"{names[i]}_s{axis}"] = stride
                 terms.append(f"i{axis} * p->{names[i]}_s{axis}")
-        ctype = node.input(i).type.dtype.c
-        loads.append({"role": names[i], "value": f"v{i}", "ctype": ctype, "index": " + ".join(terms) or "0"})
+        moves = strides[n][-1] != 0
+        dtype = node.input(i).type.dtype
+        load = {
+            "role": names[i],
+            "value": f"v{i}",
+            "ctype": dtype.c,
+            "moves": moves,
+            "row": " + ".join([names[i], *terms]),
+        }
+        if vectors is not None:
+            load["vector"] = f"{helium.TYPES[dtype]} q{i}"
+            load["four"] = helium.load(dtype, f"a{names[i]}") if moves else helium.spread(dtype, f"v{i}")
+            load["few"] = helium.load_few(dtype, f"a{names[i]}") if moves else load["four"]
+        loads.append(load)
     operands: list[tuple[str, Access, Buffer]] = [
         (names[i], Access.IN, builder.buffer(node.input(i))) for i in range(len(node.inputs))
     ]
@@ -291,6 +353,14 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "rank": len(dims),
             "loads": loads,
             "lines": lines,
+            "vectors": vectors,
+            "real": DType.FLOAT32 in (out.type.dtype, *(node.input(i).type.dtype for i in streams)),
+            "store": helium.store(out.type.dtype, "y", f"q{len(node.inputs) + len(steps) - 1}")
+            if vectors
+            else ("", ""),
+            "scalars": scalar.declarations(lines),
+            "vector_scalars": scalar.declarations(vectors or ()),
+            "unroll": UNROLL if builder.optimize != "flash" and _is_short(lines) else 1,
             "result": f"v{len(node.inputs) + len(steps) - 1}",
         },
         inplace=[("y", names[i]) for i in dense],
@@ -309,6 +379,32 @@ def _statements(node: Node, steps: Sequence[Step], tables: frozenset[int], scala
         lines.append(f"const {step.dtype.c} v{number} = {text};")
         names.append(f"v{number}")
         types.append(result)
+    return lines
+
+
+def _is_short(lines: Sequence[str]) -> bool:
+    """Whether a loop is worth unrolling."""
+    text = " ".join(lines)
+    calls = re.findall(r"\b(\w+)\(", text)
+    return len(text) <= MOST_UNROLLED and all(_SHORT.fullmatch(name) for name in calls)
+
+
+def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[str] | None:
+    """Each step of four elements by Helium, if all of them can be."""
+    types = [node.input(i).type for i in range(len(node.inputs))]
+    dtypes = [t.dtype for i, t in enumerate(types) if i not in tables] + [step.dtype for step in steps]
+    if not all(dtype in helium.TYPES for dtype in dtypes):
+        return None
+    names = [f"t{i}" if i in tables else f"q{i}" for i in range(len(types))]
+    lines = []
+    for number, step in enumerate(steps, len(names)):
+        sig = Signature(tuple(types[a] for a in step.args), (TensorType((), step.dtype, step.quant),))
+        text = step.op.vector(sig, [names[a] for a in step.args], scalar)
+        if text is None:
+            return None
+        lines.append(f"const {helium.TYPES[step.dtype]} q{number} = {text};")
+        names.append(f"q{number}")
+        types.append(sig.output)
     return lines
 
 

@@ -163,20 +163,38 @@ class MatMul(Operator):
             params["factor"] = real_param(self.factor, out.dtype)
         if a.quant is not None:
             sums = _product_sums(node.sig)
-            code["acc_t"] = sum_dtype(sums).c
+            code |= {"a_t": a.dtype.c, "b_t": b.dtype.c, "acc_t": sum_dtype(sums).c}
             params |= {f"{name}_zero": t.q.zero_point for name, t in (("a", a), ("b", b)) if t.dtype is DType.INT8}
             if out.dtype is not DType.INT32:
-                requantize = requantizer(node.sig, sums, self.factor)
+                requantize = requantizer(node.sig, sums, self.factor).for_high_word()
                 params |= {"multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
                 low, high = out.dtype.limits
-                code |= {"shift": requantize.shift, "low": low, "high": high}
+                most = int(sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
+                bounded = most >> requantize.shift < 2**31
+                code |= {"shift": requantize.shift, "low": low, "high": high, "bounded": bounded}
         operands = [
             ("a", Access.IN, builder.buffer(node.input(0))),
             ("b", Access.IN, builder.buffer(node.input(1))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
+        if out.dtype is DType.FLOAT32:  # eight columns of b in the order of packed weights, then four rows of a
+            code["single"] = a.shape[-2] == 1
+            size = 8 * (a.shape[-1] + 1) + (0 if code["single"] else 4 * a.shape[-1])
+            strip = builder.scratch(f"{node.output.name}.strip", out.dtype, size)
+            operands.append(("strip", Access.SCRATCH, strip))
+        if a.quant is not None:
+            strip = builder.scratch(f"{node.output.name}.strip", DType.INT16, _strip(a.shape[-1]))
+            operands.append(("strip", Access.SCRATCH, strip))
+        if a.dtype is b.dtype is DType.INT8 and a.quant is not None and code["acc_t"] == "int32_t":
+            sums_of_rows = builder.scratch(f"{node.output.name}.row_sums", DType.INT32, a.shape[-2])
+            operands.append(("row_sums", Access.SCRATCH, sums_of_rows))
         variant = "scaled" if code["scaled"] else ""
         builder.emit(node, builder.select(self.kernels, node), operands, params, code=code, variant=variant)
+
+
+def _strip(depth: int) -> int:
+    """Numbers that four columns of that many elements take in the products' inner loops, whatever the CPU."""
+    return 4 * (-(-depth // 8) * 8) + 16
 
 
 def _product_sums(sig: Signature) -> Array:

@@ -221,10 +221,9 @@ class Normalize(Operator):
         arrays = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
         fixed = self._fixed(node.sig, arrays)
         assert fixed is not None
-        low, high = y.dtype.limits
         params: dict[str, Param] = {
             **{"count": fixed.count, "x_zero": x.q.zero_point, "lift": 1 << fixed.lift, "fraction": fixed.fraction},
-            **{"epsilon": fixed.epsilon, "point": fixed.shift, "bits": fixed.bits, "low": low, "high": high},
+            **{"epsilon": fixed.epsilon, "point": fixed.shift, "bits": fixed.bits},
         }
         code: dict[str, object] = {
             **{"what": self._formula(()), "x_t": x.dtype.c, "y_t": y.dtype.c, "centered": self.centered},

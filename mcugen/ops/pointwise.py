@@ -13,11 +13,14 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
 from mcugen.lir.program import real_param
+from mcugen.ops import helium
 from mcugen.ops.conversion import Cast
-from mcugen.ops.curves import Line
+from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
 from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.ops.kernels.activations import dense_int8, emit_sum
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 Range = tuple[float, float]
@@ -34,6 +37,15 @@ def clamp_text(text: str, clamp: Range | None, scalar: Scalars, dtype: DType = D
     if math.isinf(low):
         return f"mcugen_min{suffix}({text}, {scalar(high)})"
     return f"mcugen_clamp{suffix}({text}, {scalar(low)}, {scalar(high)})"
+
+
+def clamp_vector(value: str, clamp: Range | None, scalar: Scalars) -> str:
+    """The same of four reals by Helium."""
+    low, high = (
+        None if math.isinf(bound) else scalar(real_param(bound, DType.FLOAT32))
+        for bound in clamp or (-math.inf, math.inf)
+    )
+    return helium.clamped_reals(value, low, high)
 
 
 # ---------------------------------------------------------------------------------------------- one operand
@@ -68,6 +80,10 @@ class Clamp(Elementwise):
         cast = "" if lowest or dtype.nbytes < 4 else f"({dtype.c})"  # C must not compare signed to unsigned
         least, most = cast + scalar(low), cast + scalar(high)
         return f"({dtype.c})({args[0]} < {least} ? {least} : {args[0]} > {most} ? {most} : {args[0]})"
+
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """Of reals."""
+        return clamp_vector(args[0], (self.low, self.high), scalar) if sig.output.dtype is DType.FLOAT32 else None
 
 
 def _unsigned(dtype: DType) -> str:
@@ -349,6 +365,7 @@ BINARY: dict[str, Function] = {
         "({t})({y} >= {bits} ? 0u : ({u}){x} >> {y})",
     ),
 }
+_VECTORS = {"Add": "vaddq_f32", "Sub": "vsubq_f32", "Mul": "vmulq_f32"}
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
@@ -396,10 +413,26 @@ class FixedSum:
 
     def text(self, x: str, y: str, scalar: Scalars) -> str:
         """The C expression."""
-        m0, m1 = (scalar(m) for m in self.factors)
         if self.wide:
-            return f"mcugen_weighted_sum({x}, {m0}, {y}, {m1}, {_int64(scalar, self.offset)}, {scalar(self.shift)})"
-        return f"mcugen_shift_right({x} * {m0} + {y} * {m1} + {scalar(self.offset)}, {scalar(self.shift)})"
+            up = 32 - self.shift  # the upper word of 64 bits costs least
+            up = up if max(map(abs, self.factors)) << up < 2**31 else 0
+            m0, m1 = (scalar(m << up) for m in self.factors)
+            return f"mcugen_weighted_sum({x}, {m0}, {y}, {m1}, {_int64(scalar, self.offset << up)}, {self.shift + up})"
+        factors, offset, shift = self._whole()
+        terms = [v if m == 1 else f"{v} * {scalar(m)}" for v, m in zip((x, y), factors, strict=True)]
+        total = " + ".join(terms + [scalar(offset)] * (offset != 0))
+        return f"mcugen_shift_right({total}, {scalar(shift)})" if shift else total
+
+    def vector(self, x: str, y: str, scalar: Scalars) -> str | None:
+        """The same by Helium; None: 32 bits have no room for it."""
+        factors, offset, shift = self._whole()
+        return None if self.wide else helium.weighted_sum([(x, factors[0]), (y, factors[1])], offset, shift, scalar)
+
+    def _whole(self) -> tuple[tuple[int, int], int, int]:
+        """Factors, offset and shift; without a shift where factors are whole numbers, which need no rounding."""
+        if any(m % (1 << self.shift) for m in self.factors):
+            return self.factors, self.offset, self.shift
+        return (self.factors[0] >> self.shift, self.factors[1] >> self.shift), self.offset >> self.shift, 0
 
 
 def _rescaled(q: Array, of: TensorType, out: TensorType) -> Array:
@@ -470,6 +503,15 @@ class Binary(Elementwise):
     def _sum(self, sig: Signature) -> FixedSum | None:
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
 
+    def lower(self, node: Node, builder: Builder) -> None:
+        """One loop; of int8 tensors of one shape, a sum has a kernel of its own."""
+        sig, out = node.sig, node.output.type
+        fixed = self._sum(sig) if out.quant is not None and self.function in _SUM_SIGNS and dense_int8(sig) else None
+        if fixed is None:
+            return super().lower(node, builder)
+        limits = clamp_range(self.clamp, out.q, out.dtype)
+        emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
+
     def _product(self, sig: Signature) -> Requantizer:
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
         types = [sig.input(i).dtype for i in (0, 1)]
@@ -486,8 +528,36 @@ class Binary(Elementwise):
             if self.function == "Div" and dtype.numpy.kind == "i":  # the least integer over -1 overflows
                 body = f"({dtype.c})({y} == -1 ? ({dtype.c})(0u - ({_unsigned(dtype)}){x}) : {body})"
             return clamp_text(body, self.clamp, scalar, dtype)
-        limits = ", ".join(scalar(v) for v in clamp_range(self.clamp, out.q, out.dtype))
-        return f"({out.dtype.c})mcugen_clamp({self._fixed_text(sig, x, y, scalar)}, {limits})"
+        limits = clamp_range(self.clamp, out.q, out.dtype)
+        return f"({out.dtype.c}){limited(self._fixed_text(sig, x, y, scalar), *limits, scalar)}"
+
+    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+        """Sums and products of codes, and of reals."""
+        x, y = args
+        out = sig.output
+        if out.quant is None:
+            name = _VECTORS.get(self.function) if out.dtype is DType.FLOAT32 else None
+            return name and clamp_vector(f"{name}({x}, {y})", self.clamp, scalar)
+        value = self._fixed_vector(sig, x, y, scalar)
+        return value and helium.limited(value, *clamp_range(self.clamp, out.q, out.dtype), scalar)
+
+    def _fixed_vector(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str | None:
+        if self.function in _SUM_SIGNS:
+            fixed = self._sum(sig)
+            return fixed.vector(x, y, scalar) if fixed else None
+        if self.function != "Mul":
+            return None
+        x, y = (
+            f"vsubq_n_s32({v}, {scalar(t.q.zero_point)})" if t.q.zero_point else v
+            for v, t in ((x, sig.input(0)), (y, sig.input(1)))
+        )
+        return helium.requantized(f"vmulq_s32({x}, {y})", self._most(sig), self._product(sig), scalar)
+
+    def _most(self, sig: Signature) -> int:
+        """The largest magnitude of a product of codes less their zero points."""
+        return math.prod(
+            -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
+        )
 
     def _fixed_text(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str:
         """The C twin of _evaluate_fixed, before the clamp."""
@@ -499,19 +569,16 @@ class Binary(Elementwise):
             assert fixed is not None
             return fixed.text(x, y, scalar)
         requantize = self._product(sig)
-        zero = [scalar(-sig.input(i).q.zero_point) for i in (0, 1)]
-        product = f"({x} + {zero[0]}) * ({y} + {zero[1]})"
+        zeros = [sig.input(i).q.zero_point for i in (0, 1)]
+        x_real, y_real = (f"({v} + {scalar(-zero)})" if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
-        most = math.prod(
-            -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
-        )
+        most = self._most(sig)
         if self.function == "Mul" and most * factor + abs(offset) < 2**31:
-            return f"mcugen_shift_right({product} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
-        wide = f"mcugen_requantize({product}, {scalar(int(requantize.multiplier[0]))}, "
-        value = f"{wide}{_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
+            return f"mcugen_shift_right({x_real} * {y_real} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
+        value = _requantized_text(f"{x_real} * {y_real}", most, requantize, scalar)
         if self.function == "Mul":
             return value
-        return f"({x} + {zero[0]} < 0 ? {value} : {_rescaled_text(x, sig.input(0), sig.output, scalar)})"
+        return f"({x_real} < 0 ? {value} : {_rescaled_text(x, sig.input(0), sig.output, scalar)})"
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """x + 0, x − 0, x · 1 and x / 1 are x (−0 may keep its sign)."""
@@ -556,6 +623,20 @@ def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Va
     if not all(is_quantized(t) for t in (*(v.type for v in varying), sig.output)):
         return None
     return op, [_recoded(graph, v, sig.output) for v in inputs]
+
+
+def _requantized_text(text: str, most: int, requantize: Requantizer, scalar: Scalars) -> str:
+    """C of the requantization of an int32 expression of at most that magnitude: by the upper word, if there is room."""
+    up = 32 - requantize.shift
+    multiplier = int(requantize.multiplier[0])
+    if up < 0:
+        high = f"mcugen_requantize_high({text}, {scalar(multiplier)}, {_int64(scalar, requantize.offset)})"
+        return f"mcugen_shift_right({high}, {scalar(-up)})"
+    if most << up < 2**31:
+        text = f"{text} * {2**up}" if up else text
+        return f"mcugen_scale({text}, {scalar(multiplier)}, {scalar(requantize.zero_point)})"
+    wide = f"mcugen_requantize({text}, {scalar(multiplier)}"
+    return f"{wide}, {_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
 
 
 def _int64(scalar: Scalars, value: int) -> str:

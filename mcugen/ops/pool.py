@@ -15,8 +15,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.ops.kernels.activations import emit_average
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
@@ -97,6 +98,15 @@ class Pool(Spatial):
     def _is_dilated(self) -> bool:
         return max(self.window.dilations) > 1
 
+    def _stays_inside(self, sig: Signature) -> bool:
+        """Whether no window leaves the input."""
+        space, w = self._last(sig.input(0))[1:-1], self.window
+        taps = self._taps(space, (0,) * len(space), (0,) * len(space))
+        return not any(w.before) and all((t == k).all() for t, k in zip(taps, self.kernel, strict=True))
+
+    def _variant(self, sig: Signature) -> str:
+        return "_".join(["dilated"] * self._is_dilated + ["inside"] * self._stays_inside(sig))
+
 
 @dataclass(frozen=True)
 class MaxPool(Pool):
@@ -122,8 +132,8 @@ class MaxPool(Pool):
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        code = {"dilated": self._is_dilated, "x_t": dtype.c}
-        variant = "dilated" if self._is_dilated else ""
+        code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig), "x_t": dtype.c}
+        variant = self._variant(node.sig)
         kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
         builder.emit(node, kernel, operands, self._geometry(node.sig), code=code, variant=variant)
 
@@ -189,27 +199,17 @@ class AveragePool(Pool):
             rows = zip(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after, strict=True)
             sizes = [1] * (2 - len(counts)) + [n + b + a for n, b, a in rows]
             params |= {"counted_h": sizes[0], "counted_w": sizes[1]}
-        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
-        code: dict[str, object] = {"dilated": self._is_dilated, "divisor": divisor}
+        code: dict[str, object] = {"dilated": self._is_dilated, "divisor": divisor, "inside": self._stays_inside(sig)}
+        parts = [self._variant(sig)] * bool(self._variant(sig)) + [divisor] * (not fixed)
         if sig.output.quant is not None:
-            requantize = self._requantizer(sig).for_high_word()
-            params |= {"x_zero": sig.input(0).q.zero_point, "y_zero": sig.output.q.zero_point}
-            params["offset"] = requantize.offset
-            low, high = sig.output.dtype.limits
-            code |= {"shift": requantize.shift, "y_t": sig.output.dtype.c, "low": low, "high": high}
-            if fixed:
-                params["multiplier"] = int(requantize.multiplier[0])
-            else:
-                table = builder.const(f"{node.output.name}.multiplier", requantize.multiplier.astype(np.int32))
-                operands.append(("multiplier", Access.IN, table))
-        elif fixed:
+            return emit_average(node, builder, self._requantizer(sig), params, code, "_".join(parts))
+        if fixed:
             params["scale"] = 1.0 / math.prod(int(c[0]) for c in counts)
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        widens = sig.input(0).dtype is not sig.output.dtype
-        parts = ["dilated"] * self._is_dilated + [divisor] * (not fixed) + [f"to_{sig.output.dtype.tag}"] * widens
-        variant = "_".join(parts)
-        kernel = f"average_pool_{sig.input(0).dtype.tag}"
-        builder.emit(node, kernel, operands, params, code=code, variant=variant)
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+        ]
+        builder.emit(node, "average_pool_f32", operands, params, code=code, variant="_".join(parts))
 
 
 # --------------------------------------------------------------------------------------------------- direct

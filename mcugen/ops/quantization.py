@@ -294,16 +294,16 @@ def _qlinear_binary(op_type: str) -> Callable[[OnnxNode], list[Value]]:
     return convert
 
 
-for _name, _kernel in (
-    ("Sigmoid", "elementwise"),
-    ("LeakyRelu", "elementwise"),
-    ("Softmax", "softmax_s8"),
-    ("AveragePool", "average_pool_s8"),
-    ("GlobalAveragePool", "reduce"),
+for _name, _kernels in (
+    ("Sigmoid", ("elementwise",)),
+    ("LeakyRelu", ("elementwise",)),
+    ("Softmax", ("softmax_s8",)),
+    ("AveragePool", ("average_pool_s8",)),
+    ("GlobalAveragePool", ("average_pool_s8", "reduce")),
 ):
-    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=(_kernel,))(_qlinear_unary(_name))
-for _name in ("Add", "Mul"):
-    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=("elementwise",))(_qlinear_binary(_name))
+    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=_kernels)(_qlinear_unary(_name))
+for _name, _kernels in (("Add", ("add_s8", "elementwise")), ("Mul", ("elementwise",))):
+    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=_kernels)(_qlinear_binary(_name))
 
 
 @onnx_operator("QLinearConcat", domain=_MS, kernels=("copy",))

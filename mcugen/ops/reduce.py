@@ -16,6 +16,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.ops.kernels.activations import emit_average
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
@@ -149,6 +150,8 @@ class Reduce(Operator):
         """Loops over kept dimensions around loops over reduced ones."""
         x, y, row = node.input(0).type, node.output.type, REDUCTIONS[self.function]
         kept, reduced = _walks(x.shape, self.axes)
+        if self._is_pool(node.sig, kept, reduced):
+            return self._lower_as_pool(node, builder, kept, reduced)
         params: dict[str, Param] = {}
         for letter, walks in (("k", kept), ("r", reduced)):
             for axis, (size, stride) in enumerate(walks):
@@ -174,6 +177,23 @@ class Reduce(Operator):
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
         builder.emit(node, "reduce", operands, params | more, code=code, variant=variant)
+
+    def _is_pool(self, sig: Signature, kept: Walks, reduced: Walks) -> bool:
+        """Whether it is the mean of int8 rows over whole images: an average pool."""
+        channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
+        requantized = self._requantizer(sig) is not None
+        return self.function == "mean" and sig.input(0).dtype is DType.INT8 and channels_last and requantized
+
+    def _lower_as_pool(self, node: Node, builder: Builder, kept: Walks, reduced: Walks) -> None:
+        requantize = self._requantizer(node.sig)
+        assert requantize is not None
+        batch, count, channels = math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
+        ones = ("in_h", "out_h", "out_w", "k_h", "stride_h", "stride_w")
+        params: dict[str, Param] = {"batch": batch, "channels": channels, "in_w": count, "k_w": count}
+        params |= dict.fromkeys(ones, 1) | {"pad_h": 0, "pad_w": 0}
+        emit_average(
+            node, builder, requantize, params, {"dilated": False, "divisor": "fixed", "inside": True}, "inside"
+        )
 
     def _finish(self, sig: Signature) -> tuple[str, dict[str, Param], int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""

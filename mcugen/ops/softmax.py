@@ -251,7 +251,13 @@ class Softmax(Operator):
         if fixed is not None:
             operands += fixed.exp.operands(builder)
             params |= fixed.params
-            code |= {"y_t": y.dtype.c, "low": y.dtype.limits[0], "high": y.dtype.limits[1]}
+            code |= {
+                "y_t": y.dtype.c,
+                "bits_y": 8 * y.dtype.nbytes,
+                "low": y.dtype.limits[0],
+                "high": y.dtype.limits[1],
+            }
+            code |= {"joined": params["inner"] == 1, "shift_more": params.get("shift_more", 0) != 0}
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
         same = x.dtype is y.dtype
         builder.emit(
@@ -261,7 +267,11 @@ class Softmax(Operator):
             params,
             code=code,
             inplace=[("y", "x")] * same,
-            variant="_".join(["masked"] * (len(node.inputs) > 1) + [f"to_{y.dtype.tag}"] * (not same)),
+            variant="_".join(
+                ["masked"] * (len(node.inputs) > 1)
+                + ["apart"] * (not code.get("joined", True))
+                + [f"to_{y.dtype.tag}"] * (not same)
+            ),
         )
 
 

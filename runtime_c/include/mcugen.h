@@ -67,8 +67,10 @@
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa))
 #endif
 #define MCUGEN_UNUSED __attribute__((unused))
+#define MCUGEN_NOINLINE __attribute__((noinline)) /* a loop that keeps all registers to itself */
 #else
 #define MCUGEN_UNUSED
+#define MCUGEN_NOINLINE
 #endif
 
 /* v limited to [low, high]. */
@@ -76,6 +78,29 @@ static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
 {
     v = v < low ? low : v;
     return v > high ? high : v;
+}
+
+/* v limited to int8_t and to int16_t: one instruction where there is SSAT. */
+static inline int32_t mcugen_saturate8(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return (uint32_t)v + 128u > 255u ? (v >> 31) ^ 127 : v;
+#endif
+}
+
+static inline int32_t mcugen_saturate16(int32_t v)
+{
+#if defined(MCUGEN_THUMB2)
+    int32_t q;
+    __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
+    return q;
+#else
+    return (uint32_t)v + 32768u > 65535u ? (v >> 31) ^ 32767 : v;
+#endif
 }
 
 /* An index into `depth` elements: negative ones count from the end; limited to the elements that there are
@@ -93,11 +118,63 @@ static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
     return v >> shift;
 }
 
+/* a * b in 64 bits. */
+#if defined(MCUGEN_THUMB1)
+/* By halves, as the CPU multiplies to 32 bits only; the library would take 64-bit factors. */
+static MCUGEN_NAKED MCUGEN_UNUSED int64_t mcugen_product(int32_t a MCUGEN_UNUSED, int32_t b MCUGEN_UNUSED)
+{
+    __asm__ volatile(".syntax unified\n"
+                     "push {r4, lr}\n"
+                     "uxth r2, r0\n"
+                     "asrs r0, r0, #16\n"
+                     "uxth r3, r1\n"
+                     "asrs r1, r1, #16\n"
+                     "mov r4, r2\n"
+                     "muls r4, r3\n" /* low * low */
+                     "muls r2, r1\n" /* low * high */
+                     "muls r3, r0\n" /* high * low */
+                     "muls r1, r0\n" /* high * high */
+                     "lsrs r0, r4, #16\n"
+                     "adds r2, r2, r0\n"
+                     "asrs r0, r2, #16\n"
+                     "adds r1, r1, r0\n"
+                     "uxth r2, r2\n"
+                     "adds r3, r3, r2\n"
+                     "asrs r0, r3, #16\n"
+                     "adds r1, r1, r0\n"
+                     "lsls r0, r3, #16\n"
+                     "uxth r4, r4\n"
+                     "adds r0, r0, r4\n"
+                     "pop {r4, pc}\n");
+}
+#else
+static inline int64_t mcugen_product(int32_t a, int32_t b)
+{
+    return (int64_t)a * b;
+}
+#endif
+
+/* a * b / 2^32, rounded down, plus c: nothing may exceed 32 bits. */
+static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
+{
+#if defined(MCUGEN_DSP)
+    int32_t v;
+    __asm__("smmla %0, %1, %2, %3" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+#elif defined(MCUGEN_THUMB1) /* products of halves: a 64-bit product would be a call */
+    const int32_t a1 = a >> 16, a0 = a & 0xffff, b1 = b >> 16, b0 = b & 0xffff;
+    const int32_t middle = a1 * b0 + (int32_t)(((uint32_t)a0 * (uint32_t)b0) >> 16);
+    return a1 * b1 + (middle >> 16) + ((a0 * b1 + (middle & 0xffff)) >> 16) + c;
+#else
+    return (int32_t)(((int64_t)a * b) >> 32) + c;
+#endif
+}
+
 /* (acc * multiplier + offset) / 2^shift, rounded down: with offset = (zero_point << shift) + 2^(shift - 1) this
  * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
-    const int64_t v = ((int64_t)acc * multiplier + offset) >> shift;
+    const int64_t v = (mcugen_product(acc, multiplier) + offset) >> shift;
     return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
 }
 
@@ -111,14 +188,40 @@ static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, in
 /* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
 static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, int64_t offset)
 {
+#if defined(MCUGEN_THUMB1)
+    const uint32_t low = (uint32_t)acc * (uint32_t)multiplier + (uint32_t)offset;
+    return mcugen_multiply_high(acc, multiplier, (int32_t)(offset >> 32)) + (low < (uint32_t)offset ? 1 : 0);
+#else
     return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
+#endif
+}
+
+/* The same with shift 32 and offset = (zero_point << 32) + 2^31: one instruction where there is SMMLAR. */
+static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+#if defined(MCUGEN_DSP)
+    int32_t q;
+    __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
+    return q;
+#elif defined(MCUGEN_THUMB1)
+    return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
+#else
+    return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
+#endif
+}
+
+/* The same, but rounding half to even around the zero point. */
+static inline int32_t mcugen_scale_to_even(int32_t acc, int32_t multiplier, int32_t zero_point)
+{
+    const int32_t q = mcugen_scale(acc, multiplier, zero_point);
+    return (uint32_t)acc * (uint32_t)multiplier == UINT32_C(0x80000000) ? q - ((q - zero_point) & 1) : q;
 }
 
 /* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
 static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift,
     int32_t zero_point)
 {
-    const int64_t wide = (int64_t)acc * multiplier + offset;
+    const int64_t wide = mcugen_product(acc, multiplier) + offset;
     const int64_t v = wide >> shift;
     const int64_t q = v - ((wide & ((INT64_C(1) << shift) - 1)) == 0 ? ((v - zero_point) & 1) : 0);
     return q < INT32_MIN ? INT32_MIN : q > INT32_MAX ? INT32_MAX : (int32_t)q;
@@ -127,7 +230,15 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
 /* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
 static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32_t n, int64_t offset, int32_t shift)
 {
-    return (int32_t)(((int64_t)a * m + (int64_t)b * n + offset) >> shift);
+#if defined(MCUGEN_THUMB2) /* what compilers know of the factors would make them do worse */
+    uint32_t low = (uint32_t)offset;
+    int32_t high = (int32_t)(offset >> 32);
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(m));
+    __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(b), "r"(n));
+    return shift == 32 ? high : (int32_t)(((int64_t)high * ((int64_t)1 << 32) + low) >> shift);
+#else
+    return (int32_t)((mcugen_product(a, m) + mcugen_product(b, n) + offset) >> shift);
+#endif
 }
 
 /* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
@@ -156,6 +267,13 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     unsigned char *t = (unsigned char *)to;
     const unsigned char *f = (const unsigned char *)from;
     uint32_t a, b;
+#if defined(__GNUC__)
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) { /* by LDM and STM */
+        for (; nbytes >= 32u; nbytes -= 32u, t += 32, f += 32) {
+            memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 32);
+        }
+    }
+#endif
     for (; nbytes >= 8u; nbytes -= 8u, t += 8, f += 8) {
         memcpy(&a, f, 4);
         memcpy(&b, f + 4, 4);
@@ -168,6 +286,23 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 #else
     memcpy(to, from, nbytes);
 #endif
+}
+
+/* memset, likewise. */
+static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
+{
+#if defined(__ARM_FEATURE_UNALIGNED)
+    const uint32_t word = 0x01010101u * ((uint32_t)value & 0xffu);
+    unsigned char *t = (unsigned char *)to;
+    for (; nbytes >= 16u; nbytes -= 16u, t += 16) {
+        memcpy(t, &word, 4);
+        memcpy(t + 4, &word, 4);
+        memcpy(t + 8, &word, 4);
+        memcpy(t + 12, &word, 4);
+    }
+    to = t;
+#endif
+    memset(to, (int)value, nbytes);
 }
 
 /* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */

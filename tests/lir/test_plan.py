@@ -174,6 +174,11 @@ def programs(draw: st.DrawFn) -> Sketch:
     return sketch
 
 
+def test_a_small_output_leaves_the_place_of_a_large_input_if_that_saves_memory():
+    sketch = planned(chain(64, 16, 64, inplace=True))
+    assert sketch.program.arena_size == 64 + 16
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(programs())
 def test_every_plan_is_sound_and_no_smaller_than_the_bound(sketch: Sketch):

@@ -216,7 +216,7 @@ def test_sums_need_no_64_bits(kind: str):
     assert integer is not None
     compiled = compile_model(integer)
     source = compiled.bundle.files[f"{compiled.bundle.name}.c"]
-    assert "mcugen_shift_right(" in source and "mcugen_weighted_sum(" not in source
+    assert "mcugen_saturate16(" in source and "mcugen_weighted_sum(" not in source
 
 
 @pytest.mark.qemu

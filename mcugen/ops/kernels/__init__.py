@@ -4,10 +4,21 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels import depthwise, portable
+from mcugen.ops.kernels import depthwise, dsp_conv, floats, helium, portable, scalar, winograd
 
-CONV: tuple[Kernel, ...] = (*depthwise.DEPTHWISE, *portable.DEPTHWISE, *portable.CONV)
+CONV: tuple[Kernel, ...] = (
+    *helium.DEPTHWISE,
+    *floats.DEPTHWISE,
+    *depthwise.DEPTHWISE,
+    *portable.DEPTHWISE,
+    *helium.CONV,
+    *floats.CONV,
+    *dsp_conv.CONV,
+    *winograd.CONV,
+    *scalar.CONV,
+    *portable.CONV,
+)
 """Of convolutions."""
 
-DENSE: tuple[Kernel, ...] = portable.DENSE
+DENSE: tuple[Kernel, ...] = (*helium.DENSE, *floats.DENSE, *dsp_conv.DENSE, *scalar.DENSE, *portable.DENSE)
 """Of fully connected layers."""

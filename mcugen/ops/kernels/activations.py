@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of quantized activations without weights that are worth a form of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import DType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Buffer, Param
+from mcugen.ops.fixedpoint import Requantizer
+
+
+def dense_int8(sig: Signature) -> bool:
+    """Whether all tensors are int8 and of one shape: bytes that all are walked alike."""
+    types = [t for t in (*sig.inputs, sig.output) if t is not None]
+    return all(t.dtype is DType.INT8 and t.shape == sig.output.shape for t in types)
+
+
+def emit_sum(
+    node: Node, builder: Builder, factors: tuple[int, int], offset: int, shift: int, limits: tuple[int, int]
+) -> None:
+    """y = clamp((x0 · m0 + x1 · m1 + offset) >> shift) of int8 tensors of one shape, m below 2^23, sums below 2^31."""
+    low, high = limits
+    is_clamped = limits != DType.INT8.limits
+    params: dict[str, Param] = {"count": node.output.type.count, "m0": factors[0], "m1": factors[1], "offset": offset}
+    params |= {"shift": shift} | ({"low": low, "high": high} if is_clamped else {})
+    operands = [
+        ("x0", Access.IN, builder.buffer(node.input(0))),
+        ("x1", Access.IN, builder.buffer(node.input(1))),
+        ("y", Access.OUT, builder.buffer(node.output)),
+    ]
+    builder.emit(
+        node,
+        "add_s8",
+        operands,
+        params,
+        baked=("shift",),
+        code={"clamped": is_clamped},
+        inplace=[("y", "x0"), ("y", "x1")],
+        variant="clamped" if is_clamped else "",
+    )
+
+
+def emit_average(
+    node: Node,
+    builder: Builder,
+    requantize: Requantizer,
+    params: Mapping[str, Param],
+    code: Mapping[str, object],
+    variant: str = "",
+) -> None:
+    """The mean of the elements under a window: exact sums, then one rounding.
+
+    `params` are the window's geometry, the divisor is the number of taps that count: always the same, or an index into
+    the multipliers.
+    """
+    x, y = node.input(0).type, node.output.type
+    requantize = requantize.for_high_word()
+    operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
+    more: dict[str, Param] = {"x_zero": x.q.zero_point, "y_zero": y.q.zero_point, "offset": requantize.offset}
+    if code["divisor"] == "fixed":
+        more["multiplier"] = int(requantize.multiplier[0])
+    else:
+        table = builder.const(f"{node.output.name}.multiplier", requantize.multiplier.astype(np.int32))
+        operands.append(("multiplier", Access.IN, table))
+    operands.append(("y", Access.OUT, builder.buffer(node.output)))
+    low, high = y.dtype.limits
+    area = int(params["k_h"]) * int(params["k_w"])
+    largest, up = area * 2 ** (8 * x.dtype.nbytes), 32 - requantize.shift
+    ties, few, scaled = may_tie(requantize, largest), area < 2**8, up >= 0 and largest << up < 2**31
+    flags = {"shift": requantize.shift, "y_t": y.dtype.c, "low": low, "high": high, "ties": ties, "few": few}
+    most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
+    flags |= {"scaled": scaled, "up": up, "bounded": most >> requantize.shift < 2**31}
+    parts = [variant] * bool(variant) + ["even"] * ties + ["many"] * (not few and x.dtype is DType.INT8)
+    parts += [f"to_{y.dtype.tag}"] * (x.dtype is not y.dtype)
+    kernel = f"average_pool_{x.dtype.tag}"
+    builder.emit(node, kernel, operands, {**params, **more}, code={**code, **flags}, variant="_".join(parts))
+
+
+def may_tie(requantize: Requantizer, largest: int) -> bool:
+    """Whether a sum of at most that magnitude can lie just between two results: what it takes is factors of 2."""
+    twos = max(int(m & -m).bit_length() - 1 for m in requantize.multiplier)
+    return twos + largest.bit_length() - 1 >= requantize.shift - 1
