@@ -17,7 +17,7 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower
-from mcugen.lir.program import Access, Instr, Program, Space
+from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 
 SURROUNDINGS = (1024, 1024)
 """Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
@@ -96,16 +96,17 @@ def choose_kernels(
     chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
     if all(len(found) == 1 for _, found in fitting.values()):
         return chosen
-    waiting = _waiting_bytes(lower(graph, features, choices=chosen))
+    alive = _alive_at(lower(graph, features, choices=chosen))
     offers = [
         [
-            _candidate(node, k, features, costs, times, waiting)
+            _candidate(node, k, features, costs, times, alive)
             for k in ([chosen[node]] if chosen[node].name in wanted else found)
         ]
         for node, (times, found) in fitting.items()
     ]
-    others = waiting.keys() - {node.outputs[0].name for node in fitting}
-    taken = _search(offers, RANKINGS[goal], limits, max((waiting[name] for name in others), default=0))
+    others = alive.keys() - {node.outputs[0].name for node in fitting}
+    floor = max((alive[name].nbytes - alive[name].saved for name in others), default=0)
+    taken = _search(offers, RANKINGS[goal], limits, floor)
     return {node: candidate.kernel for node, candidate in zip(fitting, taken, strict=True)}
 
 
@@ -130,19 +131,30 @@ def _require(wanted: Collection[str], known: set[str]) -> None:
         raise UsageError("a wanted kernel must fit some layer", ", ".join(missing), offered)
 
 
-def _waiting_bytes(program: Program) -> dict[str, int]:
-    """By the name of a node's first output: the bytes alive while it runs, but for its scratch."""
+@dataclass(frozen=True)
+class _Alive:
+    """Bytes alive while an instruction runs, but for its scratch; and those of them that it saves in place."""
+
+    nbytes: int
+    saved: int
+
+
+def _alive_at(program: Program) -> dict[str, _Alive]:
+    """By the name of a node's first output, at its busiest instruction."""
+    ranges = program.live_ranges()
     scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
-    spans = [(first, last, b.nbytes) for b, (first, last) in program.live_ranges().items() if b not in scratch]
-    found: dict[str, int] = {}
+    spans = [(first, last, b.nbytes) for b, (first, last) in ranges.items() if b not in scratch]
+    found: dict[str, _Alive] = {}
     for index, instr in enumerate(program.instrs):
         alive = sum(nbytes for first, last, nbytes in spans if first <= index <= last)
-        found[instr.name] = max(alive, found.get(instr.name, 0))
+        ending = {b for b, (_, last) in ranges.items() if last == index}
+        now = _Alive(alive, _saved_in_place([instr], ending))
+        found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
     return found
 
 
 def _candidate(
-    node: Node, kernel: Kernel, features: frozenset[str], costs: CostTable, times: int, waiting: Mapping[str, int]
+    node: Node, kernel: Kernel, features: frozenset[str], costs: CostTable, times: int, alive: Mapping[str, _Alive]
 ) -> Candidate:
     """What a kernel costs at a node, by lowering the node alone."""
     builder = Builder(Program("trial"), features)
@@ -151,20 +163,21 @@ def _candidate(
     program, cost = builder.program, costs.of(kernel)
     flash: dict[object, int] = {instr.function_key: cost.code for instr in program.instrs}
     flash |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
+    around = alive.get(node.outputs[0].name)
+    ending = {builder.buffer(v) for v in node.inputs if v is not None and not v.is_constant and set(v.users) == {node}}
     scratch = sum(o.buffer.nbytes for i in program.instrs for o in i.operands if o.access is Access.SCRATCH)
     return Candidate(
         kernel,
         times * cost.instructions(work(node, kernel)),
         flash,
-        waiting.get(node.outputs[0].name, 0) - _saved_in_place(program.instrs, node) + scratch,
+        (around.nbytes if around else 0) - _saved_in_place(program.instrs, ending) + scratch,
     )
 
 
-def _saved_in_place(instrs: Sequence[Instr], node: Node) -> int:
-    """Bytes that an output need not take because it overwrites an input, which has no other reader."""
-    last = {v.name for v in node.inputs if v is not None and set(v.users) == {node}}
+def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
+    """Bytes that an output need not take because it overwrites one of the buffers that nobody reads later."""
     pairs = [(i.operand(out).buffer, i.operand(in_).buffer) for i in instrs for out, in_ in i.inplace]
-    return max((min(y.nbytes, x.nbytes) for y, x in pairs if x.name in last), default=0)
+    return max((min(y.nbytes, x.nbytes) for y, x in pairs if x in ending), default=0)
 
 
 class _Plan:
