@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from onnx_models import Net, assert_close
 
@@ -125,6 +125,7 @@ THREE = [
     Layer(9, 9, 7, pads=(0, 0, 1, 1), stride=2, batch=2),
     Layer(8, 8, 12, pads=(1, 1, 0, 0), stride=2),
     Layer(1, 9, 4),
+    Layer(1, 6, 12, pads=(0, 1, 2, 0)),
     Layer(2, 3, 8),
 ]
 VALUES = [
@@ -205,7 +206,7 @@ def layers_of(kernel: str) -> st.SearchStrategy[list[Layer]]:
 
 
 @pytest.mark.parametrize("kernel", CASES)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(data=st.data())
 def test_random_layers(kernel: str, data: st.DataObject):
     check(data.draw(layers_of(kernel)), kernel, BOARDS[kernel][0], on_board=False)
@@ -213,7 +214,7 @@ def test_random_layers(kernel: str, data: st.DataObject):
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", CASES)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(data=st.data())
 def test_random_layers_on_cpus(kernel: str, data: st.DataObject):
     layers = data.draw(layers_of(kernel))

@@ -78,7 +78,7 @@ class Strips:
 
     def may_overwrite_input(self) -> bool:
         """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
-        return stays_behind(self, 2 // self.stride, 4)
+        return stays_behind(self, 2 // self.stride, 5 - self.stride)
 
 
 def stays_behind(way: Strips, at_once: int, window: int) -> bool:
@@ -475,6 +475,13 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 DEPTHWISE: tuple[Kernel, ...] = (
     Kernel(
+        "depthwise_s8_dsp",
+        needs=frozenset({"dsp"}),
+        when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
+        emit=emit_strips,
+        extra=strip_count,
+    ),
+    Kernel(
         "depthwise_s8_taps_dsp",
         needs=frozenset({"dsp"}),
         when=(int8_tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
@@ -493,11 +500,4 @@ DEPTHWISE: tuple[Kernel, ...] = (
         emit=emit_lanes,
     ),
     Kernel("depthwise_s8_3x3", when=(int8_tensors, depthwise, rows_of_three, int8_results), emit=emit_rows_of_three),
-    Kernel(
-        "depthwise_s8_dsp",
-        needs=frozenset({"dsp"}),
-        when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
-        emit=emit_strips,
-        extra=strip_count,
-    ),
 )
