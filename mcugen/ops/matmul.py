@@ -170,7 +170,7 @@ class MatMul(Operator):
                 params |= {"multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
                 low, high = out.dtype.limits
                 most = int(sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
-                bounded = most >> requantize.shift < 2**31
+                bounded = most >> requantize.shift < 2**31 and not builder.any_size
                 code |= {"shift": requantize.shift, "low": low, "high": high, "bounded": bounded}
         operands = [
             ("a", Access.IN, builder.buffer(node.input(0))),

@@ -98,14 +98,16 @@ class Pool(Spatial):
     def _is_dilated(self) -> bool:
         return max(self.window.dilations) > 1
 
-    def _stays_inside(self, sig: Signature) -> bool:
-        """Whether no window leaves the input."""
+    def _stays_inside(self, sig: Signature, builder: Builder) -> bool:
+        """Whether no window leaves the input, whatever its size."""
+        if builder.any_size:
+            return False
         space, w = self._last(sig.input(0))[1:-1], self.window
         taps = self._taps(space, (0,) * len(space), (0,) * len(space))
         return not any(w.before) and all((t == k).all() for t, k in zip(taps, self.kernel, strict=True))
 
-    def _variant(self, sig: Signature) -> str:
-        return "_".join(["dilated"] * self._is_dilated + ["inside"] * self._stays_inside(sig))
+    def _variant(self, sig: Signature, builder: Builder) -> str:
+        return "_".join(["dilated"] * self._is_dilated + ["inside"] * self._stays_inside(sig, builder))
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ class MaxPool(Pool):
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig), "x_t": dtype.c}
-        variant = self._variant(node.sig)
+        code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig, builder), "x_t": dtype.c}
+        variant = self._variant(node.sig, builder)
         kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
         builder.emit(node, kernel, operands, self._geometry(node.sig), code=code, variant=variant)
 
@@ -199,8 +201,12 @@ class AveragePool(Pool):
             rows = zip(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after, strict=True)
             sizes = [1] * (2 - len(counts)) + [n + b + a for n, b, a in rows]
             params |= {"counted_h": sizes[0], "counted_w": sizes[1]}
-        code: dict[str, object] = {"dilated": self._is_dilated, "divisor": divisor, "inside": self._stays_inside(sig)}
-        parts = [self._variant(sig)] * bool(self._variant(sig)) + [divisor] * (not fixed)
+        code: dict[str, object] = {
+            "dilated": self._is_dilated,
+            "divisor": divisor,
+            "inside": self._stays_inside(sig, builder),
+        }
+        parts = [self._variant(sig, builder)] * bool(self._variant(sig, builder)) + [divisor] * (not fixed)
         if sig.output.quant is not None:
             return emit_average(node, builder, self._requantizer(sig), params, code, "_".join(parts))
         if fixed:

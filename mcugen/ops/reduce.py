@@ -150,7 +150,7 @@ class Reduce(Operator):
         """Loops over kept dimensions around loops over reduced ones."""
         x, y, row = node.input(0).type, node.output.type, REDUCTIONS[self.function]
         kept, reduced = _walks(x.shape, self.axes)
-        if self._is_pool(node.sig, kept, reduced):
+        if not builder.any_size and self._is_pool(node.sig, kept, reduced):
             return self._lower_as_pool(node, builder, kept, reduced)
         params: dict[str, Param] = {}
         for letter, walks in (("k", kept), ("r", reduced)):

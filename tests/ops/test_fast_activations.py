@@ -20,6 +20,7 @@ from onnx_models import Net, random_feeds
 
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
+from mcugen.options import CompileOptions
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 
@@ -198,3 +199,19 @@ def test_random_shapes(seed: int):
     feeds = random_feeds(model, seed)
     compiled = compile_model(model)
     check_c(compiled, feeds, interpret(compiled.graph, feeds))
+
+
+def test_any_size():
+    """A mean and products over a length known at run time: what follows from it is looked up, the code stays."""
+    net = Net(20)
+    x = net.dequantize(net.input("x", 1, "T", 8, dtype=np.int8), 0.02, 3)
+    mean = net.op("ReduceMean", x, net.const([1], np.int64), keepdims=0)
+    net.output(net.quantize(mean, 0.02, 3, out="mean"), dtype=np.int8, shape=(1, 8))
+    scores = net.fake(net.op("MatMul", x, net.op("Transpose", x, perm=[0, 2, 1])), 0.1)
+    net.output(net.quantize(net.op("MatMul", scores, x), 0.02, 0, out="mixed"), dtype=np.int8, shape=(1, "T", 8))
+    compiled = compile_model(net.plain_model(), options=CompileOptions(dims={"T": (3, 40)}))
+    for length in (3, 4, 17, 40):
+        sample = {"x": np.random.default_rng(length).integers(-128, 128, (1, length, 8)).astype(np.int8)}
+        found = compiled.run({"x": sample["x"][None]}, sanitize=True)
+        for name, wanted in compiled.interpret(sample).items():
+            np.testing.assert_array_equal(found[name][0], wanted, err_msg=name)

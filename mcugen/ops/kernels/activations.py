@@ -72,10 +72,14 @@ def emit_average(
     low, high = y.dtype.limits
     area = int(params["k_h"]) * int(params["k_w"])
     largest, up = area * 2 ** (8 * x.dtype.nbytes), 32 - requantize.shift
-    ties, few, scaled = may_tie(requantize, largest), area < 2**8, up >= 0 and largest << up < 2**31
-    flags = {"shift": requantize.shift, "y_t": y.dtype.c, "low": low, "high": high, "ties": ties, "few": few}
     most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
-    flags |= {"scaled": scaled, "up": up, "bounded": most >> requantize.shift < 2**31}
+    flags = {"shift": requantize.shift, "up": up, "y_t": y.dtype.c, "low": low, "high": high}
+    if builder.any_size:  # what follows from a size must not change the code
+        ties, few, scaled, bounded = True, False, False, False
+    else:
+        ties, few, scaled = may_tie(requantize, largest), area < 2**8, up >= 0 and largest << up < 2**31
+        bounded = most >> requantize.shift < 2**31
+    flags |= {"ties": ties, "few": few, "scaled": scaled, "bounded": bounded}
     parts = [variant] * bool(variant) + ["even"] * ties + ["many"] * (not few and x.dtype is DType.INT8)
     parts += [f"to_{y.dtype.tag}"] * (x.dtype is not y.dtype)
     kernel = f"average_pool_{x.dtype.tag}"
