@@ -34,13 +34,16 @@ UNROLL = 8
 """Times four inputs that the loop over inputs writes out on Thumb-2."""
 
 LONGEST_CHUNK = 24
-"""Inputs that the loop over inputs writes out on Thumb-1."""
+"""Inputs that the loop over a chunk of weights writes out."""
 
 BODY = 9
-"""Halfwords of code that each of them takes there."""
+"""Halfwords of code that each of them takes, on Thumb-1 as on Thumb-2."""
 
 LEAVE = LONGEST_CHUNK * BODY + 18
-"""Halfwords from the first of them to the code behind the loop."""
+"""Halfwords from the first of them to the code behind the loop, on Thumb-1."""
+
+PAST = 20
+"""Halfwords from the last of them to the code behind the loop, on Thumb-2."""
 
 CHUNK_SUM = 255
 """Of magnitudes of weights, whose products with int8 together fit 16 bits."""
@@ -111,6 +114,13 @@ def conv_smlal_steps(node: Node) -> int:
     """Instructions in assembly: 19 for four inputs of six pixels and a channel, 11 to pack an input of six pixels."""
     channels, depth = len(weights_of(node)), conv_depth(node)
     return _blocks_of_pixels(node) * (channels * (19 * -(-depth // 4) + 50) + 11 * depth)
+
+
+def conv_mla_steps(node: Node) -> int:
+    """Instructions in assembly: 5 for an input of six pixels and a channel, 14 a chunk, 11 to pack an input."""
+    rows = weights_of(node).reshape(len(weights_of(node)), -1)
+    around = sum(14 * len(chunks(row)) + 61 for row in rows)
+    return _blocks_of_pixels(node) * (5 * rows.size + around + 11 * rows.shape[1])
 
 
 def conv_muls_steps(node: Node) -> int:
@@ -207,10 +217,10 @@ def chunks(row: Array) -> list[Array]:
     return [*found, row[start:]]
 
 
-def _stream(row: Array) -> bytes:
-    """What the Thumb-1 loop reads for a channel: chunks, each with its entry; the way out."""
-    parts = [bytes([BODY * (LONGEST_CHUNK - len(c))]) + c.astype(np.int8).tobytes() for c in chunks(row)]
-    return b"".join(parts) + bytes([LEAVE])
+def _stream(row: Array, entries: Array, leave: int) -> bytes:
+    """What the loop over a channel's chunks reads: each with the entry of its length; the way out."""
+    parts = [bytes([entries[len(c)]]) + c.astype(np.int8).tobytes() for c in chunks(row)]
+    return b"".join(parts) + bytes([leave])
 
 
 def few_chunks(node: Node) -> bool:
@@ -254,12 +264,24 @@ def _thumb1(node: Node) -> tuple[Array, dict[str, Param], dict[str, object]]:
     return tails, {"offset": offset}, {"piece": piece, **limits}
 
 
+def emit_conv_mla(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
+    weights = weights_of(node).reshape(len(weights_of(node)), -1)
+    entries = PAST + BODY * np.arange(LONGEST_CHUNK + 1)
+    rows = [bytes([len(chunks(row))]) + _stream(row, entries, 0) for row in weights]
+    constants = {"w": np.frombuffer(b"".join(rows), np.uint8), "tails": _tails(node)}
+    params, clamped = _clamp(node)
+    code: dict[str, object] = {"longest": LONGEST_CHUNK, "size": BODY, "past": PAST, "clamp": clamped}
+    _emit_conv(node, builder, kernel, constants, params, code, words=weights.shape[1] * PIXELS // 2)
+
+
 def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in chunks, each so short that 16 bits hold its sums."""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
     tails, params, code = _thumb1(node)
     tails[:, 0] = tails[:, 0] * 256 + [len(chunks(row)) for row in weights]
-    packed = np.frombuffer(b"".join(map(_stream, weights)), np.uint8)
+    entries = BODY * np.arange(LONGEST_CHUNK, -1, -1)
+    packed = np.frombuffer(b"".join(_stream(row, entries, LEAVE) for row in weights), np.uint8)
     code |= {"unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE}
     words = weights.shape[1] * PIXELS // 2
     _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
@@ -335,6 +357,13 @@ CONV: tuple[Kernel, ...] = (
         when=(to_int8, one_group, narrow_sums, upper_word),
         emit=emit_conv_smlal,
         extra=conv_smlal_steps,
+    ),
+    Kernel(
+        "conv2d_s8_thumb2_mla",
+        needs=_THUMB2,
+        when=(to_int8, one_group, upper_word, few_chunks),
+        emit=emit_conv_mla,
+        extra=conv_mla_steps,
     ),
     Kernel(
         "conv2d_s8_thumb1",
