@@ -118,16 +118,18 @@ def conv_smlal_steps(node: Node) -> int:
 
 def conv_mla_steps(node: Node) -> int:
     """Instructions in assembly: 5 for an input of six pixels and a channel, 14 a chunk, 11 to pack an input."""
-    rows = weights_of(node).reshape(len(weights_of(node)), -1)
-    around = sum(14 * len(chunks(row)) + 61 for row in rows)
-    return _blocks_of_pixels(node) * (5 * rows.size + around + 11 * rows.shape[1])
+    return _steps_of_chunks(node, each=5, chunk=14, channel=60, pack=11)
 
 
 def conv_muls_steps(node: Node) -> int:
     """Instructions in assembly: 9 for an input of six pixels and a channel, 22 a chunk, 21 to pack an input."""
+    return _steps_of_chunks(node, each=9, chunk=22, channel=190, pack=21)
+
+
+def _steps_of_chunks(node: Node, each: int, chunk: int, channel: int, pack: int) -> int:
     rows = weights_of(node).reshape(len(weights_of(node)), -1)
-    around = sum(22 * len(chunks(row)) + 190 for row in rows)
-    return _blocks_of_pixels(node) * (9 * rows.size + around + 21 * rows.shape[1])
+    around = sum(chunk * len(chunks(row)) + channel for row in rows)
+    return _blocks_of_pixels(node) * (each * rows.size + around + pack * rows.shape[1])
 
 
 def dense_smlal_steps(node: Node) -> int:
