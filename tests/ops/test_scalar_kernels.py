@@ -53,6 +53,7 @@ CONVS = {
     "five pixels": Layer((4, 1, 11), 9, (1, 2), strides=(1, 2)),
     "deep": Layer((70, 3, 3), 4, (3, 3), pads=(1, 1, 1, 1), largest=40),
     "heavy": Layer((64, 4, 4), 3, (1, 1), zeros=(-128, 127)),
+    "very deep": Layer((130, 2, 3), 2, (3, 3), pads=(1, 1, 1, 1)),
     "light": Layer((96, 3, 4), 7, (1, 1), largest=2, zeros=(127, -128)),
     "zero weights": Layer((9, 3, 3), 3, (1, 1), largest=0),
     "mostly padding": Layer((2, 2, 2), 3, (5, 5), pads=(4, 4, 4, 4)),
@@ -165,7 +166,7 @@ def test_pointwise_layers_overwrite_their_input(isa: str):
 
 def test_layers_that_do_not_fit_are_left_to_others():
     layers = {
-        "too heavy": Layer((80, 4, 4), 3, (3, 3), largest=127),
+        "too steep": Layer((8, 4, 4), 3, (3, 3), gain=5000.0),
         "fits": Layer((8, 5, 2), 4, (1, 1)),
     }
     model = compiled(network(layers), "thumb2", "conv2d", host=True)

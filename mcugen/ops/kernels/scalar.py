@@ -270,7 +270,7 @@ def emit_conv_mla(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
     entries = PAST + BODY * np.arange(LONGEST_CHUNK + 1)
-    rows = [bytes([len(chunks(row))]) + _stream(row, entries, 0) for row in weights]
+    rows = [len(chunks(row)).to_bytes(2, "little") + _stream(row, entries, 0) for row in weights]
     constants = {"w": np.frombuffer(b"".join(rows), np.uint8), "tails": _tails(node)}
     params, clamped = _clamp(node)
     code: dict[str, object] = {"longest": LONGEST_CHUNK, "size": BODY, "past": PAST, "clamp": clamped}
@@ -338,6 +338,11 @@ def conv_depth(node: Node) -> int:
     return math.prod(weights_of(node).shape[1:])
 
 
+def shallow(node: Node) -> bool:
+    """fewer than 2^16 inputs"""
+    return conv_depth(node) < 2**16
+
+
 def deep(node: Node) -> bool:
     """at least four inputs"""
     return conv_depth(node) >= 4
@@ -363,7 +368,7 @@ CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2_mla",
         needs=_THUMB2,
-        when=(to_int8, one_group, upper_word, few_chunks),
+        when=(to_int8, one_group, upper_word, shallow),
         emit=emit_conv_mla,
         extra=conv_mla_steps,
     ),
