@@ -109,7 +109,7 @@ def network(layers: dict[str, Layer], seed: int = 7) -> Net:
     return net
 
 
-ISAS = {"thumb2": "stm32f103", "thumb2_mla": "stm32f103", "thumb1": "rp2040"}
+ISAS = {"thumb2": "stm32f103", "thumb1": "rp2040"}
 
 
 def board(isa: str, *, host: bool) -> Board:

@@ -30,8 +30,8 @@ from mcugen.ops.weighted import (
 PIXELS = 6
 """Pixels that a convolution computes together."""
 
-UNROLL = 8
-"""Times four inputs that the loop over inputs writes out on Thumb-2."""
+UNROLL = 4
+"""Times four inputs that the loop over the inputs of a dense layer writes out on Thumb-2."""
 
 LONGEST_CHUNK = 24
 """Inputs that the loop over a chunk of weights writes out."""
@@ -72,12 +72,6 @@ def rows_of_pixels(node: Node) -> bool:
     return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
-def narrow_sums(node: Node) -> bool:
-    """sums of products that 23 bits hold"""
-    weights = weights_of(node).astype(np.int64).reshape(len(weights_of(node)), -1)
-    return int(np.abs(weights).sum(1).max(initial=0)) * 128 < 2**22
-
-
 def _sums(node: Node) -> Array:
     bias = bias_of(node)
     assert bias is not None
@@ -108,12 +102,6 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
     """Zeros appended along an axis up to a multiple."""
     missing = -rows.shape[axis] % multiple
     return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
-
-
-def conv_smlal_steps(node: Node) -> int:
-    """Instructions in assembly: 19 for four inputs of six pixels and a channel, 11 to pack an input of six pixels."""
-    channels, depth = len(weights_of(node)), conv_depth(node)
-    return _blocks_of_pixels(node) * (channels * (19 * -(-depth // 4) + 50) + 11 * depth)
 
 
 def conv_mla_steps(node: Node) -> int:
@@ -153,22 +141,6 @@ def _dense_shape(node: Node) -> tuple[int, int, int]:
 def _blocks_of_pixels(node: Node) -> int:
     shape = ConvShape.of(node)
     return shape.batch * -(-shape.out_h * shape.out_w // PIXELS)
-
-
-def emit_conv_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Rows of weights padded to multiples of four; words of two pixels in scratch."""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    packed = _padded(weights, 4)
-    params, clamped = _clamp(node)
-    _emit_conv(
-        node,
-        builder,
-        kernel,
-        {"w": packed, "tails": _tails(node)},
-        params | {"quads": packed.shape[1] // 4},
-        {"unroll": UNROLL, "clamp": clamped},
-        words=packed.shape[1] * PIXELS // 2,
-    )
 
 
 def _emit_conv(
@@ -294,7 +266,7 @@ def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
     blocks = _blocks(node, 4).astype(np.int16)
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
     params, clamped = _clamp(node)
-    code: dict[str, object] = {"unroll": UNROLL // 2, "clamp": clamped}
+    code: dict[str, object] = {"unroll": UNROLL, "clamp": clamped}
     _emit_dense(node, builder, kernel, {"w": packed, "tails": _padded(_tails(node), 4, axis=0)}, params, code, block=4)
 
 
@@ -360,13 +332,6 @@ DENSE: tuple[Kernel, ...] = (
 CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
-        needs=_THUMB2,
-        when=(to_int8, one_group, narrow_sums, upper_word),
-        emit=emit_conv_smlal,
-        extra=conv_smlal_steps,
-    ),
-    Kernel(
-        "conv2d_s8_thumb2_mla",
         needs=_THUMB2,
         when=(to_int8, one_group, upper_word, shallow),
         emit=emit_conv_mla,
