@@ -133,11 +133,11 @@ class _Net:
         return self.add("DequantizeLinear", name, *self.scale(0.05)) if self.is_quantized else name
 
     def weights(self, *shape: int) -> list[str]:
-        """Weights, channels first, and a bias: codes with one scale a channel."""
+        """Weights, channels first, and a bias: codes as trained ones are spread, with one scale a channel."""
         if not self.is_quantized:
             arrays = self.random.standard_normal(shape), self.random.standard_normal(shape[0])
             return [self.constant(a.astype(np.float32)) for a in arrays]
-        codes = self.random.integers(-127, 128, shape, np.int8)
+        codes = self.random.normal(0, 40, shape).round().clip(-127, 127).astype(np.int8)
         scale = self.random.uniform(0.001, 0.003, shape[0]).astype(np.float32)
         zeros = self.constant(np.zeros(shape[0], np.int8))
         w = self.add("DequantizeLinear", self.constant(codes), self.constant(scale), zeros, axis=0)

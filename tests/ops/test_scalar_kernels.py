@@ -73,7 +73,7 @@ DENSES = {
     "wide": Layer((16,), 50, clamp=(0, 1e9)),
     "rows": Layer((21,), 6, batch=3),
     "saturated rows": Layer((40,), 5, batch=2, gain=20.0),
-    "pixels": Layer((9, 2, 2), 7, (1, 1), batch=2),
+    "pixels": Layer((9, 1, 3), 7, (1, 1), batch=2),
     "clamped six": Layer((33,), 6, clamp=(-9, 10)),
 }
 

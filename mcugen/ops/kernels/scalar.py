@@ -310,6 +310,12 @@ def conv_depth(node: Node) -> int:
     return math.prod(weights_of(node).shape[1:])
 
 
+def few_pixels(node: Node) -> bool:
+    """at most three pixels, half of those that a convolution computes together"""
+    shape = ConvShape.of(node)
+    return shape.out_h * shape.out_w <= PIXELS // 2
+
+
 def shallow(node: Node) -> bool:
     """fewer than 2^16 inputs"""
     return conv_depth(node) < 2**16
@@ -344,6 +350,6 @@ CONV: tuple[Kernel, ...] = (
         emit=emit_conv_muls,
         extra=conv_muls_steps,
     ),
-    _DENSE_SMLAL(when=(rows_of_pixels, to_int8, deep, upper_word)),
+    _DENSE_SMLAL(when=(rows_of_pixels, few_pixels, to_int8, deep, upper_word)),
     _DENSE_MULS(when=(rows_of_pixels, to_int8, short_products)),
 )
