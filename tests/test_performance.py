@@ -85,7 +85,7 @@ def test_instructions_with_helium(name: str, most: float) -> None:
 
 @pytest.mark.parametrize(("name", "tflm"), [*zip(INT8, M3_OF_TFLM, strict=True)])
 def test_instructions_without_dsp(name: str, tflm: float) -> None:
-    """A Cortex-M0+ multiplies two pixels by one MULS and adds them by one ADD, where an M3 has SMLAL for both."""
+    """A Cortex-M0+ multiplies two pixels by one MULS and adds them by one ADD, where an M3 has MLA for both."""
     m3, m0 = (millions(f"{name}_int8_qdq", board) for board in ("stm32f103", "rp2040"))
     assert m3 <= 0.55 * tflm
     assert m0 <= 2.2 * 0.55 * tflm

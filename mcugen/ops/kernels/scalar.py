@@ -45,6 +45,9 @@ LEAVE = LONGEST_CHUNK * BODY + 18
 PAST = 20
 """Halfwords from the last of them to the code behind the loop, on Thumb-2."""
 
+COUNT = 9
+"""Bits of the number of a channel's chunks on Thumb-2, beside its bias."""
+
 CHUNK_SUM = 255
 """Of magnitudes of weights, whose products with int8 together fit 16 bits."""
 
@@ -78,15 +81,20 @@ def _sums(node: Node) -> Array:
     return largest_sums(node.sig.input(0), weights_of(node), bias)
 
 
+def _folded(node: Node) -> Array:
+    """The bias of each channel, less what the input's zero point adds to its sums."""
+    bias = bias_of(node)
+    assert bias is not None
+    return folded_bias(node.sig, weights_of(node), bias)
+
+
 def _requantizer(node: Node) -> Requantizer:
     return requantizer(node.sig, _sums(node)).for_high_word()
 
 
 def _tails(node: Node) -> Array:
     """By channel: bias · multiplier + offset as two words, the lower first, and the multiplier."""
-    bias, requantize = bias_of(node), _requantizer(node)
-    assert bias is not None
-    folded = folded_bias(node.sig, weights_of(node), bias)
+    folded, requantize = _folded(node), _requantizer(node)
     multiplier = np.broadcast_to(requantize.multiplier, folded.shape)
     offset = np.ascontiguousarray(folded * multiplier + requantize.offset, "<i8").view("<i4").reshape(-1, 2)
     return np.concatenate([offset, multiplier[:, None]], axis=1).astype(np.int32)
@@ -202,6 +210,13 @@ def few_chunks(node: Node) -> bool:
     return all(len(chunks(row)) < 256 for row in weights_of(node).reshape(len(weights_of(node)), -1))
 
 
+def short_heads(node: Node) -> bool:
+    """32 bits for a channel's bias and its number of chunks, of which nine for this"""
+    weights = weights_of(node).reshape(len(weights_of(node)), -1)
+    bias = np.abs(_folded(node)).max(initial=0)
+    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in weights)
+
+
 def short_products(node: Node) -> bool:
     """requantized by products of 32 bits"""
     return _piece(node) > 0
@@ -229,9 +244,7 @@ def _offset(requantize: Requantizer, low: int, shift: int) -> int:
 
 def _thumb1(node: Node) -> tuple[Array, dict[str, Param], dict[str, object]]:
     """What requantizes on Thumb-1: bias and multiplier by channel, parameters, variables of the template."""
-    bias, requantize, piece = bias_of(node), requantizer(node.sig, _sums(node)), _piece(node)
-    assert bias is not None
-    folded = folded_bias(node.sig, weights_of(node), bias)
+    folded, requantize, piece = _folded(node), requantizer(node.sig, _sums(node)), _piece(node)
     tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
     limits, _ = _clamp(node)
     offset = _offset(requantize, int(limits["low"]), 31 - 2 * piece)
@@ -239,14 +252,17 @@ def _thumb1(node: Node) -> tuple[Array, dict[str, Param], dict[str, object]]:
 
 
 def emit_conv_mla(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
+    """Weights in chunks, each so short that 16 bits hold its sums."""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
     entries = PAST + BODY * np.arange(LONGEST_CHUNK + 1)
-    rows = [len(chunks(row)).to_bytes(2, "little") + _stream(row, entries, 0) for row in weights]
-    constants = {"w": np.frombuffer(b"".join(rows), np.uint8), "tails": _tails(node)}
+    packed = np.frombuffer(b"".join(_stream(row, entries, 0) for row in weights), np.uint8)
+    heads = _folded(node) * 2**COUNT + [len(chunks(row)) for row in weights]
+    tails = np.stack([heads, np.broadcast_to(_requantizer(node).multiplier, heads.shape)], axis=1).astype(np.int32)
     params, clamped = _clamp(node)
+    params["zero"] = node.sig.output.q.zero_point
     code: dict[str, object] = {"longest": LONGEST_CHUNK, "size": BODY, "past": PAST, "clamp": clamped}
-    _emit_conv(node, builder, kernel, constants, params, code, words=weights.shape[1] * PIXELS // 2)
+    words = weights.shape[1] * PIXELS // 2
+    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
 
 
 def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -316,11 +332,6 @@ def few_pixels(node: Node) -> bool:
     return shape.out_h * shape.out_w <= PIXELS // 2
 
 
-def shallow(node: Node) -> bool:
-    """fewer than 2^16 inputs"""
-    return conv_depth(node) < 2**16
-
-
 def deep(node: Node) -> bool:
     """at least four inputs"""
     return conv_depth(node) >= 4
@@ -339,7 +350,7 @@ CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
         needs=_THUMB2,
-        when=(to_int8, one_group, upper_word, shallow),
+        when=(to_int8, one_group, upper_word, short_heads),
         emit=emit_conv_mla,
         extra=conv_mla_steps,
     ),
