@@ -233,9 +233,10 @@ class Rows:
     margin: int
     """Elements of a row before those of x: at least the padding; a multiple of four, for whole words."""
     pair_h: int
-    """Output rows that a pair of pixels takes: 2 for one above the other, where rows are odd and many.
+    """Output rows that a pair of pixels takes: 2 for one above the other, where that leaves fewer single ones.
 
-    An odd last row then has its pairs side by side."""
+    An odd last row then has its pairs side by side.
+    """
 
     @property
     def ring(self) -> int:
