@@ -201,11 +201,12 @@ def models(kind: str) -> list[onnx.ModelProto]:
 
 
 def roomy(name: str) -> Board:
-    """The board, but with memory for many layers at once: costs are those of its CPU."""
+    """The board, but with memory for many layers at once, and with all functions to be seen: costs are its CPU's."""
     board = load_board(name)
     return replace(
         board,
         memories=tuple(replace(m, size=0x800_0000, origin=i * 0x1000_0000) for i, m in enumerate(board.memories)),
+        cflags=(*board.cflags, "-fno-inline-functions-called-once"),
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from measure_costs import BOARDS, convolutions, random_inputs, roomy
 
 import mcugen
+from mcugen.board import load_board
 from mcugen.hir.interpreter import interpret
 
 STRICT = ("-std=c99", "-mthumb", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
@@ -43,7 +44,7 @@ def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str) -> None:
     for name, text in model.bundle.files.items():
         (tmp_path / name).write_text(text)
     for level in ("-O0", "-O2"):
-        flags = ("--target=arm-none-eabi", *board.cflags, *STRICT, level, "-isystem", str(HEADERS))
+        flags = ("--target=arm-none-eabi", *load_board(BOARDS[cpu]).cflags, *STRICT, level, "-isystem", str(HEADERS))
         subprocess.run(["clang", *flags, "-c", "net.c", "-o", "net.o"], cwd=tmp_path, check=True)
 
 
