@@ -45,6 +45,8 @@ def import_model(
         raise UnsupportedError(
             f"every operator must be supported; {count} node{'s are' * (count > 1) or ' is'} not:{listing}"
         )
+    if not model.graph.output:
+        raise ModelError("a model must have outputs", "none", "repair the model")
     for output in model.graph.output:
         value = scope.output(output.name, dtype_or_none(output)) if scope.knows(output.name) else None
         if value is None:

@@ -12,6 +12,7 @@ from onnx_models import Net, assert_close, imported, numpy_outputs, onnxruntime_
 from mcugen import CompileOptions, compile_model
 from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
 from mcugen.hir.types import DType
+from mcugen.importer import import_model
 from mcugen.importer.load import OLDEST_OPSET
 from mcugen.ops.onnx_node import IMPORTERS
 
@@ -312,3 +313,9 @@ def test_an_intermediate_tensor_that_is_too_large_is_refused() -> None:
     net.output("y")
     with pytest.raises(DoesNotFitError, match=r"2,500,100,001 in 'y\.placed'"):
         imported(net.plain_model())
+
+
+def test_a_model_must_have_outputs():
+    model = Net().plain_model()
+    with pytest.raises(ModelError, match="a model must have outputs"):
+        import_model(model, "net")

@@ -233,7 +233,10 @@ class Rows:
     margin: int
     """Elements of a row before those of x: at least the padding; a multiple of four, for whole words."""
     pair_h: int
-    """Output rows that a pair of pixels takes: 2 for one above the other, where that leaves fewer single ones."""
+    """Output rows that a pair of pixels takes: 2 for one above the other, where that leaves fewer single ones.
+
+    An odd last row then has its pairs side by side.
+    """
 
     @property
     def ring(self) -> int:
@@ -319,7 +322,6 @@ def few_steps(node: Node) -> int:
 
 def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
     """What the driver walks with."""
-    pair_w = 3 - rows.pair_h
     names = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "k_h", "stride_h", "dilation_h", "pad_h")
     return {name: getattr(shape, name) for name in names} | {
         "runs_w": runs.count // shape.k_h,
@@ -332,11 +334,7 @@ def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
         "margin": rows.margin,
         "before": rows.margin - shape.pad_w * shape.in_c if rows.is_padded else 0,
         "pair_h": rows.pair_h,
-        "pair_w": pair_w,
-        "down": (rows.pair_h - 1) * shape.stride_h,
-        "right": (pair_w - 1) * shape.stride_w * shape.in_c,
-        "step": pair_w * shape.stride_w * shape.in_c,
-        "apart": shape.out_c * (shape.out_w if rows.pair_h == 2 else 1),
+        "right": shape.stride_w * shape.in_c,
     }
 
 

@@ -114,7 +114,7 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
 
 def conv_mla_steps(node: Node) -> int:
     """Instructions in assembly: 5 for an input of six pixels and a channel, 14 a chunk, 11 to pack an input."""
-    return _steps_of_chunks(node, each=5, chunk=14, channel=60, pack=11)
+    return _steps_of_chunks(node, each=5, chunk=14, channel=62, pack=11)
 
 
 def conv_muls_steps(node: Node) -> int:
