@@ -201,12 +201,11 @@ def models(kind: str) -> list[onnx.ModelProto]:
 
 
 def roomy(name: str) -> Board:
-    """The board, but with memory for many layers at once, and with all functions to be seen: costs are its CPU's."""
+    """The board, but with memory for many layers at once: costs are those of its CPU."""
     board = load_board(name)
     return replace(
         board,
         memories=tuple(replace(m, size=0x800_0000, origin=i * 0x1000_0000) for i, m in enumerate(board.memories)),
-        cflags=(*board.cflags, "-fno-inline-functions-called-once"),
     )
 
 
@@ -229,6 +228,7 @@ class Measured:
 def observe(model: bytes, board_name: str, kernel: str) -> tuple[list[Observation], int]:
     """The layers that a kernel computes on a board, and the code of one of its functions."""
     board = roomy(board_name)
+    board = replace(board, cflags=(*board.cflags, "-fno-inline-functions-called-once"))  # all functions have a symbol
     compiled = compile_model(onnx.load_from_string(model), board, CompileOptions(name="costs", kernels=(kernel,)))
     sample = random_inputs(compiled)
     with tempfile.TemporaryDirectory() as folder:
