@@ -8,6 +8,7 @@ none changes any more (coordinate descent); the best end is taken.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 
 SURROUNDINGS = (1024, 1024)
 """Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
+
+FAVOUR = 32
+"""What matters most counts so much more: a percent of it as much as 37 of another, lest a few bytes cost all speed."""
 
 MAX_ROUNDS = 8
 
@@ -53,27 +57,16 @@ class Cost:
     ram: int
     flash: int
 
-    @property
-    def product(self) -> float:
-        """What `balanced` keeps least."""
-        return (self.instructions + 1) * (self.ram + SURROUNDINGS[0]) * (self.flash + SURROUNDINGS[1])
+    def rank(self, goal: str) -> float:
+        """The logarithm of instructions · RAM · flash, of which the goal's counts FAVOUR times; less is better."""
+        totals = (self.instructions + 1, self.ram + SURROUNDINGS[0], self.flash + SURROUNDINGS[1])
+        return sum(
+            (FAVOUR if goal == name else 1) * math.log(total) for name, total in zip(_TOTALS, totals, strict=True)
+        )
 
 
-_EXTREMES: tuple[Callable[[Candidate], float], ...] = (
-    lambda c: c.instructions,
-    lambda c: c.ram,
-    lambda c: sum(c.flash.values()),
-)
-"""Where the descents start."""
-
-Goal = Callable[[Cost], tuple[float, ...]]
-
-RANKINGS: Mapping[str, Goal] = {
-    "balanced": lambda c: (c.product,),
-    "speed": lambda c: (c.instructions, c.product),
-    "ram": lambda c: (c.ram, c.product),
-    "flash": lambda c: (c.flash, c.product),
-}
+_TOTALS = ("speed", "ram", "flash")
+"""The goal that each total serves; `balanced` favours none."""
 
 
 def choose_kernels(
@@ -106,7 +99,7 @@ def choose_kernels(
     ]
     others = alive.keys() - {node.outputs[0].name for node in fitting}
     floor = max((alive[name].nbytes - alive[name].saved for name in others), default=0)
-    taken = _search(offers, RANKINGS[goal], limits, floor)
+    taken = _search(offers, goal, limits, floor)
     return {node: candidate.kernel for node, candidate in zip(fitting, taken, strict=True)}
 
 
@@ -223,22 +216,34 @@ class _Plan:
             self._flash -= 0 if self._users[key] else nbytes
 
 
-def _search(offers: Sequence[Sequence[Candidate]], goal: Goal, limits: Limits, floor: int) -> list[Candidate]:
+def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
     """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
 
-    def rank(cost: Cost) -> tuple[float, ...]:
+    def rank(cost: Cost) -> tuple[float, float]:
         over = max(cost.ram - limits.ram, 0) + max(cost.flash - limits.flash, 0)
-        return (over, *goal(cost))
+        return over, cost.rank(goal)
 
     ends = []
-    for extreme in _EXTREMES:
-        plan = _Plan([min(offer, key=extreme) for offer in offers], floor)
+    for start in _starts(offers):
+        plan = _Plan(start, floor)
         _descend(plan, offers, rank)
         ends.append(plan)
     return min(ends, key=lambda plan: rank(plan.cost())).taken
 
 
-def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Goal) -> None:
+def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
+    """The fastest, the smallest, and for each kernel: that one wherever it is offered, else the smallest."""
+
+    def flash(candidate: Candidate) -> int:
+        return sum(candidate.flash.values())
+
+    for extreme in (lambda c: c.instructions, lambda c: c.ram, flash):
+        yield [min(offer, key=extreme) for offer in offers]
+    for name in sorted({c.kernel.name for offer in offers for c in offer}):
+        yield [min(offer, key=lambda c: (c.kernel.name != name, flash(c))) for offer in offers]
+
+
+def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Callable[[Cost], tuple[float, float]]) -> None:
     """Changes one node at a time until nothing gets better."""
     for _ in range(MAX_ROUNDS):
         changed = False

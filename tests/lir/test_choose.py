@@ -72,9 +72,9 @@ def chosen(
 )
 def test_each_goal_takes_the_kernel_that_serves_it(monkeypatch: pytest.MonkeyPatch, goal: str, name: str) -> None:
     kernels = (
-        kernel("fast", scratch=20_000, constants=20_000),
-        kernel("lean", constants=20_000),
-        kernel("small", scratch=20_000),
+        kernel("fast", scratch=2_000, constants=2_000),
+        kernel("lean", constants=2_000),
+        kernel("small", scratch=2_000),
         kernel("even", scratch=200, constants=200),
     )
     table = costs(fast=(100, 100), lean=(900, 100), small=(900, 50), even=(110, 100))
