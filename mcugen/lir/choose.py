@@ -23,8 +23,8 @@ from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 SURROUNDINGS = (1024, 1024)
 """Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
 
-FAVOUR = 32
-"""What matters most counts so much more: a percent of it as much as 37 of another, lest a few bytes cost all speed."""
+FAVOUR = 1024
+"""What matters most counts so much more: a thousandth of it as much as all of another, lest some bytes cost all speed."""
 
 MAX_ROUNDS = 8
 
