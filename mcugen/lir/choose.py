@@ -24,7 +24,7 @@ SURROUNDINGS = (1024, 1024)
 """Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
 
 FAVOUR = 1024
-"""What matters most counts so much more: a thousandth of it as much as all of another, lest some bytes cost all speed."""
+"""What matters most counts so much more: a thousandth of it as twice another, lest a few bytes cost all speed."""
 
 MAX_ROUNDS = 8
 
