@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from mcugen.hir.graph import Node
 from mcugen.lir.program import Param
-
-if TYPE_CHECKING:
-    from mcugen.ops.conv import Conv
+from mcugen.ops.spatial import Window
 
 PARAMS = (
     *("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w"),
@@ -20,6 +18,15 @@ PARAMS = (
 """The numbers of a shape that kernels read as parameters."""
 
 _BY_AXIS = ("in", "out", "k", "stride", "dilation", "pad")
+
+
+class _Convolution(Protocol):
+    """What a shape reads of the operator."""
+
+    @property
+    def window(self) -> Window: ...
+    @property
+    def groups(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class ConvShape:
     @staticmethod
     def of(node: Node) -> ConvShape:
         """The shape of a channels-last Conv."""
-        op = cast("Conv", node.op)
+        op = cast("_Convolution", node.op)
         x, w, y = node.sig.input(0).shape, node.sig.input(1).shape, node.sig.output.shape
         flat = len(x) == 3
 
