@@ -136,8 +136,8 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     return planned(lowered(graph, board, options or CompileOptions()))
 
 
-def lowered(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    """The program without a memory plan."""
+def lowered(graph: Graph, board: Board, options: CompileOptions, *, any_size: bool = False) -> Program:
+    """The program without a memory plan; with `any_size` it differs between sizes in parameters alone."""
     choices = choose_kernels(
         graph,
         board.features,
@@ -145,9 +145,9 @@ def lowered(graph: Graph, board: Board, options: CompileOptions) -> Program:
         options.optimize,
         Limits(board.total_ram, board.total_flash),
         wanted=options.kernels,
-        any_size=bool(options.ranges),
+        any_size=any_size,
     )
-    return lower(graph, board.features, options.states, options.optimize, choices, bool(options.ranges))
+    return lower(graph, board.features, options.states, options.optimize, choices, any_size)
 
 
 def planned(program: Program) -> Program:

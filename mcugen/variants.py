@@ -109,7 +109,7 @@ class _Variant:
     def lower(self) -> Program:
         """Its program, without a memory plan."""
         optimize(self.graph)
-        return lowered(self.graph, self.variants.board, self.variants.options)
+        return lowered(self.graph, self.variants.board, self.variants.options, any_size=True)
 
 
 def check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
