@@ -258,6 +258,10 @@ def test_a_misspelt_dim_is_told_before_those_that_are_missing(mcugen: Callable[.
     assert_failed(mcugen("inspect", sequence_model, "--dim", "S=4"), 2, "found: 'S'. try: one of: T")
 
 
+def test_usage_2_of_kernel(mcugen: Callable[..., Done], model: Path):
+    assert_failed(mcugen("inspect", model, "--kernel", "nonsense"), 2, "a wanted kernel must fit some layer")
+
+
 def test_usage_2_of_optimize(mcugen: Callable[..., Done], model: Path):
     assert_failed(mcugen("inspect", model, "--optimize", "size"), 2, "one of: balanced, speed, ram, flash")
 
