@@ -60,11 +60,11 @@
 #elif __ARM_ARCH_PROFILE == 'M'
 #define MCUGEN_THUMB1 1 /* Cortex-M0 and M0+ */
 #endif
-/* A function that is nothing but its assembly, by the standard calling convention. */
+/* A function that is nothing but its assembly, by the standard calling convention; ADR wants it to begin at a word. */
 #if defined(__clang__)
-#define MCUGEN_NAKED __attribute__((naked, noinline))
+#define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))
 #else
-#define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa))
+#define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa, aligned(4)))
 #endif
 #define MCUGEN_UNUSED __attribute__((unused))
 #define MCUGEN_NOINLINE __attribute__((noinline)) /* a loop that keeps all registers to itself */
