@@ -130,6 +130,7 @@ class DirectConv(Conv):
     """The same in any number of spatial dimensions, float32 or float64, channels first; weights may be computed."""
 
     mnemonic: ClassVar[str] = "direct_conv"
+    kernels: ClassVar[tuple[Kernel, ...]] = ()
 
     @property
     def wants_channels_last(self) -> bool:

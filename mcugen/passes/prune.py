@@ -93,7 +93,7 @@ def _kept_channels(graph: Graph, idle: dict[Value, Mask]) -> dict[Value, Mask]:
     for value, mask in reversed(idle.items()):
         dropped = mask & (not graph.is_output(value))
         for user, index in value.uses:
-            if index or user.output not in idle:
+            if index or user.outputs[0] not in idle:
                 dropped = dropped & False
             elif _is_channelwise(user):
                 dropped = dropped & ~kept[user.output]
