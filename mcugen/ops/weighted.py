@@ -156,6 +156,22 @@ def bias_of(node: Node) -> Array | None:
     return None if bias is None else bias.data
 
 
+def largest_sums_of(node: Node) -> Array:
+    """What no accumulator of an integer layer exceeds, by output channel."""
+    return largest_sums(node.sig.input(0), weights_of(node), _integer_bias_of(node))
+
+
+def folded_bias_of(node: Node) -> Array:
+    """The bias of an integer layer by channel, less what the input's zero point adds to its sums."""
+    return folded_bias(node.sig, weights_of(node), _integer_bias_of(node))
+
+
+def _integer_bias_of(node: Node) -> Array:
+    bias = bias_of(node)
+    assert bias is not None, "integer layers always have one"
+    return bias
+
+
 def clamp_of(node: Node) -> Range | None:
     """What its result is clamped to."""
     return cast("_Clamped", node.op).clamp

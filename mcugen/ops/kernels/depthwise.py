@@ -20,12 +20,11 @@ from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.kernels.portable import depthwise, may_overwrite_input, padded_width, ring_size
 from mcugen.ops.weighted import (
     Store,
-    bias_of,
     clamp_of,
     float_tensors,
     int8_tensors,
     int16_tensors,
-    largest_sums,
+    largest_sums_of,
     store_of,
     weights_of,
 )
@@ -135,10 +134,8 @@ def high_word(node: Node) -> bool:
     shift = _scaled(node)
     if shift is None:
         return False
-    weights, bias = weights_of(node), bias_of(node)
-    assert bias is not None
-    sums = largest_sums(node.sig.input(0), weights, bias).max(initial=0) * 2**shift
-    return bool(sums < 2**31 and np.abs(weights.astype(np.int64)).max(initial=0) << shift < 2**15)
+    sums = largest_sums_of(node).max(initial=0) * 2**shift
+    return bool(sums < 2**31 and np.abs(weights_of(node).astype(np.int64)).max(initial=0) << shift < 2**15)
 
 
 def one_word(node: Node) -> bool:

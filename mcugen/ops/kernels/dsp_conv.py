@@ -19,11 +19,12 @@ from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.weighted import (
     bias_of,
     clamp_of,
-    folded_bias,
+    folded_bias_of,
     int8_tensors,
     int16_tensors,
     integer_store,
-    largest_sums,
+    largest_sums_of,
+    store_of,
     weights_of,
 )
 
@@ -132,12 +133,11 @@ def shifted_high_word(node: Node) -> bool:
 
 def pairs_of_weights(node: Node) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
-    weights, bias = weights_of(node).reshape(len(weights_of(node)), -1).astype(np.int64), bias_of(node)
-    assert bias is not None
+    weights = weights_of(node).reshape(len(weights_of(node)), -1).astype(np.int64)
     codes, odd = node.sig.input(0).dtype.limits, weights[1::2]
     products = np.stack([code * odd for code in codes])
     most, least = products.max(0).sum(1), products.min(0).sum(1)
-    first = folded_bias(node.sig, weights, bias)[1::2]
+    first = folded_bias_of(node)[1::2]
     fits = (np.abs(weights) < 128).all() and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
     return bool(fits)
 
@@ -147,13 +147,11 @@ def _has_codes(node: Node, *dtypes: DType) -> bool:
 
 
 def _short_sums(node: Node, gain: int = 0) -> bool:
-    bias = bias_of(node)
-    assert bias is not None
-    return int(largest_sums(node.sig.input(0), weights_of(node), bias).max(initial=0)) << gain < 2**31
+    return int(largest_sums_of(node).max(initial=0)) << gain < 2**31
 
 
 def _store_shift(node: Node) -> int:
-    return _number(integer_store(node.sig, weights_of(node), bias_of(node), clamp_of(node)).code["shift"])
+    return _number(store_of(node).code["shift"])
 
 
 # --------------------------------------------------------------------------------------------- convolutions

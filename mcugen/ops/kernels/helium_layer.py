@@ -13,7 +13,13 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.weighted import bias_of, clamp_of, folded_bias, largest_sums, requantizer, weights_of
+from mcugen.ops.weighted import (
+    clamp_of,
+    folded_bias_of,
+    largest_sums_of,
+    requantizer,
+    weights_of,
+)
 
 VECTOR = 16
 """Bytes of a vector."""
@@ -33,10 +39,8 @@ def int8_requantized(node: Node) -> bool:
     sig = node.sig
     if any(t.dtype is not DType.INT8 or t.quant is None for t in (sig.input(0), sig.input(1), sig.output)):
         return False
-    bias = bias_of(node)
-    assert bias is not None
-    sums = largest_sums(sig.input(0), weights_of(node), bias)
-    if sums.max(initial=0) >= 2**31 or len(bias) > MOST_CHANNELS:
+    sums = largest_sums_of(node)
+    if sums.max(initial=0) >= 2**31 or len(sums) > MOST_CHANNELS:
         return False
     return int(sums.max(initial=0)) << (31 - requantizer(sig, sums).shift) < 2**31
 
@@ -59,10 +63,8 @@ def pack_table(node: Node, count: int, order: Sequence[int] | None = None) -> tu
 
     `order` is that of the channels in a block.
     """
-    weights, bias = weights_of(node), bias_of(node)
-    assert bias is not None
-    requantize = requantizer(node.sig, largest_sums(node.sig.input(0), weights, bias))
-    channels = [folded_bias(node.sig, weights, bias), np.broadcast_to(requantize.multiplier, len(weights))]
+    requantize, bias = requantizer(node.sig, largest_sums_of(node)), folded_bias_of(node)
+    channels = [bias, np.broadcast_to(requantize.multiplier, len(bias))]
     columns = np.stack(channels, 1)
     table = blocks_of(columns, count)[:, list(order or range(count))].transpose(0, 2, 1)
     return table.astype(np.int32).reshape(-1), 31 - requantize.shift

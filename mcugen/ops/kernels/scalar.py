@@ -18,10 +18,9 @@ from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.weighted import (
-    bias_of,
     clamp_of,
-    folded_bias,
-    largest_sums,
+    folded_bias_of,
+    largest_sums_of,
     requantizer,
     sum_dtype,
     weights_of,
@@ -60,7 +59,7 @@ def to_int8(node: Node) -> bool:
 
 def upper_word(node: Node) -> bool:
     """requantized by the upper word of a product"""
-    sums = _sums(node)
+    sums = largest_sums_of(node)
     return sum_dtype(sums) is DType.INT32 and requantizer(node.sig, sums).for_high_word().shift == 32
 
 
@@ -75,26 +74,13 @@ def rows_of_pixels(node: Node) -> bool:
     return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
-def _sums(node: Node) -> Array:
-    bias = bias_of(node)
-    assert bias is not None
-    return largest_sums(node.sig.input(0), weights_of(node), bias)
-
-
-def _folded(node: Node) -> Array:
-    """The bias of each channel, less what the input's zero point adds to its sums."""
-    bias = bias_of(node)
-    assert bias is not None
-    return folded_bias(node.sig, weights_of(node), bias)
-
-
 def _requantizer(node: Node) -> Requantizer:
-    return requantizer(node.sig, _sums(node)).for_high_word()
+    return requantizer(node.sig, largest_sums_of(node)).for_high_word()
 
 
 def _tails(node: Node) -> Array:
     """By channel: bias · multiplier + offset as two words, the lower first, and the multiplier."""
-    folded, requantize = _folded(node), _requantizer(node)
+    folded, requantize = folded_bias_of(node), _requantizer(node)
     multiplier = np.broadcast_to(requantize.multiplier, folded.shape)
     offset = np.ascontiguousarray(folded * multiplier + requantize.offset, "<i8").view("<i4").reshape(-1, 2)
     return np.concatenate([offset, multiplier[:, None]], axis=1).astype(np.int32)
@@ -213,7 +199,7 @@ def few_chunks(node: Node) -> bool:
 def short_heads(node: Node) -> bool:
     """32 bits for a channel's bias and its number of chunks, of which nine for this"""
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    bias = np.abs(_folded(node)).max(initial=0)
+    bias = np.abs(folded_bias_of(node)).max(initial=0)
     return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in weights)
 
 
@@ -227,7 +213,7 @@ def _piece(node: Node) -> int:
 
     One size for all layers, if it can be: they share their code.
     """
-    sums, requantize = _sums(node), requantizer(node.sig, _sums(node))
+    sums, requantize = largest_sums_of(node), requantizer(node.sig, largest_sums_of(node))
     most, limits = int(sums.max(initial=0)), _clamp(node)[0]
     for piece in (9, 8, 10):
         shift = requantize.shift - 2 * piece
@@ -244,7 +230,7 @@ def _offset(requantize: Requantizer, low: int, shift: int) -> int:
 
 def _thumb1(node: Node) -> tuple[Array, dict[str, Param], dict[str, object]]:
     """What requantizes on Thumb-1: bias and multiplier by channel, parameters, variables of the template."""
-    folded, requantize, piece = _folded(node), requantizer(node.sig, _sums(node)), _piece(node)
+    folded, requantize, piece = folded_bias_of(node), requantizer(node.sig, largest_sums_of(node)), _piece(node)
     tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
     limits, _ = _clamp(node)
     offset = _offset(requantize, int(limits["low"]), 31 - 2 * piece)
@@ -256,7 +242,7 @@ def emit_conv_mla(node: Node, builder: Builder, kernel: Kernel) -> None:
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
     entries = PAST + BODY * np.arange(LONGEST_CHUNK + 1)
     packed = np.frombuffer(b"".join(_stream(row, entries, 0) for row in weights), np.uint8)
-    heads = _folded(node) * 2**COUNT + [len(chunks(row)) for row in weights]
+    heads = folded_bias_of(node) * 2**COUNT + [len(chunks(row)) for row in weights]
     tails = np.stack([heads, np.broadcast_to(_requantizer(node).multiplier, heads.shape)], axis=1).astype(np.int32)
     params, clamped = _clamp(node)
     params["zero"] = node.sig.output.q.zero_point

@@ -21,10 +21,9 @@ from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.weighted import (
-    bias_of,
     clamp_of,
-    folded_bias,
-    largest_sums,
+    folded_bias_of,
+    largest_sums_of,
     requantizer,
     weights_of,
 )
@@ -53,10 +52,7 @@ def int8_codes(node: Node) -> bool:
 
 def small_sums(node: Node) -> bool:
     """four times the sums fit in 32 bits; scales below 1"""
-    bias = bias_of(node)
-    assert bias is not None
-    sums = largest_sums(node.sig.input(0), weights_of(node), bias)
-    return bool(4 * sums.max() < 2**31) and _requantizer(node).shift >= 31
+    return bool(4 * largest_sums_of(node).max() < 2**31) and _requantizer(node).shift >= 31
 
 
 FITS = (int8_codes, is_3x3, small_sums)
@@ -167,9 +163,7 @@ def plain_int8_stream(node: Node) -> Array:
 
 def _biases(node: Node) -> Array:
     """Of sums four times as large as the convolution, the input's zero point folded in."""
-    bias = bias_of(node)
-    assert bias is not None
-    return 4 * folded_bias(node.sig, weights_of(node), bias)
+    return 4 * folded_bias_of(node)
 
 
 def _multipliers(node: Node) -> Array:
