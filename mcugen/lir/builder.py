@@ -11,7 +11,19 @@ import numpy as np
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, Operand, Param, Program, Space
+from mcugen.lir.program import (
+    MOVE,
+    Access,
+    Buffer,
+    Control,
+    Endpoint,
+    Instr,
+    Operand,
+    Overlap,
+    Param,
+    Program,
+    Space,
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,7 @@ class Builder:
         baked: Sequence[str] = (),
         code: Mapping[str, object] | None = None,
         inplace: Sequence[tuple[str, str]] = (),
+        overlaps: Sequence[Overlap] = (),
         variant: str = "",
         note: str = "",
         control: Control = Control.NONE,
@@ -137,6 +150,7 @@ class Builder:
             baked=frozenset(baked),
             code=dict(code or {}),
             inplace=tuple(inplace),
+            overlaps=tuple(overlaps),
             variant=variant,
             reason="" if isinstance(kernel, str) else kernel.reason,
             op=node.op.name,

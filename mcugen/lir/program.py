@@ -114,6 +114,19 @@ def real_param(value: float, dtype: DType) -> Param:
     return Double(value) if dtype is DType.FLOAT64 else float(value)
 
 
+@dataclass(frozen=True)
+class Overlap:
+    """The output `out` may lie over the input `into` if it begins at least `lead` bytes before it.
+
+    It is then written behind what is still to be read. A negative lead lets it begin within the input. See
+    mcugen.lir.overlap.
+    """
+
+    out: str
+    into: str
+    lead: int
+
+
 @dataclass
 class Instr:
     """A call of a kernel, or the marker of a block.
@@ -121,7 +134,8 @@ class Instr:
     `params` are scalars, passed in a constant struct unless named in `baked`: those become literals in a
     copy of the kernel. `code` holds what only the template sees (text of expressions, flags); instructions
     with the same kernel, baked values and code share one C function. `inplace` lists (out role, in role)
-    pairs that may share memory if the input is not read later. `macs` and `origin` are for reports.
+    pairs that may begin at one address if the input is not read later, `overlaps` those that may lie over each other
+    at a distance. `macs` and `origin` are for reports.
     `formulas` are of those parameters that depend on sizes known at run time; `params` then holds an example.
     Instructions of the same `group` (other than 0) make one layer together.
     """
@@ -133,6 +147,7 @@ class Instr:
     baked: frozenset[str] = frozenset()
     code: Mapping[str, object] = field(default_factory=dict)
     inplace: tuple[tuple[str, str], ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
     variant: str = ""
     reason: str = ""
     op: str = ""
