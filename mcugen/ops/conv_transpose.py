@@ -22,6 +22,7 @@ from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Range
 from mcugen.ops.spatial import Spatial, Window, both, check_reach
+from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import BLOCK, finish, integer_weights, interleave, largest_sums, requantizer, sum_dtype
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)

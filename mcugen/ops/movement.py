@@ -19,6 +19,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import quantize, same_codes
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 Permuted = tuple[Operator, tuple[Permutation | None, ...]]
 
@@ -205,11 +206,15 @@ def emit_copy(
         params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
     if contiguous:
         params["run"] = dims[-1][0] * y.dtype.nbytes
+    reads = source_offset + nested(*(np.arange(size) * stride for size, stride, _ in outer))
+    order = Traversal.rereading(reads, dims[-1][0]) if contiguous else Traversal.runs(reads, 1)
+    from_start = access is Access.OUT and not target_offset and list(target) == dense_strides(shape)
     builder.emit(
         node,
         "copy",
         [("x", Access.IN, builder.buffer(node.input(index))), ("y", access, builder.buffer(node.output))],
         params,
+        overlaps=overlap(x, y, order) if from_start and not node.input(index).is_constant else [],
         code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c},
         variant=f"{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
     )
@@ -235,12 +240,16 @@ def _emit_transpose(node: Node, builder: Builder, *sizes: int) -> None:
     params: dict[str, Param] = {"batch": math.prod(sizes[:-2]), "columns": columns}
     if not few:
         params["rows"] = rows
+    size = rows * columns
+    walks = (np.arange(math.prod(sizes[:-2])) * size, np.arange(columns), np.arange(rows) * columns)
+    order = Traversal.runs(nested(*walks), 1)
     builder.emit(
         node,
         "transpose",
         [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))],
         params,
         code={"x_t": dtype.c, "inner": rows if few else 0},
+        overlaps=overlap(node.input(0).type, node.output.type, order),
         variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
     )
 

@@ -214,8 +214,7 @@ class Normalize(Operator):
             (role, Access.IN, builder.buffer(node.input(i))) for role, i in roles.items()
         ]
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        near = self._overlaps(x, node.output.type)
-        builder.emit(node, "normalize", operands, params, code=code, variant=x.dtype.tag, **near)
+        self._emit(node, builder, "normalize", operands, params, code, x.dtype.tag)
 
     def _lower_fixed(self, node: Node, builder: Builder) -> None:
         """The same loops over integers; each element has a gain and a bias of its own, or shares them."""
@@ -240,15 +239,33 @@ class Normalize(Operator):
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
         variant = x.dtype.tag if x.dtype is y.dtype else f"{x.dtype.tag}_{y.dtype.tag}"
-        builder.emit(node, "normalize_int", operands, params, code=code, variant=variant, **self._overlaps(x, y))
+        self._emit(node, builder, "normalize_int", operands, params, code, variant)
 
-    def _overlaps(self, x: TensorType, y: TensorType) -> _Overlaps:
+    def _emit(
+        self,
+        node: Node,
+        builder: Builder,
+        kernel: str,
+        operands: Sequence[tuple[str, Access, Buffer]],
+        params: Mapping[str, Param],
+        code: Mapping[str, object],
+        variant: str,
+    ) -> None:
         """Rows in one piece are walked forward; else each element is at least replaced where it lies."""
+        x, y = node.input(0).type, node.output.type
         shape, axes = self._view(x.shape)
         within = [axis in axes for axis, size in enumerate(shape) if size != 1]
-        if within == sorted(within):
-            return {"overlaps": overlap(x, y, Traversal.forward(x.count))}
-        return {"inplace": [("y", "x")] if x.dtype is y.dtype else []}
+        forward = within == sorted(within)
+        builder.emit(
+            node,
+            kernel,
+            operands,
+            params,
+            code=code,
+            inplace=[("y", "x")] if x.dtype is y.dtype and not forward else [],
+            overlaps=overlap(x, y, Traversal.forward(x.count)) if forward else [],
+            variant=variant,
+        )
 
     def _walk(self, full: Shape, roles: Mapping[str, Shape], params: dict[str, Param], code: dict[str, object]) -> None:
         """Adds the loops: their sizes, and by role the index in each of the two nests."""

@@ -178,9 +178,7 @@ class Reduce(Operator):
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
         order = Traversal.runs(nested(*(np.arange(size) * stride for size, stride in kept)), 1)
-        builder.emit(
-            node, "reduce", operands, params | more, code=code, overlaps=overlap(x, y, order), variant=variant
-        )
+        builder.emit(node, "reduce", operands, params | more, code=code, overlaps=overlap(x, y, order), variant=variant)
 
     def _is_pool(self, sig: Signature, kept: Walks, reduced: Walks) -> bool:
         """Whether it is the mean of int8 rows over whole images: an average pool."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -331,8 +331,8 @@ class Resample(Operator):
             ("w", Access.IN, builder.const(f"{name}.weights", self._table(y.dtype).reshape(-1))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        size, inner = x.shape[self.axis], params["inner"]
-        reads = nested(np.arange(params["outer"]) * size * inner, np.asarray(self.start) * inner)
+        outer, size, inner = (int(params[name]) for name in ("outer", "depth", "inner"))
+        reads = nested(np.arange(outer) * size * inner, np.asarray(self.start) * inner)
         near = overlap(x, y, Traversal.pixels(reads, inner))
         builder.emit(node, "resample", operands, params, code={"t": y.dtype.c}, overlaps=near, variant=y.dtype.tag)
 

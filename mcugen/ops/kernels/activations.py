@@ -95,7 +95,7 @@ def pooling(params: Mapping[str, Param]) -> Traversal:
     size = {name: int(value) for name, value in params.items() if isinstance(value, int)}
     image, channels = size["in_h"] * size["in_w"], size["channels"]
     rows, columns = (
-        first_taps(*(size[f"{name}_{axis}"] for name in ("out", "stride", "pad")), size.get(f"dilation_{axis}", 1))
+        first_taps(size[f"out_{axis}"], size[f"stride_{axis}"], size[f"pad_{axis}"], size.get(f"dilation_{axis}", 1))
         for axis in "hw"
     )
     pixels = nested(np.arange(size["batch"]) * image, rows * size["in_w"], columns)

@@ -1,46 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The orders in which kernels read x and write y, and how far the two may overlap for them.
-
-A traversal is a sequence of steps, each of which reads what it needs before it writes. What is read but multiplied by
-nothing does not count: it may be overwritten.
-"""
+"""The orders in which kernels of convolutions read x and write y."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
-from mcugen.lir.overlap import least_lead
 from mcugen.lir.program import Overlap
 from mcugen.ops.kernels.conv_shape import ConvShape
-
-
-@dataclass(frozen=True)
-class Traversal:
-    """By step, in elements: the first of x that it reads, or more than x has; where what it writes of y ends."""
-
-    reads: Array
-    writes: Array
-
-    def __add__(self, other: Traversal) -> Traversal:
-        """One after the other."""
-        return Traversal(np.concatenate([self.reads, other.reads]), np.concatenate([self.writes, other.writes]))
+from mcugen.ops.traversal import Traversal, overlap
 
 
 def overlaps(node: Node, traversal: Traversal) -> list[Overlap]:
-    """How far y may lie over x; nothing if that saves no byte."""
-    x, y = node.input(0).type, node.output.type
-    if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
-        return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
-    written = np.maximum.accumulate(traversal.writes[:-1]) * y.dtype.nbytes
-    unread = np.minimum.accumulate(traversal.reads[:0:-1])[::-1] * x.dtype.nbytes
-    matters = unread < x.nbytes
-    none_left = (0, x.nbytes)  # where all is read before anything is written, y may begin anywhere in x
-    lead = least_lead([none_left, *zip(written[matters].tolist(), unread[matters].tolist(), strict=True)])
-    return [Overlap("y", "x", lead)] if lead < y.nbytes else []
+    """How far the output of a layer may lie over its first input."""
+    return overlap(node.input(0).type, node.output.type, traversal)
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
