@@ -36,7 +36,7 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
     first, end = first.reshape(-1), end.reshape(-1)
     if 0 < last < shape.out_c:
         first, end = np.repeat(first, 2), np.stack([end - last, end], 1).reshape(-1)
-    return _by_image(shape, first, end)
+    return by_image(shape, first, end)
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
@@ -52,10 +52,10 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
     next_row = np.append(row, shape.in_h)[np.searchsorted(row, np.append(0, reach[:-1]))]
     first = (next_row * shape.in_w + column.min(initial=shape.in_w)) * shape.in_c
     end = np.minimum(oy + at_once, shape.out_h) * shape.out_w * shape.out_c
-    return _by_image(shape, first, end if writes is None else writes)
+    return by_image(shape, first, end if writes is None else writes)
 
 
-def _by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
+def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
     """The same for each image of a batch."""
     in_size, out_size = shape.in_h * shape.in_w * shape.in_c, shape.out_h * shape.out_w * shape.out_c
     image = np.arange(shape.batch)[:, None]
