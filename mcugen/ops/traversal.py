@@ -65,13 +65,18 @@ def nested(*axes: Array) -> Array:
     return total
 
 
-def overlap(x: TensorType, y: TensorType, traversal: Traversal, out: str = "y", into: str = "x") -> list[Overlap]:
-    """How far y, the operand `out`, may lie over x, `into`; nothing if that saves no byte."""
+def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", into: str = "x") -> list[Overlap]:
+    """How far y, the operand `out`, may lie over x, `into`; nothing if that saves no byte.
+
+    There are several `orders` where the kernel's fast path has another than plain C.
+    """
     if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
         return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
-    written = np.maximum.accumulate(traversal.writes[:-1]) * y.dtype.nbytes
-    unread = np.minimum.accumulate(traversal.reads[:0:-1])[::-1] * x.dtype.nbytes
-    matters = unread < x.nbytes
-    none_left = (0, x.nbytes)  # where all is read before anything is written, y may begin anywhere in x
-    lead = least_lead([none_left, *zip(written[matters].tolist(), unread[matters].tolist(), strict=True)])
+    steps = [(0, x.nbytes)]  # where all is read before anything is written, y may begin anywhere in x
+    for order in orders:
+        written = np.maximum.accumulate(order.writes[:-1]) * y.dtype.nbytes
+        unread = np.minimum.accumulate(order.reads[:0:-1])[::-1] * x.dtype.nbytes
+        matters = unread < x.nbytes
+        steps += zip(written[matters].tolist(), unread[matters].tolist(), strict=True)
+    lead = least_lead(steps)
     return [Overlap(out, into, lead)] if lead < y.nbytes else []

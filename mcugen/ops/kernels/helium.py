@@ -46,8 +46,8 @@ def emit_row(node: Node, builder: Builder, kernel: Kernel) -> None:
     """One vector by a matrix: eight channels at a time."""
     rows = weights_of(node).reshape(len(weights_of(node)), -1)
     params, flags = loop(*divmod(rows.shape[1], VECTOR))
-    order = Traversal(np.zeros(2, np.int64), len(rows) - np.array([1, 0]))  # x is read for every channel
-    emit(node, builder, kernel, pack_vectors(rows, 2 * BLOCK), params, flags, block=2 * BLOCK, order=order)
+    order = Traversal.runs(np.zeros(len(rows), np.int64), 1)  # of which each, in plain C, reads all of x
+    emit(node, builder, kernel, pack_vectors(rows, 2 * BLOCK), params, flags, block=2 * BLOCK, orders=[order])
 
 
 def emit_vectors(node: Node, builder: Builder, kernel: Kernel) -> None:

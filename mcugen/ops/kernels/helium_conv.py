@@ -60,7 +60,7 @@ def emit_rows(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) ->
     params["x_next"] = 2 * shape.stride_w * shape.in_c
     flags = {"mode": "rows", "unroll": vectors, "looped": shape.k_h > 1, "tail": False, "jump": shape.k_h > 1}
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, shape.k_h, -1), BLOCK)
-    emit(node, builder, kernel, packed, params, flags, scratch=("strip", span * pitch + VECTOR), order=rows(shape))
+    emit(node, builder, kernel, packed, params, flags, scratch=("strip", span * pitch + VECTOR), orders=[rows(shape)])
 
 
 def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[str, object] | None:
@@ -105,14 +105,15 @@ def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
 def emit_direct(
     node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param], flags: Mapping[str, object]
 ) -> None:
-    """Two pixels at a time, which are read again for every four channels."""
+    """Two pixels at a time, or one by one in plain C; they are read again for every four channels."""
     shape, weights = shape_of(node), weights_of(node)
     if shape.stride_h == shape.stride_w == 1:
         shape = in_a_row(shape)
-    pairs = np.arange(shape.out_h)[:, None, None] * shape.out_w + in_turn(shape.out_w, 2)
-    order = windows(shape, pairs.reshape(-1, 2), last=(shape.out_c - 1) % BLOCK + 1)
+    pairs = (np.arange(shape.out_h)[:, None, None] * shape.out_w + in_turn(shape.out_w, 2)).reshape(-1, 2)
+    last = (shape.out_c - 1) % BLOCK + 1
+    orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_h * shape.out_w, 1))]
     packed = pack_vectors(weights.reshape(len(weights), -1), BLOCK)
-    emit(node, builder, kernel, packed, params, {**flags, "mode": "direct"}, order=order)
+    emit(node, builder, kernel, packed, params, {**flags, "mode": "direct"}, orders=orders)
 
 
 def in_a_row(shape: ConvShape) -> ConvShape:
@@ -139,7 +140,7 @@ def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape)
     pixels = (np.arange(shape.out_h) + 1) * shape.out_w
     written = pixels // most * most * shape.out_c if shape.batch == 1 else None
     order = rows(shape, writes=written)
-    emit(node, builder, kernel, packed, params, flags, scratch=("strip", size), order=order)
+    emit(node, builder, kernel, packed, params, flags, scratch=("strip", size), orders=[order])
 
 
 def overwriting(node: Node) -> bool:
@@ -158,7 +159,7 @@ def emit_overwriting(node: Node, builder: Builder, kernel: Kernel) -> None:
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
     scratch = ("patches", min(PATCHES, pixels) * shape.in_c + VECTOR)
     order = windows(in_a_row(shape), in_turn(pixels, PATCHES))
-    emit(node, builder, kernel, packed, params, flags, scratch=scratch, order=order)
+    emit(node, builder, kernel, packed, params, flags, scratch=scratch, orders=[order])
 
 
 def eight_channels(node: Node) -> bool:
@@ -197,4 +198,4 @@ def emit_columns(node: Node, builder: Builder, kernel: Kernel) -> None:
     pairs = weights_of(node).reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
     packed = np.ascontiguousarray(pairs.transpose(0, 2, 4, 3, 1, 5)).reshape(-1)
     size = int(params["span"]) * int(params["pitch"]) + VECTOR
-    emit(node, builder, kernel, packed, params, flags, block=2, scratch=("strip", size), order=rows(shape))
+    emit(node, builder, kernel, packed, params, flags, block=2, scratch=("strip", size), orders=[rows(shape)])

@@ -41,7 +41,7 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
         block=8,
         channel_order=(0, 2, 4, 6, 1, 3, 5, 7),
         scratch=("strip", int(params["span"]) * int(params["pitch"]) + VECTOR),
-        order=rows(shape),
+        orders=[rows(shape)],
         offsets=np.pad(offsets, (0, even)).astype(np.int32),
     )
 
@@ -135,7 +135,7 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
         flags,
         block=1,
         scratch=("columns", scratch),
-        order=_sections_in_turn(shape, int(params["steps"]), int(params["sections"])) if forward else None,
+        orders=[_sections_in_turn(shape, int(params["steps"]), int(params["sections"]))] if forward else [],
         inplace=not forward and _patches_may_overwrite_input(shape),
     )
 
@@ -238,4 +238,4 @@ def emit_large_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     packed = np.ascontiguousarray(patches).reshape(-1)
     flags = {"bands": bands, "blocks": blocks, "stride_w": shape.stride_w}
     strip = ("strip", int(params["columns_at"]) + 64 * read * bands)
-    emit(node, builder, kernel, packed, params, flags, block=1, scratch=strip, order=rows(shape))
+    emit(node, builder, kernel, packed, params, flags, block=1, scratch=strip, orders=[rows(shape)])

@@ -141,13 +141,13 @@ def emit(
     block: int = BLOCK,
     channel_order: Sequence[int] | None = None,
     scratch: tuple[str, int] | None = None,
-    order: Traversal | None = None,
+    orders: Sequence[Traversal] = (),
     inplace: bool = False,
     offsets: Array | None = None,
 ) -> None:
     """Emits a kernel with `packed` weights, a table by blocks of channels, and scratch: a role and bytes.
 
-    `channel_order` is that of the channels in a block of the table, `order` that in which the kernel walks the image.
+    `channel_order` is that of the channels in a block of the table, `orders` those in which the kernel walks the image.
     """
     name, out, channels = node.output.name, node.output.type, len(weights_of(node))
     table, shift = pack_table(node, block, channel_order)
@@ -174,5 +174,5 @@ def emit(
         {name: known[name] for name in dict.fromkeys([*FRAMES[kernel.name], *known])},
         code={**flags, "ragged": ragged, "clamp": clamped, "shifted": shift > 0},
         inplace=[("y", "x")] if inplace else [],
-        overlaps=overlaps(node, order) if order else [],
+        overlaps=overlaps(node, *orders) if orders else [],
     )

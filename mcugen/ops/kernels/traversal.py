@@ -12,9 +12,9 @@ from mcugen.ops.kernels.conv_shape import ConvShape
 from mcugen.ops.traversal import Traversal, overlap
 
 
-def overlaps(node: Node, traversal: Traversal) -> list[Overlap]:
+def overlaps(node: Node, *orders: Traversal) -> list[Overlap]:
     """How far the output of a layer may lie over its first input."""
-    return overlap(node.input(0).type, node.output.type, traversal)
+    return overlap(node.input(0).type, node.output.type, *orders)
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
