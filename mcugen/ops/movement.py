@@ -134,6 +134,20 @@ WRITTEN_OUT = 4
 """Planes that are interleaved by as many named pointers."""
 
 
+def strided_elements(node: Node) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    matrices = _matrices(node)
+    assert matrices is not None
+    return 0 if matrices[2] <= WRITTEN_OUT else node.output.type.count
+
+
+def elements_of_many_planes(node: Node) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    planes = Planes.of(node)
+    assert planes is not None
+    return 0 if planes.planes <= WRITTEN_OUT else node.output.type.count
+
+
 def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Element by element, in the order of the output."""
     matrices = _matrices(node)
@@ -224,8 +238,8 @@ class Transpose(Movement):
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
     kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose),
-        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place),
+        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose, extra=strided_elements),
+        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place, extra=elements_of_many_planes),
     )
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
