@@ -169,9 +169,11 @@ class Builder:
         control: Control,
         operands: Sequence[tuple[str, Access, Buffer]] = (),
         params: Mapping[str, Param] | None = None,
+        code: Mapping[str, object] | None = None,
+        overlaps: Sequence[Overlap] = (),
     ) -> None:
         """Appends the marker of a block that `node` makes."""
-        self.emit(node, control.value, operands, params, control=control)
+        self.emit(node, control.value, operands, params, code=code, overlaps=overlaps, control=control)
 
     def move(
         self,

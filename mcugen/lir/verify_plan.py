@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from mcugen.errors import VerificationError
@@ -16,7 +18,8 @@ def verify_plan(program: Program) -> None:
     for buffer in filter(lambda b: b.planned, program.buffers):
         _check_address(program, buffer)
     for endpoint in program.inputs:
-        owner[_span(endpoint.buffer)] = number[endpoint.buffer]
+        if endpoint.buffer.planned:
+            owner[_span(endpoint.buffer)] = number[endpoint.buffer]
     _replay(program.instrs, 0, owner, number)
     for endpoint in program.outputs:
         if endpoint.buffer.planned and (owner[_span(endpoint.buffer)] != number[endpoint.buffer]).any():
@@ -49,7 +52,41 @@ def _replay(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer
             if any(o.role == "cond" for o in instr.operands):  # perhaps there is no step at all
                 owner[owner != before] = _NOBODY
             at = end
+        elif instr.control is Control.STREAM:
+            at = _replay_events(instrs, at, owner, number)
         at += 1
+    return at
+
+
+def _replay_events(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer, int]) -> int:
+    """Replays a stream, event by event; the marker that ends it.
+
+    Which of the bytes of an input that the output may lie over are still to be read is the stream's own business:
+    within it they belong to both.
+    """
+    instr = instrs[at]
+    both = {instr.operand(o.into).buffer: instr.operand(o.out).buffer for o in instr.overlaps}
+    jointly = {buffer: number[both.get(buffer, buffer)] for buffer in number}
+    for source, target in both.items():
+        owner[owner == number[source]] = number[target]
+    cases = []
+    at += 1
+    while instrs[at].control is Control.CASE:
+        cases.append(at + 1)
+        at = _end_of(instrs, at) + 1
+    for event in cast("list[int]", instr.code["events"]):
+        _replay(instrs, cases[event], owner, jointly)
+    return at
+
+
+def _end_of(instrs: list[Instr], at: int) -> int:
+    """The marker that ends the block which begins at `at`."""
+    depth = 1
+    while depth:
+        at += 1
+        depth += (instrs[at].control not in (Control.NONE, Control.ELSE, Control.END)) - (
+            instrs[at].control is Control.END
+        )
     return at
 
 
