@@ -206,7 +206,7 @@ class Instr:
         return (
             self.kernel,
             tuple((k, self.params[k]) for k in sorted(self.baked)),
-            tuple((o.role, o.access, o.buffer.dtype) for o in self.operands),
+            tuple((o.role, o.access is Access.IN, o.buffer.dtype) for o in self.operands),
             kinds,
             json.dumps(dict(self.code), sort_keys=True, default=str),
         )
