@@ -54,8 +54,8 @@ class RowWindow:
 class RowForm:
     """How an operator computes one row of its output: `op`, applied to the rows in its windows.
 
-    `windows` are by input, None where all of it is read. With `finish`, `op` adds one row of its first input to the sums
-    that are its second (int32, 0 at first), and `finish` makes the output of the sums of all rows.
+    `windows` are by input, None where all of it is read. With `finish`, `op` adds one row of its first input to sums
+    (its second, int32, 0 at first), and `finish` makes the output of the sums of all rows.
     """
 
     op: Operator

@@ -6,7 +6,7 @@ As in line buffers of image processors, or the patches of MCUNetV2 (Lin et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -15,22 +15,22 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Graph, Node
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
-from mcugen.hir.operator import Operator, RowWindow, Signature
-from mcugen.hir.types import Array, TensorType
+from mcugen.hir.operator import Operator, RowForm, RowWindow, Signature
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import least_lead
-from mcugen.lir.program import Access, Buffer, Control, DType, Overlap, Param, Space
+from mcugen.lir.program import Access, Buffer, Control, Overlap, Param, Space
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer of a group. Tensor 0 is the group's input, tensor i the output of layer i − 1.
 
-    `body` computes one output row of the windows that it `reads`; a layer that `adds` has sums as its second input,
-    and gives the new ones.
+    `body` computes one output row of the windows that it `reads`; a layer that `adds` has sums as its last input, and
+    gives the new ones.
     """
 
     body: Graph = field(repr=False)
@@ -126,7 +126,7 @@ class Schedule:
 
     def _look(self, number: int) -> None:
         if self._made[number + 1] >= self.heights[number + 1]:
-            return
+            return None
         for read, (tensor, window) in enumerate(self._layers[number].reads):
             lag = self._made[tensor] - self._first_row(number, window)
             self.is_regular &= self.lags.setdefault((number, read), lag) == lag
@@ -288,7 +288,7 @@ class _Lowering:
     def _row(self, tensor: int) -> None:
         if tensor:
             self._compute(tensor - 1)
-            return
+            return None
         self._shift(0)
         row, rows = self._next(0), self.op.tensors[0]
         params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
@@ -306,9 +306,7 @@ class _Lowering:
         is_last = tensor == len(self.op.layers)
         if not is_last:
             self._shift(tensor)
-        for (read, _), formal, start in zip(
-            layer.reads, layer.body.inputs, self.schedule.starts(number), strict=False
-        ):
+        for (read, _), formal, start in zip(layer.reads, layer.body.inputs, self.schedule.starts(number), strict=False):
             window, size = self._window(read), self.op.tensors[read].nbytes
             band = builder.buffer(formal) if window.count != formal.type.count else window
             builder.bind(formal, band)
@@ -378,48 +376,101 @@ class _Lowering:
         self.builder.emit(self.node, "fill_rows", [("y", Access.OUT, buffer)], params, variant=buffer.dtype.tag)
 
 
-def group_of(nodes: Sequence[Node]) -> Iterator[Streamed]:
-    """The group of nodes that follow one another, with one input and one output: one, or none if it cannot be.
+@dataclass
+class _Unit:
+    """Nodes computed in one go: what only the next one reads, row for row, is a row of no window."""
+
+    nodes: list[tuple[Node, RowForm]]
+    reads: list[tuple[Value, RowWindow]]
+
+    @property
+    def output(self) -> Value:
+        return self.nodes[-1][0].output
+
+    @property
+    def form(self) -> RowForm:
+        return self.nodes[-1][1]
+
+
+def group_of(nodes: Sequence[Node]) -> Streamed | None:
+    """The group of nodes that follow one another, with one input and one output, or None if it cannot be.
 
     All tensors must come in rows at a fixed pace, and what lies outside of one must be the same for all who read it.
     """
-    numbers = {nodes[0].input(0): 0}
-    tensors: list[Rows] = []
-    layers: list[Layer] = []
-    output = nodes[-1].output.type
+    source = nodes[0].input(0)
+    units: dict[Value, _Unit] = {}
     for node in nodes:
         form = node.op.by_rows(node.sig)
         if form is None or len(node.outputs) != 1 or (form.finish and node is not nodes[-1]):
-            return
-        body = Graph(node.output.name)
-        reads, inputs = [], []
-        for value, window in zip(node.inputs, form.windows, strict=True):
-            if value is None or value.is_constant:
-                inputs.append(value)
-                continue
-            if window is None or value not in numbers:
-                return
-            if not tensors:
-                tensors.append(Rows.of(value.type, window.axis))
-            elif tensors[numbers[value]].axis != window.axis:
-                return
-            reads.append((numbers[value], window))
-            inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span)))
-        kept = [v if v is None or v.data is None else body.constant(v.name, v.data, v.type.quant, v.type.dtype) for v in inputs]
+            return None
+        unit = _unit(node, form, units)
+        if unit is None or any(value is not source and value not in units for value, _ in unit.reads):
+            return None
+        units[node.output] = unit
+    axes = {value: window.axis for unit in units.values() for value, window in unit.reads}
+    values = [source, *units]
+    if any(axes[v] != w.axis for u in units.values() for v, w in u.reads) or any(v not in axes for v in values[:-1]):
+        return None
+    if any(axes[v] != u.form.axis for v, u in units.items() if v in axes):
+        return None
+    layers = tuple(_layer(unit, values) for unit in units.values())
+    tensors = [Rows.of(v.type, axes[v]) for v in values[:-1]]
+    last, result = units[values[-1]], layers[-1].body.outputs[0].type
+    if last.form.finish:
+        node, form = last.nodes[-1]
+        added = form.windows[0]
+        assert added is not None
+        tensors.append(Rows(node.input(0).type.shape[added.axis], added.axis, result))
+    else:
+        tensors.append(Rows.of(values[-1].type, last.form.axis))
+    op = Streamed(layers, tuple(tensors), result if last.form.finish else values[-1].type)
+    is_one = op.schedule.is_regular and all(_agree(op, tensor) for tensor in range(len(tensors)))
+    return op if is_one else None
+
+
+def _unit(node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
+    """The node, with those before it whose rows only it reads, one by one."""
+    unit = _Unit([(node, form)], [])
+    for value, window in zip(node.inputs, form.windows, strict=True):
+        if value is None or window is None:
+            if value is not None and not value.is_constant:
+                return None
+        elif value.is_constant:
+            return None
+        elif value in units and len(value.uses) == 1 and window == RowWindow(window.axis, fill=window.fill):
+            before = units.pop(value)
+            unit = _Unit([*before.nodes, *unit.nodes], [*before.reads, *unit.reads])
+        else:
+            unit.reads.append((value, window))
+    return unit
+
+
+def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
+    """With a body of its own. Each read is an input; the sums of a unit that adds come last."""
+    body = Graph(unit.output.name)
+    windows = iter(unit.reads)
+    made: dict[Value, Value] = {}
+    for node, form in unit.nodes:
+        inputs: list[Value | None] = []
+        for value in node.inputs:
+            if value is None:
+                inputs.append(None)
+            elif value.data is not None:
+                inputs.append(body.constant(value.name, value.data, value.type.quant, value.type.dtype))
+            elif value in made:
+                inputs.append(made[value])
+            else:
+                read, window = next(windows)
+                assert read is value
+                inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span)))
         types = [band_type(node.output.type, form.axis, 1)]
         if form.finish:
-            (output,) = form.op.infer(*(v.type if v else None for v in kept), None)
-            kept.append(body.add_input(f"{node.output.name}.sums", output))
-            types = [output]
-        made = body.add(form.op, kept, node.origin, names=[node.output.name], types=types)
-        body.add_output(node.output.name, made.output)
-        layers.append(Layer(body, tuple(reads), form.finish is not None))
-        numbers[node.output] = len(tensors)
-        whole = tensors[layers[-1].reads[0][0]] if form.finish else None
-        tensors.append(Rows(whole.height, 0, output) if whole else Rows.of(node.output.type, form.axis))
-    op = Streamed(tuple(layers), tuple(tensors), output)
-    if op.schedule.is_regular and all(_agree(op, tensor) for tensor in range(len(tensors))):
-        yield op
+            types = list(form.op.infer(*(v.type if v else None for v in inputs)))
+            inputs.append(body.add_input(f"{node.output.name}.sums", types[0]))
+        made[node.output] = body.add(form.op, inputs, node.origin, names=[node.output.name], types=types).output
+    body.add_output(unit.output.name, made[unit.output])
+    reads = tuple((values.index(value), window) for value, window in unit.reads)
+    return Layer(body, reads, unit.form.finish is not None)
 
 
 def _agree(op: Streamed, tensor: int) -> bool:
