@@ -46,7 +46,10 @@ class Access(Enum):
 
 @dataclass(eq=False)
 class Buffer:
-    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes)."""
+    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes).
+
+    `area` is which of the arena's memories it lies in; offsets count from the beginning of that area.
+    """
 
     name: str
     dtype: DType
@@ -54,6 +57,7 @@ class Buffer:
     space: Space
     data: Array | None = None
     offset: int | None = None
+    area: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -99,7 +103,11 @@ class Control(Enum):
 
 
 MOVE = "move"
-"""The kernel that copies buffer `x` to `y`, of the same size: no call, where the planner gives both one place."""
+"""The kernel that copies (a part of) buffer `x` to (a part of) `y`: no call, where the planner gives both one place.
+
+Its parameter `nbytes` is how much; `x_at` and `y_at` (bytes, 0 if there are none) are where the parts begin. A move
+that is the first to write to `y` begins its life (Access.OUT); what other parts of `y` hold, is nothing yet.
+"""
 
 READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
@@ -177,11 +185,20 @@ class Instr:
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether this is a copy of a buffer onto itself, as the planner would have it."""
-        if self.kernel != MOVE:
+        """Whether this is a copy of bytes onto themselves, as the planner would have it."""
+        if self.kernel != MOVE or "x_at" in self.formulas or "y_at" in self.formulas:
             return False
-        x, y = self.operand("x").buffer, self.operand("y").buffer
-        return x is y or (x.planned and x.offset is not None and x.offset == y.offset)
+        x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
+        if x is y:
+            return distance == 0
+        if x.offset is None or y.offset is None or x.area != y.area:
+            return False
+        return y.offset - x.offset == distance
+
+    @property
+    def distance(self) -> int:
+        """Of a move, how many bytes behind `x` its target `y` begins if nothing is to be moved."""
+        return int(self.params.get("x_at", 0)) - int(self.params.get("y_at", 0))
 
     @property
     def function_key(self) -> tuple[object, ...]:
@@ -190,7 +207,7 @@ class Instr:
         return (
             self.kernel,
             tuple((k, self.params[k]) for k in sorted(self.baked)),
-            tuple((o.role, o.access, o.buffer.dtype) for o in self.operands),
+            tuple((o.role, o.access is Access.IN, o.buffer.dtype) for o in self.operands),
             kinds,
             json.dumps(dict(self.code), sort_keys=True, default=str),
         )

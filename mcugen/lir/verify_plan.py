@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Program
+from mcugen.lir.program import ALIGNMENT, MOVE, Access, Buffer, Control, Instr, Operand, Program
 
 
 def verify_plan(program: Program) -> None:
     """Raises VerificationError if an instruction would read bytes that another buffer has overwritten."""
-    owner = np.full(-(-program.arena_size // ALIGNMENT) or 1, _NOBODY, np.int64)
+    owner = np.full(program.arena_size, _NOBODY, np.int32)
     number = {b: i for i, b in enumerate(program.buffers)}
     for buffer in filter(lambda b: b.planned, program.buffers):
         _check_address(program, buffer)
@@ -96,25 +96,36 @@ _NOBODY = -1
 
 def _check_instr(instr: Instr, owner: np.ndarray, number: dict[Buffer, int]) -> None:
     operands = [o for o in instr.operands if o.buffer.planned]
+    is_move = instr.kernel == MOVE
     for operand in operands:
-        if operand.access.reads and (owner[_span(operand.buffer)] != number[operand.buffer]).any():
+        reads = operand.role == "x" if is_move else operand.access.reads
+        if reads and (owner[_used(instr, operand)] != number[operand.buffer]).any():
             _fail(operand.buffer, f"{instr.name}: read after another buffer took its place")
     allowed = {(instr.operand(o).buffer, instr.operand(i).buffer) for o, i in instr.inplace}
-    written = [o.buffer for o in operands if o.access is not Access.IN]
-    for buffer in written:
+    written = [o for o in operands if o.access is not Access.IN]
+    for buffer in (o.buffer for o in written):
         for other in operands:
-            if other.buffer is not buffer and _collide(buffer, other.buffer):
+            if other.buffer is not buffer and _collide(buffer, other.buffer) and not instr.moves_nothing:
                 same_start = buffer.offset == other.buffer.offset and buffer.nbytes <= other.buffer.nbytes
                 if (buffer, other.buffer) not in allowed or not same_start:
                     _fail(buffer, f"{instr.name}: overlaps operand %{other.buffer.name}")
-    for buffer in written:
-        owner[_span(buffer)] = number[buffer]
+    for operand in written:
+        owner[_used(instr, operand)] = number[operand.buffer]
+
+
+def _used(instr: Instr, operand: Operand) -> slice:
+    """The bytes of the arena that an instruction reads or writes of an operand: of a move, the part."""
+    if instr.kernel != MOVE:
+        return _span(operand.buffer)
+    assert operand.buffer.offset is not None
+    start = operand.buffer.offset + int(instr.params.get(f"{operand.role}_at", 0))
+    return slice(start, start + int(instr.params["nbytes"]))
 
 
 def _span(buffer: Buffer) -> slice:
-    """Its part of the map, in which ALIGNMENT bytes have one entry: no two buffers begin among them."""
+    """Its part of the map."""
     assert buffer.offset is not None
-    return slice(buffer.offset // ALIGNMENT, -(-(buffer.offset + buffer.nbytes) // ALIGNMENT))
+    return slice(buffer.offset, buffer.offset + buffer.nbytes)
 
 
 def _collide(a: Buffer, b: Buffer) -> bool:
