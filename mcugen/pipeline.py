@@ -147,7 +147,12 @@ def lowered(graph: Graph, board: Board, options: CompileOptions, *, any_size: bo
         wanted=options.kernels,
         any_size=any_size,
     )
-    return lower(graph, board.features, options.states, options.optimize, choices, any_size)
+    program = lower(graph, board.features, options.states, options.optimize, choices, any_size)
+    if options.stream_input and program.streamed is None:
+        rule = "--stream-input: the first input must be read row by row"
+        remedy = "compile without it: the input lies in the arena then"
+        raise UsageError(rule, "what reads it needs all of it, or some of it twice", remedy)
+    return program
 
 
 def planned(program: Program) -> Program:

@@ -112,7 +112,8 @@ that is the first to write to `y` begins its life (Access.OUT); what other parts
 READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
 
-It advances the counter; what the caller returns, if not 0, ends the run.
+Its parameters besides: `axis`, that of the input which counts rows, and `bytes` of a row, which is what remains of the
+other axes in their order. It advances the counter; what the caller returns, if not 0, ends the run.
 """
 
 
@@ -249,6 +250,11 @@ class Program:
     arena_size: int = 0
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
+
+    @property
+    def streamed(self) -> Endpoint | None:
+        """The input that the caller hands over row by row, if there is one."""
+        return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
 
     @property
     def weights_size(self) -> int:
