@@ -17,7 +17,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
-from mcugen.ops.kernels.activations import emit_average
+from mcugen.ops.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
@@ -269,8 +269,7 @@ class RowSums(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Sums lie where they lay."""
-        x = node.input(0)
-        emit_row_sums(node, builder, builder.buffer(x), builder.buffer(node.output), x.type)
+        emit_row_sums(node, builder)
 
 
 @dataclass(frozen=True)
@@ -278,8 +277,8 @@ class MeanOfSums(Operator):
     """The mean of an image x whose codes' sums are known by channel: as `mean` computes it."""
 
     mnemonic: ClassVar[str] = "mean_of_sums"
-    mean: Reduce = field(repr=False)
-    x: TensorType
+    mean: Reduce = field(default_factory=Reduce, repr=False)
+    x: TensorType = field(default=TensorType((), DType.INT8))
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """That of the mean."""
@@ -288,15 +287,17 @@ class MeanOfSums(Operator):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """One rounding."""
         total = arrays[0].astype(np.int64) - self.mean._count(self.x) * self.x.q.zero_point
+        requantize = self._requantizer(sig)
+        return (requantize(total, *sig.output.dtype.limits).astype(sig.output.dtype.numpy),)
+
+    def _requantizer(self, sig: Signature) -> Requantizer:
         requantize = self.mean._requantizer(Signature((self.x,), sig.outputs))
         assert requantize is not None
-        return (requantize(total, *sig.output.dtype.limits).astype(sig.output.dtype.numpy),)
+        return requantize
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Element by element."""
-        requantize = self.mean._requantizer(Signature((self.x,), node.sig.outputs))
-        assert requantize is not None
-        emit_mean_of_sums(node, builder, requantize, self.mean._count(self.x), self.x)
+        emit_mean_of_sums(node, builder, self._requantizer(node.sig), self.mean._count(self.x), self.x)
 
 
 # ------------------------------------------------------------------------------------ position of an extreme

@@ -9,7 +9,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import DType
+from mcugen.hir.types import DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer
@@ -90,3 +90,17 @@ def may_tie(requantize: Requantizer, largest: int) -> bool:
     """Whether a sum of at most that magnitude can lie just between two results: what it takes is factors of 2."""
     twos = max(int(m & -m).bit_length() - 1 for m in requantize.multiplier)
     return twos + largest.bit_length() - 1 >= requantize.shift - 1
+
+
+def emit_row_sums(node: Node, builder: Builder) -> None:
+    """Sums that lie where they lay, with the codes of one row more, by channel."""
+    x, sums = node.input(0), builder.buffer(node.output)
+    channels = x.type.shape[-1]
+    operands = [("x", Access.IN, builder.buffer(x)), ("acc", Access.INOUT, sums)]
+    params: dict[str, Param] = {"pixels": x.type.count // channels, "channels": channels}
+    builder.emit(node, "accumulate_rows_s8", operands, params)
+
+
+def emit_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, count: int, x: TensorType) -> None:
+    """As emit_average of the sums of `count` codes of x."""
+    raise NotImplementedError
