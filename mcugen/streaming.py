@@ -15,7 +15,7 @@ from functools import cached_property
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.choose import alive_at, fitting_kernels
+from mcugen.lir.choose import SURROUNDINGS, alive_at, fitting_kernels
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower, lower_nodes
 from mcugen.lir.overlap import extent
@@ -68,6 +68,11 @@ class Streaming:
             if path and groups not in tried:
                 tried.add(groups)
                 yield path
+
+    def product(self, plan: Sequence[Stretch]) -> float:
+        """Instructions · RAM of a plan, by estimate."""
+        plain = sum(instructions for _, instructions in self._plain)
+        return (plain + sum(s.instructions for s in plan)) * (max(s.ram for s in plan) + SURROUNDINGS[0])
 
     @cached_property
     def cuts(self) -> list[int]:
