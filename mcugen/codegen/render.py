@@ -126,6 +126,7 @@ class _Renderer:
                 p=_Params(instr),
                 signature=_signature(kernel),
                 flags=instr.code,
+                types={o.role: o.buffer.dtype.c for o in instr.operands},
                 **instr.code,
             )
             self.kernels[key] = kernel

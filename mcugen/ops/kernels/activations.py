@@ -69,21 +69,28 @@ def emit_average(
         table = builder.const(f"{node.output.name}.multiplier", requantize.multiplier.astype(np.int32))
         operands.append(("multiplier", Access.IN, table))
     operands.append(("y", Access.OUT, builder.buffer(node.output)))
-    low, high = y.dtype.limits
     area = int(params["k_h"]) * int(params["k_w"])
-    largest, up = area * 2 ** (8 * x.dtype.nbytes), 32 - requantize.shift
-    most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
-    flags = {"shift": requantize.shift, "up": up, "y_t": y.dtype.c, "low": low, "high": high}
+    flags = {**average_code(requantize, area, x.dtype, y.dtype), "few": area < 2**8}
     if builder.any_size:  # what follows from a size must not change the code
-        ties, few, scaled, bounded = True, False, False, False
-    else:
-        ties, few, scaled = may_tie(requantize, largest), area < 2**8, up >= 0 and largest << up < 2**31
-        bounded = most >> requantize.shift < 2**31
-    flags |= {"ties": ties, "few": few, "scaled": scaled, "bounded": bounded}
-    parts = [variant] * bool(variant) + ["even"] * ties + ["many"] * (not few and x.dtype is DType.INT8)
+        flags |= {"ties": True, "few": False, "scaled": False, "bounded": False}
+    parts = [variant] * bool(variant) + ["even"] * bool(flags["ties"])
+    parts += ["many"] * (not flags["few"] and x.dtype is DType.INT8)
     parts += [f"to_{y.dtype.tag}"] * (x.dtype is not y.dtype)
     kernel = f"average_pool_{x.dtype.tag}"
     builder.emit(node, kernel, operands, {**params, **more}, code={**code, **flags}, variant="_".join(parts))
+
+
+def average_code(requantize: Requantizer, area: int, x: DType, y: DType) -> dict[str, object]:
+    """What a template must know to round sums of up to `area` elements to means: see templates/kernels/average.j2."""
+    low, high = y.limits
+    largest, up = area * 2 ** (8 * x.nbytes), 32 - requantize.shift
+    most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
+    return {
+        **{"y_t": y.c, "low": low, "high": high, "shift": requantize.shift, "up": up},
+        "ties": may_tie(requantize, largest),
+        "scaled": up >= 0 and largest << up < 2**31,
+        "bounded": most >> requantize.shift < 2**31,
+    }
 
 
 def may_tie(requantize: Requantizer, largest: int) -> bool:
