@@ -154,10 +154,7 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[Graph
         return
     streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
     plans = list(streaming.plans())
-    if options.optimize == "ram":
-        chosen = plans[:MOST_WAYS]
-    else:
-        chosen = sorted(plans, key=streaming.product)[:1]
+    chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
     yield from (with_groups(graph, plan, is_streamed_in=is_streamed_in) for plan in chosen)
     if not plans or not is_streamed_in:
         yield graph
