@@ -118,13 +118,14 @@ class Conv(Spatial):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """The window's rows, without vertical padding."""
+        """The window's rows; padding is the rows' business."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1:
             return None
-        rows = self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0)
+        rows = replace(self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0), sides=self.window.sides)
+        none = (0,) * len(self.window.strides)
         others = (None,) * (len(sig.inputs) - 1)
-        return RowForm(replace(self, window=self.window.of_one_row()), (rows, *others))
+        return RowForm(replace(self, window=replace(self.window, before=none, after=none)), (rows, *others))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""
