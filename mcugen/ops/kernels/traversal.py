@@ -37,7 +37,7 @@ def overlaps(node: Node, traversal: Traversal) -> list[Overlap]:
         return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
     written = np.maximum.accumulate(traversal.writes[:-1]) * y.dtype.nbytes
     unread = np.minimum.accumulate(traversal.reads[:0:-1])[::-1] * x.dtype.nbytes
-    matters = unread < x.nbytes
+    matters = (written > 0) & (unread < x.nbytes)
     none_left = (0, x.nbytes)  # where all is read before anything is written, y may begin anywhere in x
     lead = least_lead([none_left, *zip(written[matters].tolist(), unread[matters].tolist(), strict=True)])
     return [Overlap("y", "x", lead)] if lead < y.nbytes else []
