@@ -226,7 +226,9 @@ def _greedy(layout: _Layout, order: _Order) -> _Plan:
     ]
     offsets: dict[int, int] = {}
     for _, number in sorted(keys):
-        taken = [(offsets[r] + low, offsets[r] + high) for r, units in rivals[number] if r in offsets for low, high in units]
+        taken = [
+            (offsets[r] + low, offsets[r] + high) for r, units in rivals[number] if r in offsets for low, high in units
+        ]
         offsets[number] = _lowest_free(taken)
     return _Plan(layout, [offsets[i] * ALIGNMENT for i in range(len(ranges))], layout.peak)
 
