@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.choose import alive_at, fitting_kernels
+from mcugen.lir.choose import SURROUNDINGS, alive_at, fitting_kernels
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower, lower_nodes
 from mcugen.lir.overlap import extent
@@ -68,6 +68,11 @@ class Streaming:
             if path and groups not in tried:
                 tried.add(groups)
                 yield path
+
+    def product(self, plan: Sequence[Stretch]) -> float:
+        """Instructions · RAM of a plan, by estimate."""
+        plain = sum(instructions for _, instructions in self._plain)
+        return (plain + sum(s.instructions for s in plan)) * (max(s.ram for s in plan) + SURROUNDINGS[0])
 
     @cached_property
     def cuts(self) -> list[int]:
@@ -130,7 +135,7 @@ class Streaming:
         source = self.graph.nodes[0].inputs[0] if self.graph.nodes else None
         for first in self.cuts if source is not None else ():
             for end in self.cuts:
-                if 0 < end - first <= MOST_NODES and (end - first > 1 or (self._is_streamed_in and first == 0)):
+                if 0 < end - first <= MOST_NODES and (end - first > 1 or self._comes_by_rows(first)):
                     op = self._group(first, end)
                     if op is not None:
                         yield Stretch(first, end, op, *self._cost(op, first, end))
@@ -140,16 +145,20 @@ class Streaming:
         if nodes[0].inputs[0] is None or nodes[0].input(0).is_constant or len(nodes[-1].outputs) != 1:
             return None
         op = group_of(nodes)
-        if op is None or (op.tensors[0].axis != 1 and not (self._is_streamed_in and first == 0)):
+        if op is None or (op.tensors[0].axis != 1 and not self._comes_by_rows(first)):
             return None
-        return op
+        return op if op.tensors[0].axis == 1 or op.schedule.windows[0] == 1 else None
+
+    def _comes_by_rows(self, first: int) -> bool:
+        """Whether the caller hands over what a group that begins there reads."""
+        return self._is_streamed_in and first == 0
 
     def _cost(self, op: Streamed, first: int, end: int) -> tuple[int, float]:
         """Bytes alive while a group runs, and its instructions beyond those of its nodes one by one."""
         rows = [window * tensor.nbytes for window, tensor in zip(op.schedule.windows, op.tensors, strict=True)]
         bodies = [self._body(layer) for layer in op.layers]
         whole = op.tensors[0].nbytes * op.tensors[0].height
-        if self._is_streamed_in and first == 0:
+        if self._comes_by_rows(first):
             whole = 0
         out = op.output.count * op.output.dtype.nbytes
         ends = whole + out if op.layers[-1].adds else extent(whole, out, op.lead) if whole else out
@@ -212,12 +221,12 @@ class Streaming:
 _COUNTER = 16
 
 
-def with_groups(graph: Graph, stretches: Sequence[Stretch]) -> Graph:
-    """A copy of the graph whose groups are nodes."""
+def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: bool = False) -> Graph:
+    """A copy of the graph whose groups are nodes; of the first, the caller may hand over the input."""
     graph = copy.deepcopy(graph, {id(v.data): v.data for v in _constants(graph)})
     spans = [graph.nodes[s.first : s.end] for s in stretches if s.op]
-    for nodes in spans:
-        _join(graph, nodes)
+    for index, nodes in enumerate(spans):
+        _join(graph, nodes, from_caller=is_streamed_in and index == 0)
     return graph
 
 
@@ -225,9 +234,10 @@ def _constants(graph: Graph) -> Iterator[Value]:
     return (v for g in graph.nested() for v in g.values() if v.data is not None)
 
 
-def _join(graph: Graph, nodes: Sequence[Node]) -> None:
+def _join(graph: Graph, nodes: Sequence[Node], *, from_caller: bool) -> None:
     op = group_of(nodes)
     assert op is not None
+    op = replace(op, from_caller=from_caller)
     source, last = nodes[0].input(0), nodes[-1]
     origin = [name for node in nodes for name in node.origin]
     graph.release_name(last.output)

@@ -22,7 +22,7 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import least_lead
-from mcugen.lir.program import Access, Buffer, Control, Overlap, Param, Space
+from mcugen.lir.program import Access, Buffer, Control, Overlap, Param
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,16 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Streamed(Operator):
-    """A group of layers with one input and one output, computed row by row. `tensors` are the input and each output."""
+    """A group of layers with one input and one output, computed row by row. `tensors` are the input and each output.
+
+    `from_caller`: the input is one of the model, and the caller hands over its rows; it takes no memory.
+    """
 
     mnemonic: ClassVar[str] = "streamed"
     layers: tuple[Layer, ...] = field(repr=False)
     tensors: tuple[Rows, ...] = field(repr=False)
     output: TensorType = field(repr=False)
+    from_caller: bool = False
 
     def attributes(self) -> str:
         """What is computed."""
@@ -266,14 +270,13 @@ class _Lowering:
         for tensor, window in enumerate(self.windows):
             if window is not None and self.schedule.windows[tensor] > 1:
                 self._fill(window, 0, self.schedule.windows[tensor], tensor)
-        if self.x.space is not Space.STREAM:
-            self._zero(self.got)
+        self._zero(self.got)
         self._zero(self.y if self.adds else self.put)
         events = [cases.index(event) for event in self.schedule.events]
-        ends: list[tuple[str, Access, Buffer]] = [("x", Access.IN, self.x), ("y", Access.OUT, self.y)]
-        overlaps = [Overlap("y", "x", self.op.lead)]
-        if self.adds:
-            ends[1], overlaps = ("y", Access.INOUT, self.y), []
+        ends = [("x", Access.IN, self.x), ("y", Access.INOUT if self.adds else Access.OUT, self.y)]
+        overlaps = [] if self.adds or self.op.from_caller else [Overlap("y", "x", self.op.lead)]
+        if self.op.from_caller:
+            del ends[0]
         builder.mark(self.node, Control.STREAM, ends, code={"events": events}, overlaps=overlaps)
         for number, (tensor, is_row) in enumerate(cases):
             builder.mark(self.node, Control.CASE, params={"case": number})
@@ -291,13 +294,12 @@ class _Lowering:
             return None
         self._shift(0)
         row, rows = self._next(0), self.op.tensors[0]
-        params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
-        if self.x.space is Space.STREAM:
-            operands = [("next", Access.INOUT, self.got), ("y", Access.OUT, row)]
-            self.builder.emit(self.node, "read_rows", operands, params)
+        if self.op.from_caller:
+            self.builder.read_rows(self.node, self.node.input(0), self.got, row, 1, rows.axis)
         else:
-            operands = [("x", Access.IN, self.x), ("next", Access.INOUT, self.got), ("y", Access.OUT, row)]
-            self.builder.emit(self.node, "stream_get", operands, params, variant=rows.row.dtype.tag)
+            self._emit(
+                "stream_get", [("x", Access.IN, self.x), ("next", Access.INOUT, self.got), ("y", Access.OUT, row)], rows
+            )
         self._push(row, 0)
 
     def _compute(self, number: int) -> None:
@@ -320,16 +322,15 @@ class _Lowering:
             builder.bind(result, self._window(tensor))
         lower_nodes(layer.body, builder)
         if is_last and not layer.adds:
-            rows = self.op.tensors[tensor]
-            operands = [
-                ("x", Access.IN, builder.buffer(result)),
-                ("next", Access.INOUT, self.put),
-                ("y", Access.OUT, self.y),
-            ]
-            params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
-            builder.emit(self.node, "stream_put", operands, params, variant=rows.row.dtype.tag)
+            row = builder.buffer(result)
+            ends = [("x", Access.IN, row), ("next", Access.INOUT, self.put), ("y", Access.INOUT, self.y)]
+            self._emit("stream_put", ends, self.op.tensors[tensor])
         elif not is_last:
             self._push(builder.buffer(result), tensor)
+
+    def _emit(self, kernel: str, operands: Sequence[tuple[str, Access, Buffer]], rows: Rows) -> None:
+        params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
+        self.builder.emit(self.node, kernel, operands, params, variant=rows.row.dtype.tag)
 
     # ------------------------------------------------------------------------------------------- windows
 

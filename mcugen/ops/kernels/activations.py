@@ -104,10 +104,17 @@ def emit_row_sums(node: Node, builder: Builder) -> None:
     x, sums = node.input(0), builder.buffer(node.output)
     channels = x.type.shape[-1]
     operands = [("x", Access.IN, builder.buffer(x)), ("acc", Access.INOUT, sums)]
-    params: dict[str, Param] = {"pixels": x.type.count // channels, "channels": channels}
+    params: dict[str, Param] = {"columns": x.type.count // channels, "channels": channels}
     builder.emit(node, "accumulate_rows_s8", operands, params)
 
 
 def emit_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, count: int, x: TensorType) -> None:
-    """As emit_average of the sums of `count` codes of x."""
-    raise NotImplementedError
+    """As emit_average, of the sums of `count` codes of x."""
+    y, requantize = node.output.type, requantize.for_high_word()
+    operands = [
+        ("acc", Access.IN, builder.buffer(node.input(0))),
+        ("y", Access.OUT, builder.buffer(node.output)),
+    ]
+    params: dict[str, Param] = {"channels": y.shape[-1], "count": count, "x_zero": x.q.zero_point}
+    params |= {"y_zero": y.q.zero_point, "multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
+    builder.emit(node, "average_of_sums_s8", operands, params, code=average_code(requantize, count, x.dtype, y.dtype))
