@@ -109,8 +109,8 @@ def choose_kernels(
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
     """All nodes, those of bodies included, and how often each runs."""
     for node in graph.nodes:
-        for body in node.op.bodies:
-            yield from _nodes(body, times * node.op.repeats)
+        for body, repeats in zip(node.op.bodies, node.op.repeats, strict=True):
+            yield from _nodes(body, times * repeats)
         yield node, times
 
 
