@@ -41,34 +41,34 @@ def reorder(program: Program) -> None:
 
 
 def _units(program: Program) -> list[range]:
-    """Runs of instructions that stay together: layers, and what lies between the markers of a block."""
+    """Runs of instructions that stay together: layers, and outermost blocks."""
+    ends = dict(program.blocks())
     found: list[range] = []
-    depth = 0
+    end = -1
     for layer in program.layers():
-        inside = depth > 0
-        for instr in (program.instrs[i] for i in layer):
-            depth += instr.control in _BEGINNINGS
-            depth -= instr.control is Control.END
-        if inside:
+        if layer.start <= end:
             found[-1] = range(found[-1].start, layer.stop)
         else:
             found.append(layer)
+        end = max(end, *(ends.get(i, i) for i in layer))
     return found
 
 
-_BEGINNINGS = (Control.IF, Control.FOR)
-
-
 def _dependencies(program: Program, units: Sequence[range]) -> list[int]:
-    """For each unit the set (bits) of those that must be done before it."""
+    """For each unit the set (bits) of those that must be done before it.
+
+    A move comes behind all that use its source before it, as if it took it away: its target may take the place.
+    """
     before = [0] * len(units)
     writers: dict[Buffer, int] = defaultdict(int)
     readers: dict[Buffer, int] = defaultdict(int)
     for number, unit in enumerate(units):
-        for operand in (o for i in unit for o in program.instrs[i].operands if o.buffer.space is not Space.CONST):
+        for instr, operand in ((program.instrs[i], o) for i in unit for o in program.instrs[i].operands):
             buffer = operand.buffer
+            if buffer.space is Space.CONST:
+                continue
             before[number] |= writers[buffer]
-            if operand.access is Access.IN:
+            if operand.access is Access.IN and instr.kernel != MOVE:
                 readers[buffer] |= 1 << number
             else:
                 before[number] |= readers[buffer]
@@ -139,29 +139,40 @@ class _Problem:
         return [max(sum(n for first, last, n in ranges if first <= i <= last) for i in unit) for unit in self.units]
 
     def _unit_savings(self, unit: range) -> Iterator[_Saving]:
-        """Of a single instruction."""
-        if len(unit) > 1:
+        """Of a single instruction, or of a block as a whole."""
+        head = self._program.instrs[unit.start]
+        if len(unit) > 1 and head.control is Control.NONE:
             return
-        for out, into, extent in _shared_extents(self._program.instrs[unit.start]):
+        for out, into, extent in _shared_extents(head):
             if out in self._bit and into in self._bit:
                 saved = _aligned(out.nbytes) + _aligned(into.nbytes) - _aligned(extent)
                 yield _Saving(saved, self._bit[out], self._bit[into])
 
     def _find_hosts(self) -> dict[int, int]:
-        """For each buffer those larger ones of which a move makes it a part, or they it: it may lie within them."""
+        """For each buffer the larger ones that it may lie within: a move makes it a part of them, or takes it out."""
         direct: dict[int, int] = {}
-        for instr in self._program.instrs:
-            if instr.kernel == MOVE:
-                pair = [self._bit.get(instr.operand(role).buffer, 0) for role in "xy"]
-                if all(pair) and pair[0] != pair[1]:
-                    small, large = sorted(pair, key=lambda b: self._sizes[b])
-                    direct.setdefault(small, large)
+        for pair in self._joined():
+            guest, host = sorted(pair, key=lambda bit: self._sizes[bit])
+            direct.setdefault(guest, host)
         hosts: dict[int, int] = {}
         for guest, host in direct.items():
             while host and not hosts.get(guest, 0) & host:
                 hosts[guest] = hosts.get(guest, 0) | host
                 host = direct.get(host, 0)
         return hosts
+
+    def _joined(self) -> Iterator[tuple[int, int]]:
+        """Source and target of each move that may vanish: nobody needs the moved bytes of the source afterwards."""
+        taken: dict[int, list[range]] = defaultdict(list)
+        for instr in self._program.instrs:
+            if instr.kernel != MOVE or instr.distance % ALIGNMENT:
+                continue
+            x, y = (self._bit.get(instr.operand(role).buffer, 0) for role in "xy")
+            start = int(instr.params.get("x_at", 0))
+            part = range(start, start + int(instr.params["nbytes"]))
+            if x and y and x != y and not x & self._kept and not any(_meet(part, other) for other in taken[x]):
+                taken[x].append(part)
+                yield x, y
 
     def nbytes(self, live: int) -> int:
         """Of a set of buffers, those apart that lie in others of the set."""
@@ -213,6 +224,10 @@ def _shared_extents(instr: Instr) -> Iterator[tuple[Buffer, Buffer, int]]:
         extent = max(max(lead, 0) + x.nbytes, y.nbytes)
         if uses[x] == 1 and extent < x.nbytes + y.nbytes:
             yield y, x, extent
+
+
+def _meet(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
 
 
 def _aligned(nbytes: int) -> int:
