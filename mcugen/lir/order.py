@@ -18,10 +18,10 @@ from functools import cached_property
 
 from mcugen.lir.program import ALIGNMENT, MOVE, Access, Buffer, Control, Instr, Program, Space
 
-MOST_SETS = 20_000
+MOST_SETS = 8_000
 """So many sets of done layers are looked at in all, about: with fewer the order is the best one."""
 
-LEAST_WIDTH = 32
+LEAST_WIDTH = 16
 """So many sets of one size are kept at least."""
 
 
