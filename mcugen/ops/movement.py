@@ -85,6 +85,14 @@ class Reshape(Movement):
             return graph.add(self, [source.producer.input(0)], node.origin, before=node).output
         return None
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Where the second axis of the result is the first one of the input that is not of size 1."""
+        x, y = sig.input(0).shape, self.shape
+        axis = next((a for a, size in enumerate(x) if size > 1), 0)
+        if len(y) < 3 or y[0] != 1 or y[1] != x[axis]:
+            return None
+        return RowForm(replace(self, shape=(1, 1, *y[2:])), (RowWindow(axis),))
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Reshape to these sizes."""
         return "Reshape", {}, [np.asarray(self.shape, np.int64)]
