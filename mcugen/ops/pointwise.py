@@ -482,6 +482,11 @@ class Binary(Elementwise):
         result = np.asarray(BINARY[self.function].reference(x, y)).astype(out.dtype.numpy)
         return (result if self.clamp is None else np.clip(result, *self.clamp).astype(result.dtype),)
 
+    @property
+    def is_monotone(self) -> bool:
+        """Arithmetic and extremes of codes."""
+        return self.function in ("Add", "Sub", "Mul", "Max", "Min")
+
     def _evaluate_fixed(self, sig: Signature, x: Array, y: Array) -> Array:
         out = sig.output
         low, high = clamp_range(self.clamp, out.q, out.dtype)
