@@ -22,7 +22,7 @@ from mcugen.passes.bounds import bounds_of
 Mask = npt.NDArray[np.bool_]
 """A flag a channel."""
 
-MULTIPLE = 8
+MULTIPLE = 4
 """Kernels are fast at multiples of some number of channels: some that nobody reads stay for that."""
 
 
@@ -58,8 +58,8 @@ def _constant_channels(graph: Graph) -> dict[Value, Array]:
 class _Plan:
     """Which channels of each computed tensor are wanted, and which are kept.
 
-    `wanted` are those on whose elements outputs depend; `kept` are more, so that operators fit together, and kernels are
-    fast. What they hold is nobody's business.
+    `wanted` are those on whose elements outputs depend; `kept` are more, so that operators fit together and kernels are
+    fast, and may hold anything.
     """
 
     graph: Graph
