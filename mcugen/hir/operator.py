@@ -135,7 +135,7 @@ class Operator:
         Inputs are as in `evaluate`; both bounds of a constant are one array.
         """
         ends = [bounds for bounds in inputs if bounds is not None]
-        if not self.rises or len(ends) < len(inputs):
+        if not self.rises or not ends or len(ends) < len(inputs):
             return (None,) * len(sig.outputs)
         lows, highs = (self.evaluate(sig, *arrays) for arrays in zip(*ends, strict=True))
         return tuple(zip(lows, highs, strict=True))
@@ -201,6 +201,10 @@ class Operator:
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """How to compute one row of the output, or None: there is no such thing."""
+        return None
+
+    def without_clamp(self) -> Self | None:
+        """The operator without its clamp; None: it has none that `bounds` knows of."""
         return None
 
     def attributes(self) -> str:

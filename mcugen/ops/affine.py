@@ -68,6 +68,10 @@ class FixedAffine(Elementwise):
     bits: int = 0
     clamp: Range | None = None
 
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return replace(self, clamp=None) if self.clamp else None
+
     @property
     def is_monotone(self) -> bool:
         """By the sign of the factor."""

@@ -139,6 +139,10 @@ class Conv(Spatial):
         """In the epilogue."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return replace(self, clamp=None) if self.clamp else None
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Conv."""
         w = self.window

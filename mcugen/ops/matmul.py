@@ -103,6 +103,10 @@ class Dense(Operator):
         """In the epilogue."""
         return None if self.clamp else type(self)((low, high))
 
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return type(self)() if self.clamp else None
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Gemm of a matrix."""
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None

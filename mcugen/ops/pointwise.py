@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -615,6 +615,10 @@ class Binary(Elementwise):
         if self.clamp is not None or self.function not in ("Add", "Sub", "Mul", "Div"):
             return None
         return type(self)(self.function, (low, high))
+
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Arithmetic on reals; other functions are ONNX's in parts only."""

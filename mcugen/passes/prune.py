@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Dropped, Graph, Node, Value
 from mcugen.hir.operator import Channels, Operator, Signature
 from mcugen.hir.types import Array, QuantParams, TensorType
 from mcugen.ops.weighted import largest_sums, requantizer, sum_dtype
@@ -28,19 +28,26 @@ MULTIPLE = 4
 
 def drop_channels(graph: Graph) -> bool:
     """Channels that are constant or unread → narrower tensors, with the constants in the readers' biases."""
-    plan = _Plan(graph, _constant_channels(graph))
+    before = _computed(graph)
+    plan = _Plan(graph, {} if graph.shapes_vary else _constant_channels(graph))
     while True:
         changes = {node: plan.change(node) for node in plan.links}
         inexact = {node for node, change in changes.items() if not plan.rounds_alike(node, change)}
         if not inexact:
             break
         plan = _Plan(graph, plan.fixed, plan.wide | inexact)
-    changed = False
-    for node, change in changes.items():
-        if change.differs(node):
-            change.apply(graph, node)
-            changed = True
-    return changed
+    different = [(node, change) for node, change in changes.items() if change.differs(node)]
+    for node, change in different:
+        change.apply(graph, node)
+    after = _computed(graph)
+    graph.dropped = Dropped(before.channels - after.channels, before.macs - after.macs)
+    return bool(different)
+
+
+def _computed(graph: Graph) -> Dropped:
+    """What would be dropped without the whole graph."""
+    layers = [(node, macs) for node in graph.nodes if (macs := node.op.macs(node.sig)) and not node.op.bodies]
+    return Dropped(sum(_width(node.outputs[0]) for node, _ in layers), sum(macs for _, macs in layers))
 
 
 def _constant_channels(graph: Graph) -> dict[Value, Array]:

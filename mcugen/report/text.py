@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
-from mcugen.report.figures import Layer, Report
+from mcugen.report.figures import Layer, ModelFigures, Report
 from mcugen.report.layers import LayerComparison, LayerError
 from mcugen.report.metrics import described
 from mcugen.report.tradeoffs import Goal, Step
@@ -83,6 +83,8 @@ def _totals(report: Report) -> Table:
     if report.accuracy is not None:
         _add_accuracy(table, report.accuracy)
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
+    if model.dropped_channels:
+        table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
@@ -102,6 +104,11 @@ def _totals(report: Report) -> Table:
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     table.add_row("RAM: total", _number(ram.total), "bytes")
     return table
+
+
+def dropped_text(model: ModelFigures) -> str:
+    """Which channels need not be computed."""
+    return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
 def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
