@@ -13,7 +13,7 @@ from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -92,6 +92,13 @@ class Reshape(Movement):
         if len(y) < 3 or y[0] != 1 or y[1] != x[axis]:
             return None
         return RowForm(replace(self, shape=(1, 1, *y[2:])), (RowWindow(axis),))
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Those of the input, perhaps several times in a row."""
+        wide, (*rows, count) = sig.input(0).shape[-1:], self.shape or (0,)
+        if not wide or not wide[0] or count % wide[0]:
+            return None
+        return Channels((np.arange(count) % wide[0],), lambda count: Reshape((*rows, count)))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Reshape to these sizes."""
@@ -309,6 +316,13 @@ class Slice(Movement):
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
 
+    def channels(self, sig: Signature) -> Channels | None:
+        """All, of part of the positions."""
+        count = sig.input(0).shape[-1:]
+        if self.sizes[-1:] != count or self.steps[-1:] != (1,):
+            return None
+        return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
+
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""
         strides = dense_strides(node.input(0).type.shape)
@@ -378,6 +392,16 @@ class Concat(Movement):
         """A single part."""
         return node.input(0) if len(node.inputs) == 1 else None
 
+    def channels(self, sig: Signature) -> Channels | None:
+        """Those of the parts."""
+        all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
+        if self.axis != last:
+            return Channels((all_of,) * len(sig.inputs), lambda _: self)
+        ends = np.cumsum([t.shape[last] for t in sig.inputs if t is not None])
+        starts = (0, *ends[:-1])
+        sources = [np.where((s <= all_of) & (all_of < e), all_of - s, -1) for s, e in zip(starts, ends, strict=True)]
+        return Channels(sources, lambda _: self)
+
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """The axis follows."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
@@ -428,6 +452,11 @@ class Pad(Movement):
         """Axes change places."""
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return Pad(rows[0], rows[1], self.value), (perm,)
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Around positions, not channels."""
+        is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
+        return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
@@ -65,6 +65,10 @@ class Pool(Spatial):
         """The numpy reference on [N, *space, C]."""
         raise NotImplementedError
 
+    def channels(self, sig: Signature) -> Channels | None:
+        """Channel by channel."""
+        return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
+
     def _rows(self, sig: Signature, fill: float) -> RowForm | None:
         """As a pool of one row, where rows outside hold `fill`."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
@@ -107,11 +111,7 @@ class Pool(Spatial):
 
     def _stays_inside(self, sig: Signature, builder: Builder) -> bool:
         """Whether no window leaves the input, whatever its size."""
-        if builder.any_size:
-            return False
-        space, w = self._last(sig.input(0))[1:-1], self.window
-        taps = self._taps(space, (0,) * len(space), (0,) * len(space))
-        return not any(w.before) and all((t == k).all() for t, k in zip(taps, self.kernel, strict=True))
+        return not (builder.any_size or self.window.leaves(self._last(sig.input(0))[1:-1], self.kernel))
 
     def _variant(self, sig: Signature, builder: Builder) -> str:
         return "_".join(["dilated"] * self._is_dilated + ["inside"] * self._stays_inside(sig, builder))
@@ -165,6 +165,11 @@ class AveragePool(Pool):
         """The arithmetic mean has a scale of its own."""
         (out,) = super().infer(*inputs)
         return (out.with_quant(None),)
+
+    @property
+    def rises(self) -> bool:
+        """As sums do."""
+        return True
 
     def _counts(self, sig: Signature) -> list[Array]:
         """Divisors: per spatial axis, one factor an output position."""

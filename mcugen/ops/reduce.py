@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
@@ -129,6 +129,16 @@ class Reduce(Operator):
         exact = REDUCTIONS["sum" if self.function in _SUMS else self.function]
         q = requantize(exact.reference(centered, self.axes), *sig.output.dtype.limits)
         return (q.astype(sig.output.dtype.numpy),)
+
+    @property
+    def rises(self) -> bool:
+        """Sums and extremes."""
+        return self.function in _SUMS + _EXTREMES
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Where they stay."""
+        last = sig.input(0).rank - 1
+        return None if last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Mean, sum and extremes whose sums fit 32 bits."""
