@@ -15,6 +15,13 @@ ALIGNMENT = 16
 """Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
 
 
+WORD = 4
+"""Bytes: what a part of another buffer begins at a multiple of, or of its elements' size if that is more.
+
+No load or store of a kernel asks for more: LDM, LDRD and their vector kin want words, C the type's own size.
+"""
+
+
 class Space(Enum):
     """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
 
@@ -46,7 +53,10 @@ class Access(Enum):
 
 @dataclass(eq=False)
 class Buffer:
-    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes)."""
+    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes).
+
+    `area` is which of the arena's memories it lies in; offsets count from the beginning of that area.
+    """
 
     name: str
     dtype: DType
@@ -54,6 +64,7 @@ class Buffer:
     space: Space
     data: Array | None = None
     offset: int | None = None
+    area: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -99,12 +110,17 @@ class Control(Enum):
 
 
 MOVE = "move"
-"""The kernel that copies buffer `x` to `y`, of the same size: no call, where the planner gives both one place."""
+"""The kernel that copies (a part of) buffer `x` to (a part of) `y`: no call, where the planner gives both one place.
+
+Its parameter `nbytes` is how much; `x_at` and `y_at` (bytes, 0 if there are none) are where the parts begin. A move
+that is the first to write to `y` begins its life (Access.OUT); what other parts of `y` hold, is nothing yet.
+"""
 
 READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
 
-It advances the counter; what the caller returns, if not 0, ends the run.
+Its parameters besides: `axis`, that of the input which counts rows, and `bytes` of a row, which is what remains of the
+other axes in their order. It advances the counter; what the caller returns, if not 0, ends the run.
 """
 
 
@@ -176,11 +192,25 @@ class Instr:
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether this is a copy of a buffer onto itself, as the planner would have it."""
-        if self.kernel != MOVE:
+        """Whether this is a copy of bytes onto themselves, as the planner would have it."""
+        if self.kernel != MOVE or not self.has_fixed_parts:
             return False
-        x, y = self.operand("x").buffer, self.operand("y").buffer
-        return x is y or (x.planned and x.offset is not None and x.offset == y.offset)
+        x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
+        if x is y:
+            return distance == 0
+        if x.offset is None or y.offset is None or x.area != y.area:
+            return False
+        return y.offset - x.offset == distance
+
+    @property
+    def has_fixed_parts(self) -> bool:
+        """Of a move, whether its parts begin at the same places whatever the sizes known at run time only."""
+        return not {"x_at", "y_at"} & self.formulas.keys()
+
+    @property
+    def distance(self) -> int:
+        """Of a move, how many bytes behind `x` its target `y` begins if nothing is to be moved."""
+        return int(self.params.get("x_at", 0)) - int(self.params.get("y_at", 0))
 
     @property
     def function_key(self) -> tuple[object, ...]:
@@ -189,7 +219,7 @@ class Instr:
         return (
             self.kernel,
             tuple((k, self.params[k]) for k in sorted(self.baked)),
-            tuple((o.role, o.access, o.buffer.dtype) for o in self.operands),
+            tuple((o.role, o.access is Access.IN, o.buffer.dtype) for o in self.operands),
             kinds,
             json.dumps(dict(self.code), sort_keys=True, default=str),
         )
@@ -220,7 +250,10 @@ class Endpoint:
 
 @dataclass
 class Program:
-    """The instructions in order, with all buffers. `arena_size` (bytes) is set by the planner."""
+    """The instructions in order, with all buffers.
+
+    The planner sets `area_sizes` (bytes) and `area_bounds`, which no plan that joins the same moves falls below.
+    """
 
     name: str
     inputs: list[Endpoint] = field(default_factory=list)
@@ -229,9 +262,25 @@ class Program:
     """What the model keeps from call to call, by the name of the input that reads it."""
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
-    arena_size: int = 0
+    area_sizes: list[int] = field(default_factory=lambda: [0])
+    area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
+
+    @property
+    def streamed(self) -> Endpoint | None:
+        """The input that the caller hands over row by row, if there is one."""
+        return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
+
+    @property
+    def arena_size(self) -> int:
+        """Bytes of the first area, in which all lies unless told otherwise."""
+        return self.area_sizes[0]
+
+    @property
+    def arena_bound(self) -> int:
+        """The least that it could be, as far as that is proven: equal to `arena_size` if there is nothing to gain."""
+        return self.area_bounds[0]
 
     @property
     def weights_size(self) -> int:
@@ -244,12 +293,12 @@ class Program:
         return sum(-(-e.buffer.nbytes // ALIGNMENT) * ALIGNMENT for e in self.states)
 
     def layers(self) -> list[range]:
-        """The instructions by layers: one each, but for groups."""
+        """The instructions by layers: one each, but for groups, and for moves that vanished."""
         spans: list[range] = []
         for index, instr in enumerate(self.instrs):
             if instr.group and index and self.instrs[index - 1].group == instr.group:
                 spans[-1] = range(spans[-1].start, index + 1)
-            else:
+            elif instr.group or not instr.moves_nothing:
                 spans.append(range(index, index + 1))
         return spans
 

@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
-from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, param_dtype
 from mcugen.ops import helium
@@ -126,6 +127,21 @@ class Elementwise(Operator):
             for i, t in enumerate(sig.inputs)
         )
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Row by row, where no operand has other rows than the result."""
+        out = sig.output
+        if out.rank < 3 or out.shape[0] != 1:
+            return None
+        streamed = [t is not None and i not in self.tables and t.rank == out.rank for i, t in enumerate(sig.inputs)]
+        whole = [t is None or i in self.tables or t.count == t.shape[-1] for i, t in enumerate(sig.inputs)]
+        if not all(
+            w or (s and sig.input(i).shape[1] == out.shape[1])
+            for i, (w, s) in enumerate(zip(whole, streamed, strict=True))
+        ):
+            return None
+        is_row = [s and sig.input(i).shape[1] == out.shape[1] for i, s in enumerate(streamed)]
+        return RowForm(self, tuple(RowWindow() if row else None for row in is_row))
+
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""
         varying = [i for i, v in enumerate(inputs) if v is not None and not v.is_constant]
@@ -143,6 +159,30 @@ class Elementwise(Operator):
         codes = np.arange(-128, 128).astype(np.int8)
         table = quantize(self._of_codes(inputs, codes, source.quant), out.q, out.dtype)
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether it rises or falls with each operand, whatever the others."""
+        return False
+
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """The extremes lie where operands have theirs."""
+        if not self.is_monotone or None in inputs:
+            return (None,)
+        ends = [bounds if bounds[0] is not bounds[1] else bounds[:1] for bounds in inputs if bounds is not None]
+        results = [self.evaluate(sig, *arrays)[0] for arrays in product(*ends)]
+        return ((np.minimum.reduce(results), np.maximum.reduce(results)),)
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Channel by channel; operands that are spread over all channels are read as a whole."""
+        if not sig.output.rank:
+            return None
+        count = sig.output.shape[-1]
+        sources = [
+            None if t is None or i in self.tables or t.shape[-1:] != (count,) else np.arange(count)
+            for i, t in enumerate(sig.inputs)
+        ]
+        return Channels(sources, lambda _: self)
 
     def _of_codes(self, inputs: Sequence[Value | None], codes: Array, quant: QuantParams) -> Array:
         """The real results where the only input that is no constant has these codes."""
@@ -180,6 +220,11 @@ class Linear(Elementwise):
     mnemonic: ClassVar[str] = "linear"
     of: str
     line: Line
+
+    @property
+    def is_monotone(self) -> bool:
+        """A line."""
+        return True
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The line."""
@@ -234,6 +279,19 @@ class Lookup(Elementwise):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Indexing."""
         return (arrays[1][arrays[0].astype(np.int64) + 128],)
+
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """The least and the greatest entries from one code to another."""
+        x, known = inputs
+        if x is None or known is None or known[0] is not known[1]:
+            return (None,)
+        table = known[0]
+        least, most = (np.zeros((256, 256), table.dtype) for _ in range(2))
+        for start in range(256):
+            least[start, start:] = np.minimum.accumulate(table[start:])
+            most[start, start:] = np.maximum.accumulate(table[start:])
+        first, last = (end.astype(np.int64) + 128 for end in x)
+        return ((least[first, last], most[first, last]),)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """Indexing."""

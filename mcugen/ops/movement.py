@@ -13,7 +13,7 @@ from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -85,6 +85,21 @@ class Reshape(Movement):
         if source.producer is not None and isinstance(source.producer.op, Reshape):
             return graph.add(self, [source.producer.input(0)], node.origin, before=node).output
         return None
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Where the second axis of the result is the first one of the input that is not of size 1."""
+        x, y = sig.input(0).shape, self.shape
+        axis = next((a for a, size in enumerate(x) if size > 1), 0)
+        if len(y) < 3 or y[0] != 1 or y[1] != x[axis]:
+            return None
+        return RowForm(replace(self, shape=(1, 1, *y[2:])), (RowWindow(axis),))
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Those of the input, perhaps several times in a row."""
+        wide, (*rows, count) = sig.input(0).shape[-1:], self.shape or (0,)
+        if not wide or not wide[0] or count % wide[0]:
+            return None
+        return Channels((np.arange(count) % wide[0],), lambda count: Reshape((*rows, count)))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Reshape to these sizes."""
@@ -271,6 +286,11 @@ class Transpose(Movement):
             return graph.add(merged, [source.producer.input(0)], node.origin, before=node).output
         return None
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Rows of one image: of the axis that becomes the second."""
+        is_image = len(self.perm) > 2 and self.perm[0] == 0 and sig.output.shape[0] == 1
+        return RowForm(self, (RowWindow(self.perm[1]),)) if is_image else None
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Transpose."""
         return "Transpose", {"perm": list(self.perm)}, ()
@@ -322,12 +342,20 @@ def emit_copy(
     target_offset: int = 0,
     access: Access = Access.OUT,
 ) -> None:
-    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements."""
+    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements.
+
+    One run is a move: no call, where both can lie in one place.
+    """
     target = dense_strides(shape) if target is None else target
     dims = merge_walks(shape, source, target)
     x, y = node.input(index).type, node.output.type
     contiguous = dims[-1][1] == dims[-1][2] == 1
     outer = dims[:-1] if contiguous else dims
+    x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
+    if contiguous and not outer and x_buffer.planned and not builder.any_size:
+        at = {"x_at": source_offset * x.dtype.nbytes, "y_at": target_offset * y.dtype.nbytes}
+        builder.move(node, x_buffer, y_buffer, "", **at, nbytes=math.prod(shape) * y.dtype.nbytes)
+        return
     params: dict[str, Param] = {"x_offset": source_offset, "y_offset": target_offset}
     for axis, (size, xs, ys) in enumerate(outer):
         params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
@@ -339,7 +367,7 @@ def emit_copy(
     builder.emit(
         node,
         "copy",
-        [("x", Access.IN, builder.buffer(node.input(index))), ("y", access, builder.buffer(node.output))],
+        [("x", Access.IN, x_buffer), ("y", access, y_buffer)],
         params,
         overlaps=overlap(x, y, order) if from_start and not node.input(index).is_constant else [],
         code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c},
@@ -389,6 +417,13 @@ class Slice(Movement):
         """Axes change places."""
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """All, of part of the positions."""
+        count = sig.input(0).shape[-1:]
+        if self.sizes[-1:] != count or self.steps[-1:] != (1,):
+            return None
+        return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""
@@ -459,6 +494,16 @@ class Concat(Movement):
         """A single part."""
         return node.input(0) if len(node.inputs) == 1 else None
 
+    def channels(self, sig: Signature) -> Channels | None:
+        """Those of the parts."""
+        all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
+        if self.axis != last:
+            return Channels((all_of,) * len(sig.inputs), lambda _: self)
+        ends = np.cumsum([t.shape[last] for t in sig.inputs if t is not None])
+        starts = (0, *ends[:-1])
+        sources = [np.where((s <= all_of) & (all_of < e), all_of - s, -1) for s, e in zip(starts, ends, strict=True)]
+        return Channels(sources, lambda _: self)
+
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """The axis follows."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
@@ -509,6 +554,11 @@ class Pad(Movement):
         """Axes change places."""
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return Pad(rows[0], rows[1], self.value), (perm,)
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Around positions, not channels."""
+        is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
+        return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""
@@ -639,14 +689,16 @@ def _import_blocks(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), blocks)]
 
 
-@onnx_operator("Concat", kernels=("copy",), keeps_halves=True)
+@onnx_operator("Concat", kernels=("move", "copy"), keeps_halves=True)
 def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(len(node.inputs))]
     parts = [p for p in parts if p.type.count] or parts
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 
-@onnx_operator("Split", kernels=("copy",), limits="computed sizes need declared output shapes", keeps_halves=True)
+@onnx_operator(
+    "Split", kernels=("move", "copy"), limits="computed sizes need declared output shapes", keeps_halves=True
+)
 def _import_split(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)

@@ -297,7 +297,7 @@ def _emit_dense(
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
     rest, shape = channels % block, shape_of(node)
-    rows = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or block)
+    rows = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # plain C stores one by one
     code = code | {"rest": rest != 0}
     builder.emit(node, kernel, operands, params, code=code, overlaps=overlaps(node, rows))
 
