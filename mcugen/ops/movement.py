@@ -659,7 +659,7 @@ def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Transpose", kernels=("transpose", "copy"), keeps_halves=True)
+@onnx_operator("Transpose", kernels=("transpose", "transpose_inplace", "copy"), keeps_halves=True)
 def _import_transpose(node: OnnxNode) -> list[Value]:
     rank = node.input(0).type.rank
     return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]
