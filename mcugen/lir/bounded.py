@@ -428,7 +428,9 @@ def _merge_instr(
     if any(v.overlaps != instr.overlaps for v in variants):
         instr.overlaps = ()  # the distance would depend on the size
     if formulas:
-        instr.inplace = tuple(pair for pair in instr.inplace if _stay_alike(instr, pair, counts))
+        everywhere = [pair for pair in instr.inplace if all(pair in v.inplace for v in variants)]
+        instr.inplace = tuple(pair for pair in everywhere if _stay_alike(instr, pair, counts))
+        instr.overlaps = ()  # leads follow no formula in general
 
 
 def _same(a: Param, b: Param) -> bool:

@@ -54,6 +54,11 @@ class Window:
         rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
         return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
 
+    def leaves(self, space: Shape, kernel: Shape) -> bool:
+        """Whether it reaches beyond the input somewhere."""
+        rows = zip(space, kernel, self.strides, self.before, self.output(space, kernel), self.dilations, strict=True)
+        return any(b or (out - 1) * s + d * (k - 1) >= n for n, k, s, b, out, d in rows)
+
     def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
         """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
         widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
@@ -82,6 +87,11 @@ class Window:
     def of_one_row(self) -> Window:
         """The window of one position on the first axis, whose padding is rows like others."""
         return replace(self, before=(0, *self.before[1:]), after=(0, *self.after[1:]))
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The padding of the second axis, if there is one."""
+        return (self.before[1], self.after[1]) if len(self.before) > 1 else (0, 0)
 
     @staticmethod
     def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:

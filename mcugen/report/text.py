@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
-from mcugen.report.figures import Layer, Ram, Report
+from mcugen.report.figures import Layer, ModelFigures, Ram, Report
 from mcugen.report.layers import LayerComparison, LayerError
 from mcugen.report.metrics import described
 from mcugen.report.tradeoffs import Goal, Step
@@ -83,6 +83,8 @@ def _totals(report: Report) -> Table:
     if report.accuracy is not None:
         _add_accuracy(table, report.accuracy)
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
+    if model.dropped_channels:
+        table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
@@ -110,6 +112,11 @@ def _optimality(ram: Ram) -> str:
         return "proven optimal"
     excess = 100 * (ram.arena / ram.arena_bound - 1)
     return f"at most {excess:.1f} % above the least possible (lower bound {ram.arena_bound:,})"
+
+
+def dropped_text(model: ModelFigures) -> str:
+    """Which channels need not be computed."""
+    return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
 def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
