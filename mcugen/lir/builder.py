@@ -13,6 +13,7 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
     MOVE,
+    READ_ROWS,
     Access,
     Buffer,
     Control,
@@ -208,6 +209,17 @@ class Builder:
             inplace=[("y", "x")] if whole else (),
             note=note,
         )
+
+    def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
+        """Has the caller write `rows` rows of an input of the model to `target`, and counts them in `first` (int32).
+
+        The input has no memory then; its `axis` counts the rows, and the call begins with number `first`.
+        """
+        source = self.buffer(value)
+        source.space = Space.STREAM
+        operands = [("next", Access.INOUT, first), ("y", Access.OUT, target)]
+        params = {"rows": rows, "bytes": source.nbytes // value.type.shape[axis], "axis": axis}
+        self.emit(node, READ_ROWS, operands, params, note=f"{rows} of the rows of {value.type}")
 
     @contextmanager
     def one_layer(self) -> Iterator[None]:

@@ -15,6 +15,13 @@ ALIGNMENT = 16
 """Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
 
 
+WORD = 4
+"""Bytes: what a part of another buffer begins at a multiple of, or of its elements' size if that is more.
+
+No load or store of a kernel asks for more: LDM, LDRD and their vector kin want words, C the type's own size.
+"""
+
+
 class Space(Enum):
     """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
 
@@ -112,7 +119,8 @@ that is the first to write to `y` begins its life (Access.OUT); what other parts
 READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
 
-It advances the counter; what the caller returns, if not 0, ends the run.
+Its parameters besides: `axis`, that of the input which counts rows, and `bytes` of a row, which is what remains of the
+other axes in their order. It advances the counter; what the caller returns, if not 0, ends the run.
 """
 
 
@@ -185,7 +193,7 @@ class Instr:
     @property
     def moves_nothing(self) -> bool:
         """Whether this is a copy of bytes onto themselves, as the planner would have it."""
-        if self.kernel != MOVE or "x_at" in self.formulas or "y_at" in self.formulas:
+        if self.kernel != MOVE or not self.has_fixed_parts:
             return False
         x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
         if x is y:
@@ -193,6 +201,11 @@ class Instr:
         if x.offset is None or y.offset is None or x.area != y.area:
             return False
         return y.offset - x.offset == distance
+
+    @property
+    def has_fixed_parts(self) -> bool:
+        """Of a move, whether its parts begin at the same places whatever the sizes known at run time only."""
+        return not {"x_at", "y_at"} & self.formulas.keys()
 
     @property
     def distance(self) -> int:
@@ -206,7 +219,7 @@ class Instr:
         return (
             self.kernel,
             tuple((k, self.params[k]) for k in sorted(self.baked)),
-            tuple((o.role, o.access, o.buffer.dtype) for o in self.operands),
+            tuple((o.role, o.access is Access.IN, o.buffer.dtype) for o in self.operands),
             kinds,
             json.dumps(dict(self.code), sort_keys=True, default=str),
         )
@@ -237,7 +250,10 @@ class Endpoint:
 
 @dataclass
 class Program:
-    """The instructions in order, with all buffers. `arena_size` (bytes) is set by the planner."""
+    """The instructions in order, with all buffers.
+
+    The planner sets `area_sizes` (bytes) and `area_bounds`, which no plan that joins the same moves falls below.
+    """
 
     name: str
     inputs: list[Endpoint] = field(default_factory=list)
@@ -246,9 +262,25 @@ class Program:
     """What the model keeps from call to call, by the name of the input that reads it."""
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
-    arena_size: int = 0
+    area_sizes: list[int] = field(default_factory=lambda: [0])
+    area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
+
+    @property
+    def streamed(self) -> Endpoint | None:
+        """The input that the caller hands over row by row, if there is one."""
+        return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
+
+    @property
+    def arena_size(self) -> int:
+        """Bytes of the first area, in which all lies unless told otherwise."""
+        return self.area_sizes[0]
+
+    @property
+    def arena_bound(self) -> int:
+        """The least that it could be, as far as that is proven: equal to `arena_size` if there is nothing to gain."""
+        return self.area_bounds[0]
 
     @property
     def weights_size(self) -> int:

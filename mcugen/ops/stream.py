@@ -6,7 +6,7 @@ As in line buffers of image processors, or the patches of MCUNetV2 (Lin et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -15,22 +15,22 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Graph, Node
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
-from mcugen.hir.operator import Operator, RowWindow, Signature
-from mcugen.hir.types import Array, TensorType
+from mcugen.hir.operator import Operator, RowForm, RowWindow, Signature
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import least_lead
-from mcugen.lir.program import Access, Buffer, Control, DType, Overlap, Param, Space
+from mcugen.lir.program import Access, Buffer, Control, Overlap, Param
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer of a group. Tensor 0 is the group's input, tensor i the output of layer i − 1.
 
-    `body` computes one output row of the windows that it `reads`; a layer that `adds` has sums as its second input,
-    and gives the new ones.
+    `body` computes one output row of the windows that it `reads`; a layer that `adds` has sums as its last input, and
+    gives the new ones.
     """
 
     body: Graph = field(repr=False)
@@ -40,26 +40,59 @@ class Layer:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tensor: their number, the axis that counts them, the type of one."""
+    """The rows of a tensor: their number, the axis that counts them, the type of one.
+
+    In memory, columns are added to each row at both `sides`.
+    """
 
     height: int
     axis: int
     row: TensorType
+    sides: tuple[int, int] = (0, 0)
 
     @staticmethod
-    def of(whole: TensorType, axis: int) -> Rows:
+    def of(whole: TensorType, axis: int, sides: tuple[int, int] = (0, 0)) -> Rows:
         """Those of a whole tensor."""
-        return Rows(whole.shape[axis], axis, band_type(whole, axis, 1))
+        return Rows(whole.shape[axis], axis, band_type(whole, axis, 1), sides)
 
     @property
     def nbytes(self) -> int:
         """Of one row."""
         return self.row.count * self.row.dtype.nbytes
 
+    @property
+    def in_memory(self) -> TensorType:
+        """A row with its sides."""
+        return band_type(self.row, self.axis, 1, self.sides)
 
-def band_type(whole: TensorType, axis: int, rows: int) -> TensorType:
-    """The type of some rows of a tensor."""
-    return replace(whole, shape=(*whole.shape[:axis], rows, *whole.shape[axis + 1 :]))
+    @property
+    def pitch(self) -> int:
+        """Bytes of a row with its sides."""
+        return self.in_memory.count * self.row.dtype.nbytes
+
+    def margin(self, sides: tuple[int, int] = (0, 0)) -> int:
+        """Bytes of a row with its sides before those of one with fewer."""
+        return (self.sides[0] - sides[0]) * self.column if any(self.sides) else 0
+
+    @property
+    def column(self) -> int:
+        """Bytes of one column."""
+        return self.nbytes // self.row.shape[self.axis + 1]
+
+    def padded(self, row: Array, fill: float) -> Array:
+        """A row with its sides."""
+        widths = [(0, 0)] * row.ndim
+        if any(self.sides):
+            widths[self.axis + 1] = self.sides
+        return np.pad(row, widths, constant_values=fill)
+
+
+def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = (0, 0)) -> TensorType:
+    """The type of some rows of a tensor, with columns at both sides."""
+    shape = [*whole.shape[:axis], rows, *whole.shape[axis + 1 :]]
+    if any(sides):
+        shape[axis + 1] += sum(sides)
+    return replace(whole, shape=tuple(shape))
 
 
 Event = tuple[int, bool]
@@ -126,7 +159,7 @@ class Schedule:
 
     def _look(self, number: int) -> None:
         if self._made[number + 1] >= self.heights[number + 1]:
-            return
+            return None
         for read, (tensor, window) in enumerate(self._layers[number].reads):
             lag = self._made[tensor] - self._first_row(number, window)
             self.is_regular &= self.lags.setdefault((number, read), lag) == lag
@@ -134,12 +167,16 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Streamed(Operator):
-    """A group of layers with one input and one output, computed row by row. `tensors` are the input and each output."""
+    """A group of layers with one input and one output, computed row by row. `tensors` are the input and each output.
+
+    `from_caller`: the input is one of the model, and the caller hands over its rows; it takes no memory.
+    """
 
     mnemonic: ClassVar[str] = "streamed"
     layers: tuple[Layer, ...] = field(repr=False)
     tensors: tuple[Rows, ...] = field(repr=False)
     output: TensorType = field(repr=False)
+    from_caller: bool = False
 
     def attributes(self) -> str:
         """What is computed."""
@@ -178,7 +215,7 @@ class Streamed(Operator):
 
     def fill(self, tensor: int) -> float:
         """What rows outside of a tensor hold."""
-        return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and _leaves(w)), 0)
+        return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and w.leaves), 0)
 
     # -------------------------------------------------------------------------------------------- reference
 
@@ -186,7 +223,7 @@ class Streamed(Operator):
         """By the schedule, in windows as the generated code has them."""
         (x,) = arrays
         windows = [
-            np.full(band_type(t.row, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
+            np.full(band_type(t.in_memory, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
             for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))
         ]
         sums = np.zeros(self.output.shape, self.output.dtype.numpy)
@@ -203,7 +240,8 @@ class Streamed(Operator):
                     (sums,) = run(self.layers[tensor - 1].body, [*bands, sums])
                     continue
                 (row,) = run(self.layers[tensor - 1].body, bands)
-            windows[tensor] = np.concatenate([windows[tensor], row], axis).take(
+            newest = self.tensors[tensor].padded(row, self.fill(tensor))
+            windows[tensor] = np.concatenate([windows[tensor], newest], axis).take(
                 range(1, self.schedule.windows[tensor] + 1), axis
             )
             if tensor == len(self.layers):
@@ -212,11 +250,15 @@ class Streamed(Operator):
 
     def _bands(self, number: int, windows: Sequence[Array]) -> list[Array]:
         """What a layer reads now."""
-        layer = self.layers[number]
-        return [
-            windows[tensor].take(range(start, start + window.span), window.axis)
-            for (tensor, window), start in zip(layer.reads, self.schedule.starts(number), strict=True)
-        ]
+        layer, bands = self.layers[number], []
+        for (tensor, window), start in zip(layer.reads, self.schedule.starts(number), strict=True):
+            band = windows[tensor].take(range(start, start + window.span), window.axis)
+            rows = self.tensors[tensor]
+            if rows.sides != window.sides:
+                first = rows.sides[0] - window.sides[0]
+                band = band.take(range(first, first + rows.row.shape[rows.axis + 1] + sum(window.sides)), rows.axis + 1)
+            bands.append(band)
+        return bands
 
     # --------------------------------------------------------------------------------------------- lowering
 
@@ -238,11 +280,6 @@ class Streamed(Operator):
         return least_lead(steps or [(0, 0)])
 
 
-def _leaves(window: RowWindow) -> bool:
-    """Whether a window may reach outside of the tensor."""
-    return window.span > 1 or window.before > 0
-
-
 class _Lowering:
     """The instructions of one group."""
 
@@ -254,7 +291,7 @@ class _Lowering:
         last = len(op.layers)
         self.adds = op.layers[-1].adds
         self.windows = [
-            self._scratch(f"rows{i}", t, n) if i < last else None
+            self._scratch(f"rows{i}", t.in_memory, n) if i < last else None
             for i, (t, n) in enumerate(zip(op.tensors, self.schedule.windows, strict=True))
         ]
         self.got = builder.scratch(f"{self.name}.got", DType.INT32, 1)
@@ -264,16 +301,15 @@ class _Lowering:
         """Windows as they are at first, then the loop."""
         builder, cases = self.builder, self.schedule.cases
         for tensor, window in enumerate(self.windows):
-            if window is not None and self.schedule.windows[tensor] > 1:
+            if window is not None and not self._is_one_row(tensor):
                 self._fill(window, 0, self.schedule.windows[tensor], tensor)
-        if self.x.space is not Space.STREAM:
-            self._zero(self.got)
+        self._zero(self.got)
         self._zero(self.y if self.adds else self.put)
         events = [cases.index(event) for event in self.schedule.events]
-        ends: list[tuple[str, Access, Buffer]] = [("x", Access.IN, self.x), ("y", Access.OUT, self.y)]
-        overlaps = [Overlap("y", "x", self.op.lead)]
-        if self.adds:
-            ends[1], overlaps = ("y", Access.INOUT, self.y), []
+        ends = [("x", Access.IN, self.x), ("y", Access.INOUT if self.adds else Access.OUT, self.y)]
+        overlaps = [] if self.adds or self.op.from_caller else [Overlap("y", "x", self.op.lead)]
+        if self.op.from_caller:
+            del ends[0]
         builder.mark(self.node, Control.STREAM, ends, code={"events": events}, overlaps=overlaps)
         for number, (tensor, is_row) in enumerate(cases):
             builder.mark(self.node, Control.CASE, params={"case": number})
@@ -288,16 +324,15 @@ class _Lowering:
     def _row(self, tensor: int) -> None:
         if tensor:
             self._compute(tensor - 1)
-            return
+            return None
         self._shift(0)
         row, rows = self._next(0), self.op.tensors[0]
-        params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
-        if self.x.space is Space.STREAM:
-            operands = [("next", Access.INOUT, self.got), ("y", Access.OUT, row)]
-            self.builder.emit(self.node, "read_rows", operands, params)
+        if self.op.from_caller:
+            self.builder.read_rows(self.node, self.node.input(0), self.got, row, 1, rows.axis)
         else:
-            operands = [("x", Access.IN, self.x), ("next", Access.INOUT, self.got), ("y", Access.OUT, row)]
-            self.builder.emit(self.node, "stream_get", operands, params, variant=rows.row.dtype.tag)
+            self._emit(
+                "stream_get", [("x", Access.IN, self.x), ("next", Access.INOUT, self.got), ("y", Access.OUT, row)], rows
+            )
         self._push(row, 0)
 
     def _compute(self, number: int) -> None:
@@ -306,65 +341,67 @@ class _Lowering:
         is_last = tensor == len(self.op.layers)
         if not is_last:
             self._shift(tensor)
-        for (read, _), formal, start in zip(
-            layer.reads, layer.body.inputs, self.schedule.starts(number), strict=False
-        ):
-            window, size = self._window(read), self.op.tensors[read].nbytes
-            band = builder.buffer(formal) if window.count != formal.type.count else window
-            builder.bind(formal, band)
-            if band is not window:
-                builder.move(self.node, window, band, "rows", x_at=start * size)
+        starts = self.schedule.starts(number)
+        for (read, rows), formal, start in zip(layer.reads, layer.body.inputs, starts, strict=False):
+            window, whole = self._window(read), self.op.tensors[read]
+            if window.count == formal.type.count:
+                builder.bind(formal, window)
+            else:
+                at = start * whole.pitch + whole.margin(rows.sides)
+                builder.move(self.node, window, builder.buffer(formal), "rows", x_at=at)
         (result,) = layer.body.outputs
         if layer.adds:
             builder.bind(layer.body.inputs[-1], self.y)
             builder.bind(result, self.y)
-        elif not is_last and self.schedule.windows[tensor] == 1:
+        elif not is_last and self._is_one_row(tensor):
             builder.bind(result, self._window(tensor))
         lower_nodes(layer.body, builder)
         if is_last and not layer.adds:
-            rows = self.op.tensors[tensor]
-            operands = [
-                ("x", Access.IN, builder.buffer(result)),
-                ("next", Access.INOUT, self.put),
-                ("y", Access.OUT, self.y),
-            ]
-            params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
-            builder.emit(self.node, "stream_put", operands, params, variant=rows.row.dtype.tag)
+            row = builder.buffer(result)
+            ends = [("x", Access.IN, row), ("next", Access.INOUT, self.put), ("y", Access.INOUT, self.y)]
+            self._emit("stream_put", ends, self.op.tensors[tensor])
         elif not is_last:
             self._push(builder.buffer(result), tensor)
 
+    def _emit(self, kernel: str, operands: Sequence[tuple[str, Access, Buffer]], rows: Rows) -> None:
+        params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
+        self.builder.emit(self.node, kernel, operands, params, variant=rows.row.dtype.tag)
+
     # ------------------------------------------------------------------------------------------- windows
 
-    def _scratch(self, role: str, rows: Rows, number: int) -> Buffer:
-        return self.builder.scratch(f"{self.name}.{role}", rows.row.dtype, rows.row.count * number)
+    def _scratch(self, role: str, row: TensorType, number: int) -> Buffer:
+        return self.builder.scratch(f"{self.name}.{role}", row.dtype, row.count * number)
 
     def _window(self, tensor: int) -> Buffer:
         window = self.windows[tensor]
         assert window is not None
         return window
 
+    def _is_one_row(self, tensor: int) -> bool:
+        return self.schedule.windows[tensor] == 1 and not any(self.op.tensors[tensor].sides)
+
     def _next(self, tensor: int) -> Buffer:
         """Where the next row of a tensor is made: its window, if that is one row."""
-        if self.schedule.windows[tensor] == 1:
+        if self._is_one_row(tensor):
             return self._window(tensor)
-        return self._scratch(f"row{tensor}", self.op.tensors[tensor], 1)
+        return self._scratch(f"row{tensor}", self.op.tensors[tensor].row, 1)
 
     def _push(self, row: Buffer, tensor: int) -> None:
         """The row becomes the last of its window, in which it has best been made."""
         if row is not self._window(tensor):
-            size = self.op.tensors[tensor].nbytes
-            at = (self.schedule.windows[tensor] - 1) * size
+            rows = self.op.tensors[tensor]
+            at = (self.schedule.windows[tensor] - 1) * rows.pitch + rows.margin()
             self.builder.move(self.node, row, self._window(tensor), "row", y_at=at)
 
     def _shift(self, tensor: int) -> None:
         """The oldest row goes."""
         if self.schedule.windows[tensor] > 1:
-            window, size = self._window(tensor), self.op.tensors[tensor].nbytes
-            params: dict[str, Param] = {"nbytes": window.nbytes, "by": size}
+            window = self._window(tensor)
+            params: dict[str, Param] = {"nbytes": window.nbytes, "by": self.op.tensors[tensor].pitch}
             self.builder.emit(self.node, "shift_rows", [("x", Access.INOUT, window)], params)
 
     def _fill(self, window: Buffer, first: int, rows: int, tensor: int) -> None:
-        count = self.op.tensors[tensor].row.count
+        count = self.op.tensors[tensor].in_memory.count
         params: dict[str, Param] = {"first": first * count, "count": rows * count, "value": self._value(tensor)}
         access = Access.OUT if rows == self.schedule.windows[tensor] else Access.INOUT
         self.builder.emit(self.node, "fill_rows", [("y", access, window)], params, variant=window.dtype.tag)
@@ -378,50 +415,118 @@ class _Lowering:
         self.builder.emit(self.node, "fill_rows", [("y", Access.OUT, buffer)], params, variant=buffer.dtype.tag)
 
 
-def group_of(nodes: Sequence[Node]) -> Iterator[Streamed]:
-    """The group of nodes that follow one another, with one input and one output: one, or none if it cannot be.
+@dataclass
+class _Unit:
+    """Nodes computed in one go: what only the next one reads, row for row, is a row of no window."""
+
+    nodes: list[tuple[Node, RowForm]]
+    reads: list[tuple[Value, RowWindow]]
+
+    @property
+    def output(self) -> Value:
+        return self.nodes[-1][0].output
+
+    @property
+    def form(self) -> RowForm:
+        return self.nodes[-1][1]
+
+
+def group_of(nodes: Sequence[Node]) -> Streamed | None:
+    """The group of nodes that follow one another, with one input and one output, or None if it cannot be.
 
     All tensors must come in rows at a fixed pace, and what lies outside of one must be the same for all who read it.
     """
-    numbers = {nodes[0].input(0): 0}
-    tensors: list[Rows] = []
-    layers: list[Layer] = []
-    output = nodes[-1].output.type
+    source = nodes[0].input(0)
+    units: dict[Value, _Unit] = {}
     for node in nodes:
         form = node.op.by_rows(node.sig)
         if form is None or len(node.outputs) != 1 or (form.finish and node is not nodes[-1]):
-            return
-        body = Graph(node.output.name)
-        reads, inputs = [], []
-        for value, window in zip(node.inputs, form.windows, strict=True):
-            if value is None or value.is_constant:
-                inputs.append(value)
-                continue
-            if window is None or value not in numbers:
-                return
-            if not tensors:
-                tensors.append(Rows.of(value.type, window.axis))
-            elif tensors[numbers[value]].axis != window.axis:
-                return
-            reads.append((numbers[value], window))
-            inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span)))
-        kept = [v if v is None or v.data is None else body.constant(v.name, v.data, v.type.quant, v.type.dtype) for v in inputs]
+            return None
+        unit = _unit(node, form, units)
+        if unit is None or any(value is not source and value not in units for value, _ in unit.reads):
+            return None
+        units[node.output] = unit
+    axes = {value: window.axis for unit in units.values() for value, window in unit.reads}
+    values = [source, *units]
+    if any(axes[v] != w.axis for u in units.values() for v, w in u.reads) or any(v not in axes for v in values[:-1]):
+        return None
+    if any(axes[v] != u.form.axis for v, u in units.items() if v in axes):
+        return None
+    layers = tuple(_layer(unit, values) for unit in units.values())
+    tensors: list[Rows | None] = [
+        _rows(v, [w for u in units.values() for x, w in u.reads if x is v]) for v in values[:-1]
+    ]
+    last, result = units[values[-1]], layers[-1].body.outputs[0].type
+    if last.form.finish:
+        node, form = last.nodes[-1]
+        added = form.windows[0]
+        assert added is not None
+        tensors.append(Rows(node.input(0).type.shape[added.axis], added.axis, result))
+    else:
+        tensors.append(Rows.of(values[-1].type, last.form.axis))
+    if any(rows is None for rows in tensors):
+        return None
+    op = Streamed(layers, tuple(t for t in tensors if t), result if last.form.finish else values[-1].type)
+    is_one = op.schedule.is_regular and all(_agree(op, tensor) for tensor in range(len(tensors)))
+    return op if is_one else None
+
+
+def _unit(node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
+    """The node, with those before it whose rows only it reads, one by one."""
+    unit = _Unit([(node, form)], [])
+    for value, window in zip(node.inputs, form.windows, strict=True):
+        if value is None or window is None:
+            if value is not None and not value.is_constant:
+                return None
+        elif value.is_constant:
+            return None
+        elif value in units and len(value.uses) == 1 and window == RowWindow(window.axis, fill=window.fill):
+            before = units.pop(value)
+            unit = _Unit([*before.nodes, *unit.nodes], [*before.reads, *unit.reads])
+        else:
+            unit.reads.append((value, window))
+    return unit
+
+
+def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
+    """With a body of its own. Each read is an input; the sums of a unit that adds come last."""
+    body = Graph(unit.output.name)
+    windows = iter(unit.reads)
+    made: dict[Value, Value] = {}
+    for node, form in unit.nodes:
+        inputs: list[Value | None] = []
+        for value in node.inputs:
+            if value is None:
+                inputs.append(None)
+            elif value.data is not None:
+                inputs.append(body.constant(value.name, value.data, value.type.quant, value.type.dtype))
+            elif value in made:
+                inputs.append(made[value])
+            else:
+                read, window = next(windows)
+                assert read is value
+                inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span, window.sides)))
         types = [band_type(node.output.type, form.axis, 1)]
         if form.finish:
-            (output,) = form.op.infer(*(v.type if v else None for v in kept), None)
-            kept.append(body.add_input(f"{node.output.name}.sums", output))
-            types = [output]
-        made = body.add(form.op, kept, node.origin, names=[node.output.name], types=types)
-        body.add_output(node.output.name, made.output)
-        layers.append(Layer(body, tuple(reads), form.finish is not None))
-        numbers[node.output] = len(tensors)
-        whole = tensors[layers[-1].reads[0][0]] if form.finish else None
-        tensors.append(Rows(whole.height, 0, output) if whole else Rows.of(node.output.type, form.axis))
-    op = Streamed(tuple(layers), tuple(tensors), output)
-    if op.schedule.is_regular and all(_agree(op, tensor) for tensor in range(len(tensors))):
-        yield op
+            types = list(form.op.infer(*(v.type if v else None for v in inputs)))
+            inputs.append(body.add_input(f"{node.output.name}.sums", types[0]))
+        made[node.output] = body.add(form.op, inputs, node.origin, names=[node.output.name], types=types).output
+    body.add_output(unit.output.name, made[unit.output])
+    reads = tuple((values.index(value), window) for value, window in unit.reads)
+    return Layer(body, reads, unit.form.finish is not None)
+
+
+def _rows(value: Value, readers: Sequence[RowWindow]) -> Rows | None:
+    """The rows of a tensor with the columns that its readers want at their sides.
+
+    Who reads several rows at once must have them as they lie.
+    """
+    left, right = (max(w.sides[i] for w in readers) for i in range(2))
+    if any(w.span > 1 and w.sides != (left, right) for w in readers):
+        return None
+    return Rows.of(value.type, readers[0].axis, (left, right))
 
 
 def _agree(op: Streamed, tensor: int) -> bool:
-    fills = {w.fill for layer in op.layers for t, w in layer.reads if t == tensor and _leaves(w)}
+    fills = {w.fill for layer in op.layers for t, w in layer.reads if t == tensor and w.leaves}
     return len(fills) < 2

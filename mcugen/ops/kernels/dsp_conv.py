@@ -350,14 +350,19 @@ def one_row(node: Node) -> bool:
     return shape.groups == 1 and shape.reads_pixels and node.output.type.count == shape.out_c
 
 
+def whole_steps(node: Node) -> bool:
+    """inputs in groups of eight"""
+    return weights_of(node).size // len(weights_of(node)) % 8 == 0
+
+
 def several_rows(node: Node) -> bool:
     """several rows, as pixels"""
     return not one_row(node)
 
 
 def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight."""
-    packed, name = pairs_of_weights in kernel.when, node.output.name
+    """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight, or as they lie."""
+    packed, is_direct, name = pairs_of_weights in kernel.when, whole_steps in kernel.when, node.output.name
     sums = sums_of(node, packed)
     x, y = node.input(0), node.output
     flat = weights_of(node).reshape(y.type.count, -1)
@@ -370,13 +375,16 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
         ("x", Access.IN, builder.buffer(x)),
         ("w", Access.IN, builder.const(f"{name}.weights", stream(laid, sums, 4, packed))),
         ("y", Access.OUT, builder.buffer(y)),
-        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, -(-depth // 16) * 16)),
     ]
+    if not is_direct:
+        patch = builder.scratch(f"{name}.patch", DType.INT16, -(-depth // 16) * 16)
+        operands.append(("patch", Access.SCRATCH, patch))
     params: dict[str, Param] = {"depth": depth, "padded": padded, "channels": len(flat)}
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
     variant = "clamped" if sums.is_clamped else ""
     params |= sums.params
-    builder.emit(node, kernel, operands, params, code=code, inplace=[("y", "x")], variant=variant)
+    inplace = [] if is_direct else [("y", "x")]
+    builder.emit(node, kernel, operands, params, code=code, inplace=inplace, variant=variant)
 
 
 def dense_steps(node: Node) -> int:
@@ -430,6 +438,7 @@ _CODES16 = (int16_tensors, shifted_high_word)
 
 ROW: tuple[Kernel, ...] = (
     Kernel("dense_s8_dsp", _DSP, (one_row, *_CODES8, pairs_of_weights), emit_dense, dense_steps),
+    Kernel("dense_s8_dsp_direct", _DSP, (one_row, *_CODES8, pairs_of_weights, whole_steps), emit_dense, dense_steps),
     Kernel("dense_s8_dsp16", _DSP, (one_row, *_CODES8_WIDENED), emit_dense, dense_steps),
     Kernel("dense_s16_dsp", _DSP, (one_row, *_CODES16), emit_dense, dense_steps),
 )
