@@ -114,7 +114,7 @@ class Region:
 def joined_regions(lives: Lives, joins: bool) -> list[Region]:
     """Each buffer is one, but for those that moves join, if `joins`."""
     region_of = {b: Region({b: 0}) for b in lives.ranges}
-    for move in _moves(lives) if joins else ():
+    for move in _moves(lives, range(len(lives.program.instrs))) if joins else ():
         source, target = region_of[move.x], region_of[move.y]
         if source is target:
             continue
@@ -143,9 +143,10 @@ class _Move:
         return self.x_at - self.y_at
 
 
-def _moves(lives: Lives) -> Iterator[_Move]:
-    """Those that may vanish."""
-    for index, instr in enumerate(lives.program.instrs):
+def _moves(lives: Lives, among: range) -> Iterator[_Move]:
+    """Those that may vanish, of these instructions."""
+    for index in among:
+        instr = lives.program.instrs[index]
         if instr.kernel == MOVE and instr.has_fixed_parts:
             x, y = instr.operand("x").buffer, instr.operand("y").buffer
             if x is not y and x in lives.ranges and y in lives.ranges:
@@ -193,10 +194,20 @@ def _ends_in(lives: Lives, move: _Move, m: Buffer, inside: bool, distance: int) 
     is_fresh = lives.ranges[move.y][0] == move.index
     if last > move.index or not (is_fresh or (inside and lives.is_certain(move.index, first))):
         return False
-    used = _between(lives.uses[move.y].all, first, move.index)
+    used = [i for i in _between(lives.uses[move.y].all, first, move.index) if not _writes_beside(lives, i, move)]
     if not used:
         return True
     if used != [first] or first < 0 or lives.program.instrs[first].control is not Control.NONE:
         return False
     free = freedom(lives.program.instrs[first], m, move.y)  # who computes it reads the old value
     return free is not None and free.allows(-distance)
+
+
+def _writes_beside(lives: Lives, index: int, move: _Move) -> bool:
+    """Whether an instruction does no more with the target of `move` than write another part of it by a move."""
+    return any(
+        other.y is move.y
+        and other.x is not move.y
+        and (other.y_at + other.nbytes <= move.y_at or move.y_at + move.nbytes <= other.y_at)
+        for other in _moves(lives, range(max(index, 0), index + 1))
+    )
