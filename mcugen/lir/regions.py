@@ -114,7 +114,7 @@ class Region:
 def joined_regions(lives: Lives, joins: bool) -> list[Region]:
     """Each buffer is one, but for those that moves join, if `joins`."""
     region_of = {b: Region({b: 0}) for b in lives.ranges}
-    for move in _moves(lives, range(len(lives.program.instrs))) if joins else ():
+    for move in _moves(lives) if joins else ():
         source, target = region_of[move.x], region_of[move.y]
         if source is target:
             continue
@@ -143,10 +143,9 @@ class _Move:
         return self.x_at - self.y_at
 
 
-def _moves(lives: Lives, among: range) -> Iterator[_Move]:
-    """Those that may vanish, of these instructions."""
-    for index in among:
-        instr = lives.program.instrs[index]
+def _moves(lives: Lives) -> Iterator[_Move]:
+    """Those that may vanish."""
+    for index, instr in enumerate(lives.program.instrs):
         if instr.kernel == MOVE and instr.has_fixed_parts:
             x, y = instr.operand("x").buffer, instr.operand("y").buffer
             if x is not y and x in lives.ranges and y in lives.ranges:
@@ -205,9 +204,10 @@ def _ends_in(lives: Lives, move: _Move, m: Buffer, inside: bool, distance: int) 
 
 def _writes_beside(lives: Lives, index: int, move: _Move) -> bool:
     """Whether an instruction does no more with the target of `move` than write another part of it by a move."""
-    return any(
-        other.y is move.y
-        and other.x is not move.y
-        and (other.y_at + other.nbytes <= move.y_at or move.y_at + move.nbytes <= other.y_at)
-        for other in _moves(lives, range(max(index, 0), index + 1))
-    )
+    if index < 0 or lives.program.instrs[index].kernel != MOVE:
+        return False
+    other = lives.program.instrs[index]
+    if other.operand("x").buffer is move.y or not other.has_fixed_parts:
+        return False
+    at = int(other.params.get("y_at", 0))
+    return at + int(other.params["nbytes"]) <= move.y_at or move.y_at + move.nbytes <= at
