@@ -207,10 +207,14 @@ class Instr:
         """Of a move, whether its parts begin at the same places whatever the sizes known at run time only."""
         return not {"x_at", "y_at"} & self.formulas.keys()
 
+    def part(self, role: str) -> tuple[int, int]:
+        """Of a move, where the part of `x` or `y` begins, and how many bytes it has."""
+        return int(self.params.get(f"{role}_at", 0)), int(self.params["nbytes"])
+
     @property
     def distance(self) -> int:
         """Of a move, how many bytes behind `x` its target `y` begins if nothing is to be moved."""
-        return int(self.params.get("x_at", 0)) - int(self.params.get("y_at", 0))
+        return self.part("x")[0] - self.part("y")[0]
 
     @property
     def function_key(self) -> tuple[object, ...]:
@@ -293,12 +297,12 @@ class Program:
         return sum(-(-e.buffer.nbytes // ALIGNMENT) * ALIGNMENT for e in self.states)
 
     def layers(self) -> list[range]:
-        """The instructions by layers: one each, but for groups."""
+        """The instructions by layers: one each, but for groups, and for moves that vanished."""
         spans: list[range] = []
         for index, instr in enumerate(self.instrs):
             if instr.group and index and self.instrs[index - 1].group == instr.group:
                 spans[-1] = range(spans[-1].start, index + 1)
-            else:
+            elif instr.group or not instr.moves_nothing:
                 spans.append(range(index, index + 1))
         return spans
 
