@@ -27,7 +27,7 @@ REPORT_KEYS = {
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total"},
-    "ram": {"arena", "state", "io", "static", "stack", "total"},
+    "ram": {"arena", "arena_bound", "state", "io", "static", "stack", "total"},
     "accuracy": {
         *("metric", "reference", "samples", "float32", "quantized", "target"),
         *("agreement", "max_abs_error", "sqnr_db"),

@@ -22,6 +22,7 @@ from mcugen.ops.curves import CODES, Line, Segments, interpolation
 from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
+from mcugen.ops.traversal import Traversal, overlap
 
 
 class Scalars:
@@ -394,13 +395,8 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     operands: list[tuple[str, Access, Buffer]] = [
         (names[i], Access.IN, builder.buffer(node.input(i))) for i in range(len(node.inputs))
     ]
-    # in place only where C may: the same type, or bytes over another (which may alias anything)
-    dense = [
-        i
-        for i in streams
-        if node.input(i).type.count == out.type.count
-        and (node.input(i).type.dtype is out.type.dtype or out.type.dtype.nbytes == 1)
-    ]
+    order = Traversal.forward(out.type.count)
+    dense = [i for i in streams if node.input(i).type.count == out.type.count and not node.input(i).is_constant]
     builder.emit(
         node,
         "elementwise",
@@ -421,7 +417,7 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "unroll": UNROLL if builder.optimize != "flash" and _is_short(lines) else 1,
             "result": f"v{len(node.inputs) + len(steps) - 1}",
         },
-        inplace=[("y", names[i]) for i in dense],
+        overlaps=[each for i in dense for each in overlap(node.input(i).type, out.type, order, into=names[i])],
         variant="_".join(step.op.name for step in steps),
     )
 

@@ -17,12 +17,13 @@ from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
-from mcugen.ops.kernels.activations import emit_average
+from mcugen.ops.kernels.activations import emit_average, first_taps, pooling
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
 from mcugen.ops.spatial import Spatial, Window, check_reach
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -149,7 +150,9 @@ class MaxPool(Pool):
         code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig, builder), "x_t": dtype.c}
         variant = self._variant(node.sig, builder)
         kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
-        builder.emit(node, kernel, operands, self._geometry(node.sig), code=code, variant=variant)
+        params = self._geometry(node.sig)
+        near = overlap(node.input(0).type, node.output.type, pooling(params))
+        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,8 @@ class AveragePool(Pool):
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        builder.emit(node, "average_pool_f32", operands, params, code=code, variant="_".join(parts))
+        near = overlap(node.input(0).type, node.output.type, pooling(params))
+        builder.emit(node, "average_pool_f32", operands, params, code=code, overlaps=near, variant="_".join(parts))
 
 
 # --------------------------------------------------------------------------------------------------- direct
@@ -354,7 +358,16 @@ class DirectPool(Pool):
             "indices": bool(self.order),
             "p_norm": 0 if general else int(self.p),
         }
-        builder.emit(node, "pool_direct", operands, params, code=code, variant=f"{self.function}_{rank}d_{x.dtype.tag}")
+        variant = f"{self.function}_{rank}d_{x.dtype.tag}"
+        near = overlap(x, y, self._order(x.shape, y.shape))
+        builder.emit(node, "pool_direct", operands, params, code=code, overlaps=near, variant=variant)
+
+    def _order(self, x: Shape, y: Shape) -> Traversal:
+        """Element by element."""
+        w = self.window
+        walks = zip(y[2:], w.strides, w.before, w.dilations, dense_strides(x)[2:], strict=True)
+        axes = [first_taps(*walk) * pitch for *walk, pitch in walks]
+        return Traversal.runs(nested(np.arange(math.prod(x[:2])) * math.prod(x[2:]), *axes), 1)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from mcugen.ops.kernels.activations import emit_average, emit_mean_of_sums, emit
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 _INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
 
@@ -195,7 +196,8 @@ class Reduce(Operator):
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        builder.emit(node, "reduce", operands, params | more, code=code, variant=variant)
+        order = Traversal.runs(nested(*(np.arange(size) * stride for size, stride in kept)), 1)
+        builder.emit(node, "reduce", operands, params | more, code=code, overlaps=overlap(x, y, order), variant=variant)
 
     def _is_pool(self, sig: Signature, kept: Walks, reduced: Walks) -> bool:
         """Whether it is the mean of int8 rows over whole images: an average pool."""
@@ -363,7 +365,9 @@ class Arg(Operator):
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
         variant = f"{self.function}_{x.dtype.tag}"
-        builder.emit(node, "arg", operands, params, code=code, variant=variant)
+        rows = np.arange(params["outer"]) * params["depth"] * params["inner"]
+        near = overlap(x, node.output.type, Traversal.runs(nested(rows, np.arange(params["inner"])), 1))
+        builder.emit(node, "arg", operands, params, code=code, overlaps=near, variant=variant)
 
 
 # --------------------------------------------------------------------------------------------------- import

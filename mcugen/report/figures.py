@@ -42,10 +42,12 @@ class Flash:
 class Ram:
     """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call.
 
-    `state` is what one stream of inputs keeps between calls.
+    `state` is what one stream of inputs keeps between calls. No placement of the same buffers, in the same order of
+    layers, takes less than `arena_bound`.
     """
 
     arena: int
+    arena_bound: int
     state: int
     io: int
     static: int | None
@@ -139,7 +141,7 @@ def describe(program: Program, graph: Graph, board: Board, sha256: str, kernels:
         milliseconds_estimate=None,
         clock_hz=board.clock_hz,
         flash=Flash(None, program.weights_size, None),
-        ram=Ram(program.arena_size, program.state_size, 0, None, None, None),
+        ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, None, None, None),
         accuracy=None,
         quantization=None,
         layers=_layers(program),
