@@ -16,6 +16,7 @@ from mcugen.hir.verify import verify_graph
 from mcugen.lir.choose import Limits, choose_kernels
 from mcugen.lir.cost import cost_table
 from mcugen.lir.lower import lower
+from mcugen.lir.order import reorder
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import Program
 from mcugen.lir.verify_plan import verify_plan
@@ -180,7 +181,8 @@ def lowered(graph: Graph, board: Board, options: CompileOptions, *, any_size: bo
 
 
 def planned(program: Program) -> Program:
-    """The program with a checked memory plan."""
+    """The program in the order that needs the least memory, with a checked memory plan."""
+    reorder(program)
     plan_memory(program)
     verify_plan(program)
     return program

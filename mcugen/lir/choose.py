@@ -18,6 +18,7 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower
+from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 
 SURROUNDINGS = (1024, 1024)
@@ -91,7 +92,9 @@ def choose_kernels(
     chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
     if all(len(found) == 1 for _, found in fitting.values()):
         return chosen
-    alive = alive_at(lower(graph, features, choices=chosen))
+    program = lower(graph, features, choices=chosen)
+    reorder(program)
+    alive = alive_at(program)
     offers = [
         [
             _candidate(node, k, features, costs, times, alive)
