@@ -68,6 +68,23 @@ def test_on_a_board_it_is_measured_as_always():
     assert run.sizes.static_ram == 0  # the harness keeps the sample
 
 
+def test_the_documented_reader_compiles(tmp_path: Path):
+    """For a model whose lines are 96 pixels wide."""
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 6, 96, 3, dtype=np.int8), 0.05, 3)
+    weights = net.dequantize(net.const(np.ones((4, 3, 3, 3)), np.int8), 0.01)
+    y = net.op("Conv", net.op("Transpose", x, perm=[0, 3, 1, 2]), weights, strides=[2, 2])
+    net.output(net.quantize(net.op("GlobalAveragePool", y), 0.05, 0, out="y"), dtype=np.int8)
+    folder = compile_model(net.model(), options=STREAMED).write(tmp_path / "net")
+    document = (Path(__file__).parents[1] / "docs" / "memory.md").read_text()
+    (code,) = (block for block in document.split("```c\n")[1:] if "read_line" in block)
+    main = '#include "net.h"\nvoid wait_for_interrupt(void);\nvoid camera_line_received(void);\n'
+    main += code.split("```")[0] + "int main(void) { return net_run(net_default_arena(), read_line, NULL); }\n"
+    (folder / "main.c").write_text(main)
+    warnings = ["-Wall", "-Wextra", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only"]
+    subprocess.run(["gcc", "-std=c99", *warnings, "main.c"], cwd=folder, check=True)
+
+
 @pytest.mark.parametrize("kind", ["dense", "sizes"])
 def test_what_cannot_be_streamed_is_refused(kind: str):
     net = Net()
