@@ -19,7 +19,7 @@ from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Trace, build_program, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
-from mcugen.report.figures import count_parameters, describe
+from mcugen.report.figures import describe
 from mcugen.variants import Variants, check_ranges
 
 
@@ -49,7 +49,7 @@ def compile_model(
     program = variants.program(symbols) if symbols else build_program(graph, target, options)
     place(program, target)
     kernels = ", ".join(options.kernels) or "auto"
-    figures = describe(program, target, source.sha256, count_parameters(graph), kernels)
+    figures = describe(program, graph, target, source.sha256, kernels)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())
