@@ -317,6 +317,7 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> d
         "rows": port.rows,
         "row_count": port.row_count,
         "row_bytes": port.row_bytes,
+        "row_axis": port.row_axis,
         "row_shape": port.row_shape,
         "scale": c_float(quant.scale[0]) if quant and len(quant.scale) == 1 else "",
         "zero_point": quant.zero_point if quant else 0,
