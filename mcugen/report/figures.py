@@ -51,6 +51,11 @@ class Ram:
     total: int | None
 
 
+def layer_title(name: str, origin: Sequence[str]) -> str:
+    """What a layer is called before people: the last of the ONNX nodes that it comes from, if that has a name."""
+    return origin[-1] if origin and origin[-1] else name
+
+
 @dataclass(frozen=True)
 class Layer:
     """One instruction of the program, or all of a loop or branch.

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
-from mcugen.report.figures import Layer, Report
+from mcugen.report.figures import Layer, Report, layer_title
 from mcugen.report.layers import LayerComparison, LayerError
 from mcugen.report.metrics import described
 from mcugen.report.tradeoffs import Goal, Step
@@ -189,8 +189,7 @@ def _layers(report: Report, width: int) -> Table:
     for column in heads[1:]:
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
     for (number, *figures), layer in zip(rows, report.layers, strict=True):
-        name = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
-        table.add_row(number, escape(printable(name)), *figures)
+        table.add_row(number, escape(printable(layer_title(layer.name, layer.origin))), *figures)
     return table
 
 
