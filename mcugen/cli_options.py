@@ -56,6 +56,11 @@ Kernels = Annotated[
     typer.Option("--kernel", help="takes this kernel wherever it fits; else they are chosen", show_default=False),
 ]
 
+StreamInput = Annotated[
+    bool,
+    typer.Option("--stream-input", help="the first input comes row by row, by a function of yours: no memory for it"),
+]
+
 
 def compile_options(
     name: Name = "",
@@ -64,6 +69,7 @@ def compile_options(
     state: State = None,
     optimize: Optimize = GOALS[0],
     kernel: Kernels = None,
+    stream_input: StreamInput = False,
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
@@ -75,6 +81,7 @@ def compile_options(
         tuple(plugin or ()),
         optimize,
         tuple(kernel or ()),
+        stream_input,
     )
 
 

@@ -23,6 +23,7 @@ class CompileOptions:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
+    `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     """
 
     name: str = ""
@@ -32,6 +33,7 @@ class CompileOptions:
     plugins: tuple[str | Path, ...] = ()
     optimize: str = GOALS[0]
     kernels: tuple[str, ...] = ()
+    stream_input: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -54,5 +56,6 @@ class CompileOptions:
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
+        parts += ["input row by row"] * self.stream_input
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

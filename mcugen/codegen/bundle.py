@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
 
 
@@ -23,6 +26,34 @@ class Port:
     nbytes: int
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
     """Axes whose length is known at run time only; `shape` and `nbytes` are the largest."""
+    rows: int = 0
+    """Of an input that the caller hands over row by row: how many at a time; it has no accessor. Else 0."""
+    row_axis: int = 0
+    """The axis that counts its rows."""
+
+    @property
+    def ctype(self) -> str:
+        """Of its elements in C."""
+        return DType(self.dtype).c
+
+    @property
+    def row_count(self) -> int:
+        """Rows in all."""
+        return self.shape[self.row_axis] if self.rows else 0
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Of one row, without the batch of 1."""
+        return tuple(n for axis, n in enumerate(self.shape) if axis != self.row_axis and (axis or n > 1))
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return self.nbytes // self.row_count if self.rows else 0
+
+    def in_memory(self, array: Array) -> Array:
+        """The elements in the order in which the code takes them: rows one after the other."""
+        return np.moveaxis(array, self.row_axis, 0) if self.rows else array
 
     def shape_at(self, sizes: Sizes) -> tuple[int, ...]:
         """The shape for given sizes."""
@@ -34,7 +65,8 @@ class Bundle:
     """What `mcugen compile` writes: C files by name, and how to call them.
 
     `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
-    NAME_ARENA_ALIGN. A state, and sizes that are known at run time only, are further arguments. With
+    NAME_ARENA_ALIGN. A reader of rows with its context, a state, and sizes that are known at run time only, are further
+    arguments, in this order. With
     `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer, index counting `layers` from 0.
     """
 
@@ -48,6 +80,11 @@ class Bundle:
     """Whether the run function takes a `NAME_state *` too, which `NAME_reset` makes ready."""
     symbols: tuple[Symbol, ...] = ()
     """Sizes known at run time only: those without `output` are int32_t arguments of the run function, the last ones."""
+
+    @property
+    def streamed(self) -> Port | None:
+        """The input that the caller hands over row by row."""
+        return next((port for port in self.inputs if port.rows), None)
 
     @property
     def arguments(self) -> tuple[Symbol, ...]:

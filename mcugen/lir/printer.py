@@ -35,4 +35,4 @@ def _print_instr(instr: Instr) -> str:
     code = ", ".join(f"{key}={value}" for key, value in instr.code.items())
     if instr.control in (Control.ELSE, Control.END) and not operands:
         return instr.kernel
-    return f"{instr.kernel} {operands} {{{', '.join(filter(None, (params, code)))}}}"
+    return " ".join(filter(None, (instr.kernel, operands, f"{{{', '.join(filter(None, (params, code)))}}}")))

@@ -13,7 +13,7 @@ from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -141,6 +141,11 @@ class Transpose(Movement):
             return graph.add(merged, [source.producer.input(0)], node.origin, before=node).output
         return None
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Rows of one image: of the axis that becomes the second."""
+        is_image = len(self.perm) > 2 and self.perm[0] == 0 and sig.output.shape[0] == 1
+        return RowForm(self, (RowWindow(self.perm[1]),)) if is_image else None
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Transpose."""
         return "Transpose", {"perm": list(self.perm)}, ()
@@ -194,12 +199,20 @@ def emit_copy(
     target_offset: int = 0,
     access: Access = Access.OUT,
 ) -> None:
-    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements."""
+    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements.
+
+    One run is a move: no call, where both can lie in one place.
+    """
     target = dense_strides(shape) if target is None else target
     dims = merge_walks(shape, source, target)
     x, y = node.input(index).type, node.output.type
     contiguous = dims[-1][1] == dims[-1][2] == 1
     outer = dims[:-1] if contiguous else dims
+    x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
+    if contiguous and not outer and x_buffer.planned and not builder.any_size:
+        at = {"x_at": source_offset * x.dtype.nbytes, "y_at": target_offset * y.dtype.nbytes}
+        builder.move(node, x_buffer, y_buffer, "", **at, nbytes=math.prod(shape) * y.dtype.nbytes)
+        return
     params: dict[str, Param] = {"x_offset": source_offset, "y_offset": target_offset}
     for axis, (size, xs, ys) in enumerate(outer):
         params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
@@ -208,7 +221,7 @@ def emit_copy(
     builder.emit(
         node,
         "copy",
-        [("x", Access.IN, builder.buffer(node.input(index))), ("y", access, builder.buffer(node.output))],
+        [("x", Access.IN, x_buffer), ("y", access, y_buffer)],
         params,
         code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c},
         variant=f"{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
@@ -537,14 +550,16 @@ def _import_blocks(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), blocks)]
 
 
-@onnx_operator("Concat", kernels=("copy",), keeps_halves=True)
+@onnx_operator("Concat", kernels=("move", "copy"), keeps_halves=True)
 def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(len(node.inputs))]
     parts = [p for p in parts if p.type.count] or parts
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 
-@onnx_operator("Split", kernels=("copy",), limits="computed sizes need declared output shapes", keeps_halves=True)
+@onnx_operator(
+    "Split", kernels=("move", "copy"), limits="computed sizes need declared output shapes", keeps_halves=True
+)
 def _import_split(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)

@@ -14,7 +14,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Overlap, Param
 from mcugen.ops.fixedpoint import LONGEST_SUM, Requantizer, clamp_range, dequantize, is_quantized
 from mcugen.ops.pointwise import Range
 
@@ -191,7 +191,7 @@ def emit_weighted(
     scratch: tuple[str, int] | None = None,
     code: dict[str, object] | None = None,
     baked: tuple[str, ...] = (),
-    inplace: bool = False,
+    overlaps: Sequence[Overlap] = (),
     variant: str = "",
 ) -> None:
     """Emits a layer with `packed` weights, bias and (for integers) requantization as operands of their own.
@@ -215,7 +215,7 @@ def emit_weighted(
         params | store.params,
         baked=baked,
         code=flags | store.code,
-        inplace=[("y", "x")] if inplace else [],
+        overlaps=overlaps,
         variant="_".join(part for part in (variant, store.variant) if part),
     )
 
