@@ -108,6 +108,8 @@ def compile_command(
         f"{folder}: {len(compiled.bundle.files)} files, arena {ram.arena:,} bytes, "
         f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
     )
+    if compiled.report.budget is not None:
+        _tell(str(compiled.report.budget))
     if compiled.quantization:
         _tell_islands(compiled.quantization)
 

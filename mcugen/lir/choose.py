@@ -108,6 +108,17 @@ def choose_kernels(
     return {node: candidate.kernel for node, candidate in zip(fitting, taken, strict=True)}
 
 
+def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
+    """Of the nodes that have these kernels, in one inference; None if there are none."""
+    if not kernels:
+        return None
+    return sum(_instructions(node, kernels[node], costs, times) for node, times in _nodes(graph) if node in kernels)
+
+
+def _instructions(node: Node, kernel: Kernel, costs: CostTable, times: int) -> float:
+    return times * costs.of(kernel).instructions(work(node, kernel))
+
+
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
     """All nodes, those of bodies included, and how often each runs."""
     for node in graph.nodes:
@@ -166,7 +177,7 @@ def _candidate(
     scratch = sum(o.buffer.nbytes for i in program.instrs for o in i.operands if o.access is Access.SCRATCH)
     return Candidate(
         kernel,
-        times * cost.instructions(work(node, kernel)),
+        _instructions(node, kernel, costs, times),
         flash,
         (around.nbytes if around else 0) - _saved_in_place(program.instrs, ending) + scratch,
     )

@@ -101,6 +101,11 @@ def _totals(report: Report) -> Table:
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     table.add_row("RAM: total", _number(ram.total), "bytes")
+    if report.budget is not None:
+        budget = report.budget
+        table.add_row("budget: RAM", _number(budget.ram), "bytes of arena and state")
+        table.add_row("budget: flash, estimate", _number(budget.flash_estimate), "bytes of weights and code")
+        table.add_row("budget: kept by", "", str(budget))
     return table
 
 
