@@ -53,6 +53,7 @@ from mcugen.quant.quantize import Quantization, float_model, no_progress, quanti
 from mcugen.quant.scheme import Scheme
 from mcugen.report.drawing import draw
 from mcugen.report.figures import Report, require_fit
+from mcugen.report.html import report_page
 from mcugen.report.layers import DIVERGED_DB
 from mcugen.report.listing import print_board, print_boards, print_memory, print_model
 from mcugen.report.memory import MemoryMap, memory_map
@@ -128,6 +129,9 @@ def report(
     ] = False,
     diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB,
     wait_states: Annotated[int, typer.Option(min=0, help="flash's, for the estimate of cycles")] = 0,
+    html: Annotated[
+        Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
+    ] = None,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
@@ -141,6 +145,8 @@ def report(
         metric = metric_of(judging.metric, samples.labels)
         result = evaluate(compiled, samples, metric, diverged, progress, wait_states)
     _write_json(json_, result)
+    if html is not None:
+        write_text(html, report_page(result, memory_map(compiled.program, compiled.board.name)))
     if json_ != "-":
         print_report(result, stdout, compare_layers)
     require_fit(result, compiled.board)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.lir.choose import SURROUNDINGS
 from mcugen.lir.cost import CostTable
 from mcugen.lir.peak import busiest, moments
 from mcugen.lir.program import Buffer, Control, Program, Space
@@ -14,8 +15,11 @@ from mcugen.lir.program import Buffer, Control, Program, Space
 CONTRIBUTORS = 4
 """How many of the largest buffers a refusal names."""
 
-SURROUNDING_CODE = 300
-"""Bytes of the run function, constants and library functions that any model takes besides its kernels, as measured."""
+LONGEST = 40
+"""Characters of a name in a refusal."""
+
+CALL = 24
+"""Bytes of code that calling a kernel takes; its parameters take four each."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,10 @@ class Fit:
 
 def use_of(program: Program, costs: CostTable) -> Use:
     """What a planned program takes."""
-    functions = {i.function_key: i.kernel for i in program.instrs if i.control is Control.NONE and not i.moves_nothing}
-    code = sum(costs.code_of(kernel) for kernel in functions.values()) + SURROUNDING_CODE
+    calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
+    functions = {i.function_key: i.kernel for i in calls}
+    code = SURROUNDINGS[1] + sum(costs.code_of(kernel) for kernel in functions.values())
+    code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
     return Use(sum(program.area_sizes) + program.state_size, program.weights_size + code)
 
 
@@ -110,7 +116,7 @@ def _refusal(nearest: Attempt, budget: Budget) -> DoesNotFitError:
     found = []
     if budget.ram is not None and use.ram > budget.ram:
         peak = busiest(moments(program))
-        names = [i.name for i in program.instrs]
+        names = [_short(i.name) for i in program.instrs]
         where = f"layer '{names[peak.index]}'" if 0 <= peak.index < len(names) else "the call"
         state = f", {program.state_size:,} of state" if program.state_size else ""
         found.append(f"{use.ram:,} bytes of RAM ({where}: {_largest(peak.buffers)}{state})")
@@ -127,5 +133,10 @@ def _refusal(nearest: Attempt, budget: Budget) -> DoesNotFitError:
 
 def _largest(buffers: Sequence[Buffer]) -> str:
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
-    listing = ", ".join(f"'{b.name}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
+    listing = ", ".join(f"'{_short(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
     return f"{listing} …" if len(ordered) > CONTRIBUTORS else listing
+
+
+def _short(name: str) -> str:
+    """Long names of exporters by their ends, where they differ."""
+    return name if len(name) <= LONGEST else "…" + name[-LONGEST:]

@@ -27,8 +27,8 @@ def moments(program: Program) -> list[Moment]:
     found = []
     for index in range(-1, len(program.instrs) + 1):
         alive = [b for b, (first, last) in ranges.items() if first <= index <= last]
-        ordered = tuple(sorted(alive, key=lambda b: (b.offset or 0, -b.nbytes, b.name)))
-        found.append(Moment(index, ordered, occupied(ordered)))
+        ordered = tuple(sorted(alive, key=lambda b: (address(program, b), -b.nbytes, b.name)))
+        found.append(Moment(index, ordered, _occupied(program, ordered)))
     return found
 
 
@@ -37,10 +37,15 @@ def busiest(moments: Iterable[Moment]) -> Moment:
     return max(moments, key=lambda moment: moment.nbytes)
 
 
-def occupied(buffers: Iterable[Buffer]) -> int:
+def address(program: Program, buffer: Buffer) -> int:
+    """Of a planned buffer, in bytes, as if the areas of the arena lay one behind the other."""
+    return sum(program.area_sizes[: buffer.area]) + (buffer.offset or 0)
+
+
+def _occupied(program: Program, buffers: Iterable[Buffer]) -> int:
     """Bytes of the arena that these buffers take together."""
     total = end = 0
-    for start, stop in sorted((b.offset or 0, (b.offset or 0) + b.nbytes) for b in buffers):
+    for start, stop in sorted((at := address(program, b), at + b.nbytes) for b in buffers):
         total += max(stop - max(start, end), 0)
         end = max(end, stop)
     return total

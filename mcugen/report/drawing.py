@@ -23,6 +23,9 @@ WIDTH = 960
 COLUMN = (26, 110)
 """How narrow and how wide a layer's column may be."""
 
+CROWDED, MOST_SHARES = 8, 6
+"""A layer of many instructions is wider, by a column for so many, but no wider than so many columns."""
+
 CHARACTER = (6.8, 12)
 """Width and height of the labels' characters in pixels, on the safe side."""
 
@@ -77,7 +80,8 @@ def draw(memory: MemoryMap) -> Markup:
             addresses=[Mark(plot.y(n), f"{n:,}") for n in _ticks(memory.arena)],
             layers=plot.layers(),
             arena=plot.y(memory.arena),
-            bound=None if memory.bound is None else plot.y(memory.bound),
+            areas=[plot.y(sum(memory.areas[:n])) for n in range(1, len(memory.areas))],
+            bound=plot.y(memory.bound) if memory.bound < memory.arena else "",
             peak=plot.area(peak.index, peak.index, 0, memory.arena),
             peak_name=shortened(peak.title, LONGEST),
             peak_at=_number(plot.middle(peak.index)),
@@ -91,14 +95,13 @@ class _Plot:
 
     def __init__(self, memory: MemoryMap) -> None:
         self.memory = memory
-        columns = len(memory.rows) + 1
-        self.column = min(max(WIDTH / columns, COLUMN[0]), COLUMN[1])
-        self.width = columns * self.column
-        self._edges = [0.0, self.column / 2]
-        for row in memory.rows:
-            step = self.column / (row.last - row.first + 1)
-            start = self._edges[-1]
-            self._edges += [start + step * (i + 1) for i in range(row.last - row.first + 1)]
+        shares = [min(1 + (row.last - row.first) / CROWDED, MOST_SHARES) for row in memory.rows]
+        column = min(max(WIDTH / (sum(shares) + 1), COLUMN[0]), COLUMN[1])
+        self.width = (sum(shares) + 1) * column
+        self._edges = [0.0, column / 2]
+        for row, share in zip(memory.rows, shares, strict=True):
+            count, start = row.last - row.first + 1, self._edges[-1]
+            self._edges += [start + share * column * (i + 1) / count for i in range(count)]
         self._edges.append(self.width)
 
     def middle(self, index: int) -> float:
@@ -151,7 +154,7 @@ class _Plot:
         """The names below the columns."""
         found = []
         for index, row in enumerate(self.memory.rows):
-            at = LEFT + (index + 1) * self.column
+            at = LEFT + (self._edges[row.first + 1] + self._edges[row.last + 2]) / 2
             found.append(
                 Mark(_number(at), f"{index} {shortened(row.title, LONGEST)}", f"{index} {row.name}: {row.kernel}")
             )

@@ -94,7 +94,7 @@ class BudgetFigures:
     def __str__(self) -> str:
         limits = (("--max-ram", self.max_ram), ("--max-flash", self.max_flash))
         given = " and ".join(f"{option} {n:,}" for option, n in limits if n is not None)
-        price = "" if self.slowdown_estimate is None else f", about {100 * self.slowdown_estimate:+.0f} % instructions"
+        price = "" if not self.slowdown_estimate else f", about {100 * self.slowdown_estimate:+.0f} % instructions"
         return f"{given}: {self.step}{price}"
 
 
@@ -153,7 +153,7 @@ def count_parameters(graph: Graph) -> int:
 def describe(
     program: Program, board: Board, sha256: str, parameters: int, kernels: str = "auto", fit: Fit | None = None
 ) -> Report:
-    """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` how it was fitted."""
+    """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
     estimate = program.instructions_estimate
     macs = sum(program.head(layer).macs for layer in program.layers())
     return Report(
@@ -234,6 +234,10 @@ def require_fit(report: Report, board: Board) -> None:
         if needed is not None and needed > available:
             found = f"{needed:,} bytes, {needed - available:,} more than there are"
             raise DoesNotFitError(f"code, weights and memory must fit the {kind} of board '{board.name}'", found)
+    allowed, flash = report.budget.max_flash if report.budget else None, report.flash.total
+    if allowed is not None and flash is not None and flash > allowed:
+        found = f"{flash:,} bytes as measured, {flash - allowed:,} more; the estimate was too low"
+        raise DoesNotFitError(f"the model must fit --max-flash {allowed:,}", found, "ask for less")
 
 
 def _precision(program: Program) -> str:

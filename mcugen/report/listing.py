@@ -100,12 +100,13 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
     """The arena's totals, then for each layer what lies where while it runs; the peak is bold."""
     peak = memory.peak
     facts = Table(show_header=False)
-    facts.add_row("arena", f"{memory.arena:,} bytes")
-    facts.add_row("least possible", "unknown" if memory.bound is None else f"{memory.bound:,} bytes")
+    parts = f": {' + '.join(f'{n:,}' for n in memory.areas)}" * (len(memory.areas) > 1)
+    facts.add_row("arena", f"{memory.arena:,} bytes{parts}")
+    facts.add_row("least possible", f"{memory.bound:,} bytes, proven for these layers in this order")
     where = f"layer {peak.layer}, '{peak.title}'" if peak.layer is not None else peak.title
     facts.add_row("peak", escape(printable(f"{peak.nbytes:,} bytes in {where}")))
     for block in peak.blocks:
-        facts.add_row("", _named(f"{block.nbytes:>9,} {block.kind} '{block.title}'", console.width))
+        facts.add_row("", _named(f"{block.nbytes:>9,} {block.kind} '{block.title}'", console.width - 24))
     console.print(facts)
     console.print("in the picture of the arena: █ in use, ▄ less than half, ▓ shared, · free", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcugen.codegen.identifiers import tensor_name
-from mcugen.lir.peak import Moment, busiest, moments
+from mcugen.lir.peak import Moment, address, busiest, moments
 from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.report.figures import layer_title
 
@@ -82,21 +82,24 @@ class Peak:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """A planned program's arena over time. Bytes; `bound` is the least that any plan takes, where it is known."""
+    """A planned program's arena over time, in bytes.
+
+    Of the arena's `areas`, each in a memory of its own, addresses count on. `bound` is proven: no plan takes less.
+    """
 
     model: str
     board: str
-    arena: int
-    bound: int | None
+    areas: tuple[int, ...]
+    bound: int
     peak: Peak
     rows: tuple[Row, ...]
     blocks: tuple[Block, ...]
     """All, in the order in which their lives begin."""
 
     @property
-    def instrs(self) -> int:
-        """How many instructions the layers have."""
-        return self.rows[-1].last + 1 if self.rows else 0
+    def arena(self) -> int:
+        """Bytes of all areas."""
+        return sum(self.areas)
 
     def layer_at(self, index: int) -> int:
         """The layer of an instruction: −1 before the first, their number behind the last."""
@@ -109,6 +112,7 @@ class MemoryMap:
             "model": self.model,
             "board": self.board,
             "arena": self.arena,
+            "areas": list(self.areas),
             "bound": self.bound,
             "peak": {
                 "layer": peak.layer,
@@ -147,7 +151,7 @@ def memory_map(program: Program, board: str) -> MemoryMap:
     """Of a planned program, for a board of that name."""
     scratch = _scratch(program)
     block_of = {
-        b: Block(b.name, _kind(b, scratch), b.offset or 0, b.nbytes, first, last)
+        b: Block(b.name, _kind(b, scratch), address(program, b), b.nbytes, first, last)
         for b, (first, last) in program.live_ranges().items()
         if b.nbytes
     }
@@ -160,8 +164,8 @@ def memory_map(program: Program, board: str) -> MemoryMap:
     return MemoryMap(
         model=program.name,
         board=board,
-        arena=program.arena_size,
-        bound=None,
+        areas=tuple(program.area_sizes),
+        bound=sum(program.area_bounds),
         peak=Peak(most.index, layer, outside if layer is None else rows[layer].name, most.nbytes, tuple(largest)),
         rows=rows,
         blocks=tuple(sorted(block_of.values(), key=lambda b: (b.first, b.offset, -b.nbytes, b.name))),
