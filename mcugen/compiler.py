@@ -20,7 +20,7 @@ from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Trace, build_program, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
-from mcugen.report.figures import count_parameters, describe
+from mcugen.report.figures import describe
 from mcugen.variants import Variants, check_ranges
 
 
@@ -34,7 +34,7 @@ def compile_model(
     options = options or CompileOptions()
     if options.optimize not in GOALS:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
-    Budget(options.max_ram, options.max_flash)  # a wrong one is told before anything is loaded
+    Budget.of(options)  # a wrong one is told before anything is loaded
     target = board if isinstance(board, Board) else load_board(board)
     for plugin in options.plugins:
         load_plugin(plugin)
@@ -52,7 +52,7 @@ def compile_model(
     program = fit.program
     place(program, target)
     kernels = ", ".join(options.kernels) or "auto"
-    figures = describe(program, target, source.sha256, count_parameters(graph), kernels, fit)
+    figures = describe(program, graph, target, source.sha256, kernels, fit)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())

@@ -23,8 +23,9 @@ from mcugen.lir.program import Program
 from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
+from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
-from mcugen.passes.prune import drop_idle_channels
+from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
 from mcugen.streaming import Streaming, with_groups
 
@@ -68,9 +69,10 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (layout.sink_transposes, "the others move on until they meet and cancel"),
     (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
     (clean.fold_constants, "permuted weights are constants"),
-    (drop_idle_channels, "filters without weights need not be computed"),
-    (clean.simplify, "nothing dead may cost memory"),
+    (clean.simplify, "nothing dead may cost memory, nor read channels"),
     (clean.merge_equal_nodes, "equal computations are done once"),
+    (drop_channels, "what is constant or unread need not be computed"),
+    (drop_clamps, "an activation that nothing reaches costs a comparison"),
     (stack.stack_elementwise, "one loop instead of many"),
     (clean.simplify, "the graph is final"),
 )
@@ -155,7 +157,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     DoesNotFitError says how near they came.
     """
     options = options or CompileOptions()
-    budget = Budget(options.max_ram, options.max_flash)
+    budget = Budget.of(options)
 
     def attempt(name: str, build: Build) -> Attempt:
         program = build(graph, board, options)
@@ -192,8 +194,8 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
     The choice knows nothing of the planner's tricks, nor of code without a choice: by what it misjudged, its limits
     are moved. Of what that gives, the best is taken: what fits with the fewest instructions, or fits least badly.
     """
-    budget, costs = Budget(options.max_ram, options.max_flash), cost_table(board.cpu)
-    limits = Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
+    budget, costs = Budget.of(options), cost_table(board.cpu)
+    limits = _limits(budget, board)
     tried: dict[Limits, Attempt] = {}
     while limits not in tried and len(tried) < CORRECTIONS:
         ways = _ways(graph, board, options)
@@ -213,8 +215,8 @@ NEARBY = 1.1
 
 def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     """As many layers in groups as it takes, with kernels for the goal as asked."""
-    budget, costs = Budget(options.max_ram, options.max_flash), cost_table(board.cpu)
-    limits = Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
+    budget, costs = Budget.of(options), cost_table(board.cpu)
+    limits = _limits(budget, board)
     streaming = Streaming(graph, board.features, costs, is_streamed_in=options.stream_input)
     plans = list(streaming.plans())
     near = [plan for plan in plans if max(s.ram for s in plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
@@ -224,6 +226,11 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
         program = planned(lowered(way, board, options, limits=limits))
         attempts.append(Attempt("", program, use_of(program, costs)))
     return _best(attempts, budget)
+
+
+def _limits(budget: Budget, board: Board) -> Limits:
+    """Of the budget, where it has some, else of the board."""
+    return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
 
 
 def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:

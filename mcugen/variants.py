@@ -48,6 +48,8 @@ class Variants:
         computed = {key: size for key, size in sizes.items() if key not in given}
         graph = import_model(self.model, self.name, self.options.fixed_dims | given, self.options.bound, computed)
         check_states(graph, self.options.states)
+        for part in graph.nested():
+            part.shapes_vary = bool(self.options.ranges or graph.sizes)
         return graph
 
     def symbols(self, graph: Graph) -> list[Symbol]:
@@ -62,7 +64,7 @@ class Variants:
         """
         program = planned(merge_sizes(symbols, self._at))
         attempt = Attempt(AS_ASKED, program, use_of(program, cost_table(self.board.cpu)))
-        budget = Budget(self.options.max_ram, self.options.max_flash)
+        budget = Budget.of(self.options)
         return Fit(budget, cheapest([attempt], budget), attempt)
 
     def _at(self, sizes: Sizes) -> _Variant:

@@ -425,6 +425,8 @@ def _merge_instr(
         params[key] = max(values, key=abs)  # the one that decides the C type
     instr.params, instr.formulas = params, formulas
     instr.baked = instr.baked - set(formulas)
+    if any(v.overlaps != instr.overlaps for v in variants):
+        instr.overlaps = ()  # the distance would depend on the size
     if formulas:
         everywhere = [pair for pair in instr.inplace if all(pair in v.inplace for v in variants)]
         instr.inplace = tuple(pair for pair in everywhere if _stay_alike(instr, pair, counts))

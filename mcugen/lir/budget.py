@@ -11,6 +11,7 @@ from mcugen.lir.choose import SURROUNDINGS
 from mcugen.lir.cost import CostTable
 from mcugen.lir.peak import busiest, moments
 from mcugen.lir.program import Buffer, Control, Program, Space
+from mcugen.options import CompileOptions
 
 CONTRIBUTORS = 4
 """How many of the largest buffers a refusal names."""
@@ -36,6 +37,11 @@ class Budget:
         for option, value in (("--max-ram", self.ram), ("--max-flash", self.flash)):
             if value is not None and value <= 0:
                 raise UsageError(f"{option} must be a positive number of bytes", f"{value}", "e.g. 20000, or 20KB")
+
+    @classmethod
+    def of(cls, options: CompileOptions) -> Budget:
+        """What a user asks for."""
+        return cls(options.max_ram, options.max_flash)
 
     def __str__(self) -> str:
         limits = (("--max-ram", self.ram), ("--max-flash", self.flash))

@@ -12,7 +12,7 @@ def print_program(program: Program) -> str:
     ranges = program.live_ranges()
     lines = [
         f"program {program.name} {{",
-        f"  arena {program.arena_size} bytes, weights {program.weights_size} bytes",
+        f"  arena {_arena(program)} bytes, weights {program.weights_size} bytes",
     ]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
     depth = 0
@@ -23,8 +23,13 @@ def print_program(program: Program) -> str:
     return "\n".join([*lines, "}", ""])
 
 
+def _arena(program: Program) -> str:
+    proven = program.arena_bound >= program.arena_size
+    return f"{program.arena_size}" if proven else f"{program.arena_size} (at least {program.arena_bound})"
+
+
 def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
-    place = "" if buffer.offset is None else f" at {buffer.offset}"
+    place = "" if buffer.offset is None else f" at {buffer.offset}" + f" of area {buffer.area}" * (buffer.area > 0)
     span = "" if life is None else f" live {life[0]}..{life[1]}"
     return f"  {buffer.space.value} %{quoted(buffer.name)} : {buffer.dtype.value}[{buffer.count}]{place}{span}"
 

@@ -20,12 +20,14 @@ from mcugen.report.layers import LayerComparison
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """The network itself."""
+    """The network itself, without what it has of channels that are constant or that nobody reads."""
 
     name: str
     sha256: str
     macs: int
     parameters: int
+    dropped_channels: int
+    dropped_macs: int
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,12 @@ class Flash:
 class Ram:
     """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call.
 
-    `state` is what one stream of inputs keeps between calls.
+    `state` is what one stream of inputs keeps between calls. No placement of the same buffers, in the same order of
+    layers, takes less than `arena_bound`.
     """
 
     arena: int
+    arena_bound: int
     state: int
     io: int
     static: int | None
@@ -151,13 +155,15 @@ def count_parameters(graph: Graph) -> int:
 
 
 def describe(
-    program: Program, board: Board, sha256: str, parameters: int, kernels: str = "auto", fit: Fit | None = None
+    program: Program, graph: Graph, board: Board, sha256: str, kernels: str = "auto", fit: Fit | None = None
 ) -> Report:
     """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
     estimate = program.instructions_estimate
     macs = sum(program.head(layer).macs for layer in program.layers())
+    dropped = [part.dropped for part in graph.nested()]
+    channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
     return Report(
-        model=ModelFigures(program.name, sha256, macs, parameters),
+        model=ModelFigures(program.name, sha256, macs, count_parameters(graph), channels, unneeded),
         board=board.name,
         cpu=board.cpu,
         precision=_precision(program),
@@ -170,7 +176,7 @@ def describe(
         milliseconds_estimate=None,
         clock_hz=board.clock_hz,
         flash=Flash(None, program.weights_size, None),
-        ram=Ram(program.arena_size, program.state_size, 0, None, None, None),
+        ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, None, None, None),
         budget=_budget(fit),
         accuracy=None,
         quantization=None,

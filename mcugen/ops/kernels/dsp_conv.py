@@ -16,8 +16,9 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
-from mcugen.ops.kernels.traversal import Traversal, in_turn, overlaps, windows
+from mcugen.ops.kernels.traversal import in_turn, overlaps, windows
 from mcugen.ops.kernels.traversal import rows as ring_rows
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import (
     bias_of,
     clamp_of,

@@ -15,7 +15,8 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
 from mcugen.ops.kernels.portable import depthwise
-from mcugen.ops.kernels.traversal import Traversal, in_turn, overlaps, rows, windows
+from mcugen.ops.kernels.traversal import in_turn, overlaps, rows, windows
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import BLOCK, bias_of, clamp_of, float_store, float_tensors, weights_of
 
 ROWS = 4

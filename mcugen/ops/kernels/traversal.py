@@ -1,46 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The orders in which kernels read x and write y, and how far the two may overlap for them.
-
-A traversal is a sequence of steps, each of which reads what it needs before it writes. What is read but multiplied by
-nothing does not count: it may be overwritten.
-"""
+"""The orders in which kernels of convolutions read x and write y."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
-from mcugen.lir.overlap import least_lead
 from mcugen.lir.program import Overlap
 from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.traversal import Traversal, overlap
 
 
-@dataclass(frozen=True)
-class Traversal:
-    """By step, in elements: the first of x that it reads, or more than x has; where what it writes of y ends."""
-
-    reads: Array
-    writes: Array
-
-    def __add__(self, other: Traversal) -> Traversal:
-        """One after the other."""
-        return Traversal(np.concatenate([self.reads, other.reads]), np.concatenate([self.writes, other.writes]))
-
-
-def overlaps(node: Node, traversal: Traversal) -> list[Overlap]:
-    """How far y may lie over x; nothing if that saves no byte."""
-    x, y = node.input(0).type, node.output.type
-    if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
-        return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
-    written = np.maximum.accumulate(traversal.writes[:-1]) * y.dtype.nbytes
-    unread = np.minimum.accumulate(traversal.reads[:0:-1])[::-1] * x.dtype.nbytes
-    matters = (written > 0) & (unread < x.nbytes)
-    none_left = (0, x.nbytes)  # where all is read before anything is written, y may begin anywhere in x
-    lead = least_lead([none_left, *zip(written[matters].tolist(), unread[matters].tolist(), strict=True)])
-    return [Overlap("y", "x", lead)] if lead < y.nbytes else []
+def overlaps(node: Node, *orders: Traversal) -> list[Overlap]:
+    """How far the output of a layer may lie over its first input."""
+    return overlap(node.input(0).type, node.output.type, *orders)
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
@@ -62,7 +36,7 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
     first, end = first.reshape(-1), end.reshape(-1)
     if 0 < last < shape.out_c:
         first, end = np.repeat(first, 2), np.stack([end - last, end], 1).reshape(-1)
-    return _by_image(shape, first, end)
+    return by_image(shape, first, end)
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
@@ -78,10 +52,10 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
     next_row = np.append(row, shape.in_h)[np.searchsorted(row, np.append(0, reach[:-1]))]
     first = (next_row * shape.in_w + column.min(initial=shape.in_w)) * shape.in_c
     end = np.minimum(oy + at_once, shape.out_h) * shape.out_w * shape.out_c
-    return _by_image(shape, first, end if writes is None else writes)
+    return by_image(shape, first, end if writes is None else writes)
 
 
-def _by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
+def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
     """The same for each image of a batch."""
     in_size, out_size = shape.in_h * shape.in_w * shape.in_c, shape.out_h * shape.out_w * shape.out_c
     image = np.arange(shape.batch)[:, None]

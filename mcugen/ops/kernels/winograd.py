@@ -20,7 +20,8 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.traversal import Traversal, overlaps, rows
+from mcugen.ops.kernels.traversal import overlaps, rows
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import (
     clamp_of,
     folded_bias_of,
