@@ -33,8 +33,8 @@ def moments(program: Program) -> list[Moment]:
 
 
 def busiest(moments: Iterable[Moment]) -> Moment:
-    """The one with the most bytes in use, the first of several."""
-    return max(moments, key=lambda moment: moment.nbytes)
+    """The one with the most bytes in use; of several that with the most buffers, and of those the first."""
+    return max(moments, key=lambda moment: (moment.nbytes, len(moment.buffers)))
 
 
 def address(program: Program, buffer: Buffer) -> int:
