@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -62,6 +63,12 @@ StreamInput = Annotated[
 ]
 
 
+MaxRam = Annotated[
+    str, typer.Option(help="the model must do with so many bytes of RAM: 20000, or 20KB", show_default=False)
+]
+MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
+
+
 def compile_options(
     name: Name = "",
     dim: Dim = None,
@@ -70,6 +77,8 @@ def compile_options(
     optimize: Optimize = GOALS[0],
     kernel: Kernels = None,
     stream_input: StreamInput = False,
+    max_ram: MaxRam = "",
+    max_flash: MaxFlash = "",
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
@@ -82,6 +91,8 @@ def compile_options(
         optimize,
         tuple(kernel or ()),
         stream_input,
+        max_ram=_size("--max-ram", max_ram),
+        max_flash=_size("--max-flash", max_flash),
     )
 
 
@@ -284,6 +295,18 @@ def _bound(texts: list[str]) -> dict[str, Array]:
             raise UsageError("--bind must read NAME=VALUE with numbers", f"'{text}'", 'e.g. --bind "axes=[1, 2]"')
         values.append((name, array))
     return _named_once("--bind", values)
+
+
+_SIZE = re.compile(r"([0-9]+) ?(?:([KM])(?:i?B)?)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
+
+
+def _size(option: str, text: str) -> int | None:
+    """Bytes; KB are 1024, as in the list of boards. None where nothing is given."""
+    found = _SIZE.fullmatch(text)
+    if text and (found is None or not int(found[1])):
+        raise UsageError(f"{option} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
+    return int(found[1]) * _UNITS[(found[2] or "").upper()] if found else None
 
 
 def _states(texts: list[str]) -> dict[str, str]:

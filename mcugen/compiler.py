@@ -14,6 +14,7 @@ from mcugen.codegen.render import Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.importer.load import load
+from mcugen.lir.budget import Budget
 from mcugen.lir.place import place
 from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Trace, build_program, optimize
@@ -33,6 +34,7 @@ def compile_model(
     options = options or CompileOptions()
     if options.optimize not in GOALS:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
+    Budget.of(options)  # a wrong one is told before anything is loaded
     target = board if isinstance(board, Board) else load_board(board)
     for plugin in options.plugins:
         load_plugin(plugin)
@@ -46,10 +48,11 @@ def compile_model(
     graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
     symbols = variants.symbols(graph)
     optimize(graph, trace)
-    program = variants.program(symbols) if symbols else build_program(graph, target, options)
+    fit = variants.program(symbols) if symbols else build_program(graph, target, options)
+    program = fit.program
     place(program, target)
     kernels = ", ".join(options.kernels) or "auto"
-    figures = describe(program, graph, target, source.sha256, kernels)
+    figures = describe(program, graph, target, source.sha256, kernels, fit)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())

@@ -23,6 +23,7 @@ class CompileOptions:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
+    `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.lir.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     """
 
@@ -34,6 +35,8 @@ class CompileOptions:
     optimize: str = GOALS[0]
     kernels: tuple[str, ...] = ()
     stream_input: bool = False
+    max_ram: int | None = None
+    max_flash: int | None = None
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -57,5 +60,7 @@ class CompileOptions:
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += ["input row by row"] * self.stream_input
+        parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
+        parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

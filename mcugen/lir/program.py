@@ -270,6 +270,8 @@ class Program:
     area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
+    instructions_estimate: float | None = None
+    """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
 
     @property
     def streamed(self) -> Endpoint | None:
