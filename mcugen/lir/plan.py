@@ -26,19 +26,25 @@ class Region:
         largest = max(b.nbytes for b in self.buffers)
         return -(-largest // ALIGNMENT) * ALIGNMENT
 
+    @property
+    def area(self) -> int:
+        """The one of all its buffers."""
+        return self.buffers[0].area
+
     def overlaps(self, other: Region) -> bool:
-        """Whether both are alive at some instruction."""
-        return self.first <= other.last and other.first <= self.last
+        """Whether both are alive at some instruction, in one area."""
+        return self.area == other.area and self.first <= other.last and other.first <= self.last
 
 
 def plan_memory(program: Program) -> None:
-    """Sets the offset of every planned buffer and the arena size of `program`."""
+    """Sets the offset of every planned buffer and the sizes of the areas of `program`."""
     mergings = [_merge_inplace(program, share) for share in _SHARES]
     best = min((_place(regions, order) for regions in mergings for order in _ORDERS), key=_extent)
     for region, offset in best:
         for buffer in region.buffers:
             buffer.offset = offset
-    program.arena_size = _extent(best)
+    areas = range(1 + max((r.area for r, _ in best), default=0))
+    program.area_sizes = [max((o + r.nbytes for r, o in best if r.area == a), default=0) for a in areas]
 
 
 def peak_live_bytes(program: Program) -> int:
@@ -99,7 +105,9 @@ def _merge_moves(program: Program, region_of: dict[Buffer, Region]) -> None:
     for index, instr in enumerate(program.instrs):
         if instr.kernel == MOVE and all(o.buffer.planned for o in instr.operands):
             source, target = (region_of[instr.operand(role).buffer] for role in "xy")
-            if source is not target and source.last == index and _idle(program, target, source, index):
+            if source is target or source.area != target.area:
+                continue
+            if source.last == index and _idle(program, target, source, index):
                 _join(region_of, target, source)
 
 
@@ -120,7 +128,7 @@ def _may_merge(instr: Instr, index: int, target: Region, source: Region) -> bool
     """The output starts its life here, and the input ends its own here and is read by one operand only."""
     fresh = target.first == index
     reads = sum(o.buffer in source.buffers for o in instr.operands)
-    return fresh and source.last == index and reads == 1
+    return fresh and source.last == index and reads == 1 and target.area == source.area
 
 
 _Order = Callable[[Region], tuple[object, ...]]
@@ -153,4 +161,8 @@ def _lowest_gap(taken: list[tuple[int, int]], nbytes: int) -> int:
 
 
 def _extent(placement: _Placement) -> int:
-    return max((offset + region.nbytes for region, offset in placement), default=0)
+    """Bytes of all areas."""
+    ends: dict[int, int] = {}
+    for region, offset in placement:
+        ends[region.area] = max(ends.get(region.area, 0), offset + region.nbytes)
+    return sum(ends.values())

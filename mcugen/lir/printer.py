@@ -24,7 +24,8 @@ def print_program(program: Program) -> str:
 
 
 def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
-    place = "" if buffer.offset is None else f" at {buffer.offset}"
+    area = f" of area {buffer.area}" if buffer.area else ""
+    place = "" if buffer.offset is None else f" at {buffer.offset}{area}"
     span = "" if life is None else f" live {life[0]}..{life[1]}"
     return f"  {buffer.space.value} %{quoted(buffer.name)} : {buffer.dtype.value}[{buffer.count}]{place}{span}"
 

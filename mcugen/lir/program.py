@@ -44,7 +44,10 @@ class Access(Enum):
 
 @dataclass(eq=False)
 class Buffer:
-    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes)."""
+    """A run of elements. CONST buffers carry `data`; all others get their `offset` from the planner (bytes).
+
+    `area` is which of the arena's memories it lies in; offsets count from the beginning of that area.
+    """
 
     name: str
     dtype: DType
@@ -52,6 +55,7 @@ class Buffer:
     space: Space
     data: Array | None = None
     offset: int | None = None
+    area: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -164,7 +168,7 @@ class Instr:
         if self.kernel != MOVE:
             return False
         x, y = self.operand("x").buffer, self.operand("y").buffer
-        return x is y or (x.planned and x.offset is not None and x.offset == y.offset)
+        return x is y or (x.planned and x.offset is not None and (x.area, x.offset) == (y.area, y.offset))
 
     @property
     def function_key(self) -> tuple[object, ...]:
@@ -204,7 +208,7 @@ class Endpoint:
 
 @dataclass
 class Program:
-    """The instructions in order, with all buffers. `arena_size` (bytes) is set by the planner."""
+    """The instructions in order, with all buffers. The planner sets `area_sizes` (bytes of each area of the arena)."""
 
     name: str
     inputs: list[Endpoint] = field(default_factory=list)
@@ -213,9 +217,14 @@ class Program:
     """What the model keeps from call to call, by the name of the input that reads it."""
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
-    arena_size: int = 0
+    area_sizes: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
+
+    @property
+    def arena_size(self) -> int:
+        """Bytes of all areas of the arena."""
+        return sum(self.area_sizes)
 
     @property
     def weights_size(self) -> int:

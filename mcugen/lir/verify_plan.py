@@ -11,7 +11,8 @@ from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Progra
 
 def verify_plan(program: Program) -> None:
     """Raises VerificationError if an instruction would read bytes that another buffer has overwritten."""
-    owner = np.full(-(-program.arena_size // ALIGNMENT) or 1, _NOBODY, np.int64)
+    most = -(-max(program.area_sizes) // ALIGNMENT) or 1
+    owner = np.full((len(program.area_sizes), most), _NOBODY, np.int64)
     number = {b: i for i, b in enumerate(program.buffers)}
     for buffer in filter(lambda b: b.planned, program.buffers):
         _check_address(program, buffer)
@@ -74,19 +75,20 @@ def _check_instr(instr: Instr, owner: np.ndarray, number: dict[Buffer, int]) -> 
         owner[_span(buffer)] = number[buffer]
 
 
-def _span(buffer: Buffer) -> slice:
+def _span(buffer: Buffer) -> tuple[int, slice]:
     """Its part of the map, in which ALIGNMENT bytes have one entry: no two buffers begin among them."""
     assert buffer.offset is not None
-    return slice(buffer.offset // ALIGNMENT, -(-(buffer.offset + buffer.nbytes) // ALIGNMENT))
+    return buffer.area, slice(buffer.offset // ALIGNMENT, -(-(buffer.offset + buffer.nbytes) // ALIGNMENT))
 
 
 def _collide(a: Buffer, b: Buffer) -> bool:
     assert a.offset is not None and b.offset is not None
-    return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
+    return a.area == b.area and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 def _check_address(program: Program, buffer: Buffer) -> None:
-    if buffer.offset is None or buffer.offset < 0 or buffer.offset + buffer.nbytes > program.arena_size:
+    size = program.area_sizes[buffer.area]
+    if buffer.offset is None or buffer.offset < 0 or buffer.offset + buffer.nbytes > size:
         _fail(buffer, "lies outside the arena")
     if buffer.offset is not None and buffer.offset % ALIGNMENT:
         _fail(buffer, "is not aligned")

@@ -33,7 +33,7 @@ def move(name: str, onto: str, by: int = 0) -> Callable[[Sketch], None]:
         target = sketch.buffers[onto].offset
         assert target is not None
         sketch.buffers[name].offset = target + by
-        sketch.program.arena_size += 256  # room for it there
+        sketch.program.area_sizes[0] += 256  # room for it there
 
     return damage
 
@@ -50,12 +50,12 @@ def forbid_sharing(sketch: Sketch) -> None:
 
 
 def share_partly(sketch: Sketch) -> None:
-    sketch.program.arena_size += 16
+    sketch.program.area_sizes[0] += 16
     sketch.buffers["c"].offset += 16
 
 
 def shrink_arena(sketch: Sketch) -> None:
-    sketch.program.arena_size -= 16
+    sketch.program.area_sizes[0] -= 16
 
 
 def swap_instructions(sketch: Sketch) -> None:
