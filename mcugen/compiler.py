@@ -47,7 +47,7 @@ def compile_model(
     symbols = variants.symbols(graph)
     optimize(graph, trace)
     program = variants.program(symbols) if symbols else build_program(graph, target, options)
-    place(program, target)
+    placement = place(program, target, options.place)
     kernels = ", ".join(options.kernels) or "auto"
     figures = describe(program, target, source.sha256, count_parameters(graph), kernels)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])

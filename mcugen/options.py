@@ -14,6 +14,31 @@ GOALS = ("balanced", "speed", "ram", "flash")
 """What generated code may be made for, where it has a choice."""
 
 
+AUTO_PLACE = "auto"
+"""In place of a memory's name: whichever is best."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What is to lie in which memories of the board, by their names; what is left empty lies in the board's defaults.
+
+    `arena` are memories that may share the arena, the first the best, or ("auto",): all RAM, the fastest first.
+    A RAM in `weights` gets copies, like the one of `hot_weights`: that and the most bytes of copies, of the weights that
+    are read most often for their size.
+    """
+
+    arena: tuple[str, ...] = ()
+    weights: str = ""
+    hot_weights: tuple[str, int] | None = None
+
+    def describe(self) -> str:
+        """As the command line has it."""
+        parts = [f"arena={'+'.join(self.arena)}"] * bool(self.arena) + [f"weights={self.weights}"] * bool(self.weights)
+        if self.hot_weights:
+            parts.append(f"hot-weights={self.hot_weights[0]}:{self.hot_weights[1]}")
+        return ",".join(parts)
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
@@ -23,6 +48,8 @@ class CompileOptions:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
+    `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
+    that the caller has put somewhere in memory.
     """
 
     name: str = ""
@@ -32,6 +59,8 @@ class CompileOptions:
     plugins: tuple[str | Path, ...] = ()
     optimize: str = GOALS[0]
     kernels: tuple[str, ...] = ()
+    place: Places = Places()
+    weights_blob: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -54,5 +83,7 @@ class CompileOptions:
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
+        parts += [f"place {self.place.describe()}"] * (self.place != Places())
+        parts += ["weights blob"] * self.weights_blob
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mcugen.board import Memory
+from mcugen.codegen.identifiers import identifier
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
 
 
@@ -29,12 +31,39 @@ class Port:
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else s for a, s in enumerate(self.shape))
 
 
+_SECTION_PREFIX = {"arena": ".bss", "weights": ".rodata", "copies": ".data"}
+"""Usual linker scripts know what to do with such sections, if nothing is said of them."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a model that is to lie in one memory of the board.
+
+    `kind` is "arena", "weights", or "copies": weights that start-up copies from flash to RAM.
+    """
+
+    kind: str
+    memory: Memory
+    model: str
+
+    @property
+    def region(self) -> str:
+        """The memory's name in linker scripts."""
+        return identifier(self.memory.name)
+
+    @property
+    def name(self) -> str:
+        """The section's name in object files."""
+        return f"{_SECTION_PREFIX[self.kind]}.mcugen.{self.region}.{self.model}"
+
+
 @dataclass(frozen=True)
 class Bundle:
     """What `mcugen compile` writes: C files by name, and how to call them.
 
     `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
-    NAME_ARENA_ALIGN. A state, and sizes that are known at run time only, are further arguments. With
+    NAME_ARENA_ALIGN. If there are several `arena_sizes`, it is `NAME_run(void *const *arenas)`. A file of weights, a
+    state, and sizes that are known at run time only, are further arguments, in this order. With
     `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer, index counting `layers` from 0.
     """
 
@@ -48,11 +77,22 @@ class Bundle:
     """Whether the run function takes a `NAME_state *` too, which `NAME_reset` makes ready."""
     symbols: tuple[Symbol, ...] = ()
     """Sizes known at run time only: those without `output` are int32_t arguments of the run function, the last ones."""
+    arena_sizes: tuple[int, ...] = ()
+    """Bytes of each arena, where the model's own arenas must be used, since they lie in memories of their own."""
+    sections: tuple[Section, ...] = ()
+    """What must lie in a certain memory."""
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    """Files that are no text: the weights, where the run function takes them."""
 
     @property
     def arguments(self) -> tuple[Symbol, ...]:
         """The sizes that the caller gives."""
         return tuple(s for s in self.symbols if not s.output)
+
+    @property
+    def weights_blob(self) -> bytes | None:
+        """The file of weights."""
+        return self.blobs.get(f"{self.name}_weights.bin")
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -16,8 +16,10 @@ import jinja2
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier, tensor_name
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
+from mcugen.codegen.memory import Blob, areas, constant_locals, constant_section, linker_context, sections
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.hir.types import Array, DType
+from mcugen.lir.place import Placement
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
@@ -96,6 +98,8 @@ class _Renderer:
     kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     """C names of sizes known at run time only."""
+    blob: Blob | None = None
+    """Where constants lie that are read from a file of weights."""
 
     def __post_init__(self) -> None:
         self.symbols = symbol_names(self.program.symbols, self.taken)

@@ -42,15 +42,15 @@ def planned(sketch: Sketch, weights: int = 0) -> Program:
 
 
 def test_the_boards_own_choice_comes_first():
-    assert place(planned(chain(16, 16)), board("slow")).arena.name == "slow"
+    assert place(planned(chain(16, 16)), board("slow")).arenas[0].name == "slow"
 
 
 def test_a_larger_memory_where_that_is_too_small():
-    assert place(planned(chain(64, 64)), board()).arena.name == "slow"
+    assert place(planned(chain(64, 64)), board()).arenas[0].name == "slow"
 
 
 def test_exactly_full_fits():
-    assert place(planned(chain(32, 32), weights=512), board()).arena.name == "fast"
+    assert place(planned(chain(32, 32), weights=512), board()).arenas[0].name == "fast"
 
 
 def test_an_arena_that_does_not_fit_names_the_bytes_and_the_largest_buffers():
@@ -62,7 +62,7 @@ def test_an_arena_that_does_not_fit_names_the_bytes_and_the_largest_buffers():
     with pytest.raises(DoesNotFitError) as error:
         place(planned(sketch), board())
     assert error.value.exit_code == 5
-    assert error.value.rule == "the arena must fit in one ram memory of board 'toy'"
+    assert error.value.rule == "the arena must fit in one RAM memory of board 'toy'"
     assert error.value.found == (
         "336 bytes, 80 more than 'slow' has; largest: 'x' 160 bytes, 'large' 128 bytes, 'large.scratch' 32 bytes"
     )
