@@ -67,6 +67,9 @@ Place = Annotated[
 ]
 WeightsBlob = Annotated[
     bool, typer.Option("--weights-blob", help="the run function takes the weights, as a file apart from the code")
+StreamInput = Annotated[
+    bool,
+    typer.Option("--stream-input", help="the first input comes row by row, by a function of yours: no memory for it"),
 ]
 
 
@@ -79,6 +82,7 @@ def compile_options(
     kernel: Kernels = None,
     place: Place = None,
     weights_blob: WeightsBlob = False,
+    stream_input: StreamInput = False,
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
@@ -92,6 +96,7 @@ def compile_options(
         tuple(kernel or ()),
         _places(place or []),
         weights_blob,
+        stream_input,
     )
 
 

@@ -50,6 +50,7 @@ class CompileOptions:
     `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory.
+    `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     """
 
     name: str = ""
@@ -61,6 +62,7 @@ class CompileOptions:
     kernels: tuple[str, ...] = ()
     place: Places = Places()
     weights_blob: bool = False
+    stream_input: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -85,5 +87,6 @@ class CompileOptions:
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"place {self.place.describe()}"] * (self.place != Places())
         parts += ["weights blob"] * self.weights_blob
+        parts += ["input row by row"] * self.stream_input
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from mcugen.board import Memory
 from mcugen.codegen.identifiers import identifier
+from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
 
 
@@ -25,6 +28,34 @@ class Port:
     nbytes: int
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
     """Axes whose length is known at run time only; `shape` and `nbytes` are the largest."""
+    rows: int = 0
+    """Of an input that the caller hands over row by row: how many at a time; it has no accessor. Else 0."""
+    row_axis: int = 0
+    """The axis that counts its rows."""
+
+    @property
+    def ctype(self) -> str:
+        """Of its elements in C."""
+        return DType(self.dtype).c
+
+    @property
+    def row_count(self) -> int:
+        """Rows in all."""
+        return self.shape[self.row_axis] if self.rows else 0
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Of one row, without the batch of 1."""
+        return tuple(n for axis, n in enumerate(self.shape) if axis != self.row_axis and (axis or n > 1))
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return self.nbytes // self.row_count if self.rows else 0
+
+    def in_memory(self, array: Array) -> Array:
+        """The elements in the order in which the code takes them: rows one after the other."""
+        return np.moveaxis(array, self.row_axis, 0) if self.rows else array
 
     def shape_at(self, sizes: Sizes) -> tuple[int, ...]:
         """The shape for given sizes."""
@@ -63,8 +94,8 @@ class Bundle:
 
     `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
     NAME_ARENA_ALIGN. If there are several `arena_sizes`, it is `NAME_run(void *const *arenas)`. A file of weights, a
-    state, and sizes that are known at run time only, are further arguments, in this order. With
-    `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer, index counting `layers` from 0.
+    reader of rows with its context, a state, and sizes that are known at run time only, are further arguments, in this
+    order. With `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer, index counting `layers` from 0.
     """
 
     name: str
@@ -83,6 +114,11 @@ class Bundle:
     """What must lie in a certain memory."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Files that are no text: the weights, where the run function takes them."""
+
+    @property
+    def streamed(self) -> Port | None:
+        """The input that the caller hands over row by row."""
+        return next((port for port in self.inputs if port.rows), None)
 
     @property
     def arguments(self) -> tuple[Symbol, ...]:

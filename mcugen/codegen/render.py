@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier, tensor_name
@@ -20,7 +21,7 @@ from mcugen.codegen.memory import Blob, areas, constant_locals, constant_section
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.place import Placement
-from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Endpoint, Instr, Program, Space
+from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
 
@@ -100,6 +101,8 @@ class _Renderer:
     """C names of sizes known at run time only."""
     blob: Blob | None = None
     """Where constants lie that are read from a file of weights."""
+    events: list[dict[str, object]] = field(default_factory=list)
+    """The tables of streams."""
 
     def __post_init__(self) -> None:
         self.symbols = symbol_names(self.program.symbols, self.taken)
@@ -127,6 +130,7 @@ class _Renderer:
                 p=_Params(instr),
                 signature=_signature(kernel),
                 flags=instr.code,
+                types={o.role: o.buffer.dtype.c for o in instr.operands},
                 **instr.code,
             )
             self.kernels[key] = kernel
@@ -169,13 +173,15 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
     """All files of the generated folder."""
     env = _environment(template_dirs())
     name = program.name
-    inputs, outputs = _ports(program.inputs, "input", name), _output_ports(program)
+    inputs, outputs = _input_ports(program), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}
-    own = ("run", "selftest", "default_arena", "reset", "state")
-    renderer = _Renderer(program, env, accessors | {f"{name}_{word}" for word in own} | {"state", "status"})
+    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows")
+    local = ("state", "status", "read", "context")
+    renderer = _Renderer(program, env, accessors | {f"{name}_{word}" for word in own} | set(local))
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
     calls = [line for line in lines if "function" in line]
+    entries = [_tensor(e, p, renderer, name) for e, p in zip(program.inputs, inputs, strict=True)]
     tensors = [_tensor(e, p, renderer, name) for e, p in zip(program.outputs, outputs, strict=True)]
     given = arguments(program.symbols, renderer.symbols)
     computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
@@ -189,7 +195,9 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         "arena_size": max(program.arena_size, ALIGNMENT),
         "arena_align": ALIGNMENT,
         "weights_size": program.weights_size,
-        "inputs": [_tensor(e, p, renderer, name) for e, p in zip(program.inputs, inputs, strict=True)],
+        "inputs": [t for t in entries if not t["rows"]],
+        "streamed": next((t for t in entries if t["rows"]), None),
+        "all_inputs": entries,
         "outputs": [t for e, t in zip(program.outputs, tensors, strict=True) if e.name not in computed],
         "size_outputs": [
             {**t, "symbol": computed[e.name]}
@@ -198,7 +206,9 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         ],
         "sizes": given,
         "tables": sized.tables,
+        "events": renderer.events,
         "run_parameters": "void *arena"
+        + (f", {name}_read_rows read, void *context" if program.streamed else "")
         + (f", {name}_state *state" if program.states else "")
         + "".join(f", int32_t {size['name']}" for size in given),
         "states": [_state(e, renderer) for e in program.states],
@@ -264,6 +274,19 @@ def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
     return tuple(ports)
 
 
+def _input_ports(program: Program) -> tuple[Port, ...]:
+    """The one that the caller hands over row by row says so."""
+    ports = _ports(program.inputs, "input", program.name)
+    streamed, readers = program.streamed, [i for i in program.instrs if i.kernel == READ_ROWS]
+    if streamed is None:
+        return ports
+    (rows,), (axis,) = ({int(i.params[key]) for i in readers} for key in ("rows", "axis"))
+    return tuple(
+        replace(port, rows=rows, row_axis=axis) if endpoint is streamed else port
+        for endpoint, port in zip(program.inputs, ports, strict=True)
+    )
+
+
 def _output_ports(program: Program) -> tuple[Port, ...]:
     """Those that tell sizes are called so."""
     telling = {s.output for s in program.symbols}
@@ -295,6 +318,10 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> d
         "rank": max(len(endpoint.shape), 1),
         "count": buffer.count,
         "nbytes": buffer.nbytes,
+        "rows": port.rows,
+        "row_count": port.row_count,
+        "row_bytes": port.row_bytes,
+        "row_shape": port.row_shape,
         "scale": c_float(quant.scale[0]) if quant and len(quant.scale) == 1 else "",
         "zero_point": quant.zero_point if quant else 0,
         "offset": buffer.offset,
@@ -341,30 +368,40 @@ def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, object]]:
 
     `indent` is the white space before it, `number` that of its layer if it speaks for one, `done` if it ends one.
     """
-    program, depth = renderer.program, 0
+    program, begun = renderer.program, list[Instr]()
     lines: list[dict[str, object]] = []
     for number, layer in enumerate(program.layers()):
         head = program.head(layer)
         for instr in (program.instrs[i] for i in layer):
             if instr.moves_nothing:
                 continue
-            marker = instr.control is not Control.NONE
-            depth -= instr.control in (Control.ELSE, Control.END)
-            line = _marker(renderer, instr, sized) if marker else _call(renderer, instr, sized, 8 + 4 * depth)
-            lines.append({"is_sized": False} | line | {"indent": " " * 4 * depth, "number": None, "done": None})
+            closed = begun.pop() if instr.control in (Control.ELSE, Control.END) else None
+            depth = 4 * len(begun)
+            if closed:
+                line = _end(closed, instr, depth)
+            elif instr.control is Control.NONE:
+                line = _call(renderer, instr, sized, 8 + depth)
+            else:
+                line = _begin(renderer, instr, sized, depth)
+            lines.append({"is_sized": False} | line | {"indent": " " * depth, "number": None, "done": None})
             if instr is head:
                 lines[-1]["number"] = number
-            depth += marker and instr.control is not Control.END
+            if instr.control not in (Control.NONE, Control.END):
+                begun.append(instr)
         lines[-1]["done"] = number
     return lines
 
 
-def _marker(renderer: _Renderer, instr: Instr, sized: SizedParams) -> dict[str, object]:
-    """The C text that begins or ends a block."""
-    if instr.control in (Control.ELSE, Control.END):
-        return {"text": "} else {" if instr.control is Control.ELSE else "}", "comment": ""}
+def _begin(renderer: _Renderer, instr: Instr, sized: SizedParams, depth: int) -> dict[str, object]:
+    """The C text that begins a block."""
     names = {o.role: f"*{_argument(renderer, o.buffer)}" for o in instr.operands}
-    if instr.control is Control.IF:
+    if instr.control is Control.CASE:
+        return {"text": f"case {instr.params['case']}: {{", "comment": ""}
+    if instr.control is Control.STREAM:
+        table, event = _events(renderer, instr), renderer.unique("event")
+        loop = f"for (int32_t {event} = 0; {event} < {table['count']}; ++{event}) {{"
+        text = _stacked([loop, f"    switch ({table['name']}[{event}]) {{"], depth)
+    elif instr.control is Control.IF:
         text = f"if ({names['cond']} != 0) {{"
     else:
         index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
@@ -373,7 +410,38 @@ def _marker(renderer: _Renderer, instr: Instr, sized: SizedParams) -> dict[str, 
     return {"text": text, "comment": comment(f"{instr.op} {', '.join(instr.origin)}"), "note": comment(instr.note, 200)}
 
 
+def _end(begun: Instr, instr: Instr, depth: int) -> dict[str, object]:
+    """The C text that ends a block, or its first half."""
+    last = {
+        Control.STREAM: ["    default:", "        break;", "    }", "}"],
+        Control.CASE: ["    break;", "}"],
+    }
+    lines = ["} else {"] if instr.control is Control.ELSE else last.get(begun.control, ["}"])
+    return {"text": _stacked(lines, depth).lstrip(), "comment": ""}
+
+
+def _stacked(lines: list[str], depth: int) -> str:
+    """Lines of the run function, of which the first stands at `depth` already."""
+    return f"\n{' ' * (4 + depth)}".join(lines)
+
+
+def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
+    """The table of a stream: its events' cases in order."""
+    numbers = np.array(instr.code["events"])
+    numbers = numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
+    table: dict[str, object] = {
+        "name": renderer.unique(f"{tensor_name(instr.name)}_events"),
+        "ctype": DType.of(numbers).c,
+        "count": len(numbers),
+        "rows": list(c_rows(numbers)),
+    }
+    renderer.events.append(table)
+    return table
+
+
 def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, object]:
+    if instr.kernel == READ_ROWS:
+        return _callback(renderer, instr, indent)
     kernel = renderer.kernel(instr)
     params = sized.members(instr)
     params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
@@ -385,6 +453,17 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
         "members": params,
         "is_sized": is_sized,
         "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});",
+        "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
+        "note": comment(instr.note, 200),
+    }
+
+
+def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, object]:
+    """The caller writes rows of the streamed input."""
+    first, rows = (_argument(renderer, instr.operand(role).buffer) for role in ("next", "y"))
+    check = [f"if (read(context, *{first}, {rows}) != 0) {{", "    return MCUGEN_ERROR_INPUT;", "}"]
+    return {
+        "text": _stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8),
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }
@@ -456,10 +535,11 @@ def _sample_context(
             {
                 "accessor": port.accessor,
                 "ctype": e.dtype.c,
+                "is_streamed": bool(port.rows),
                 "count": arrays[e.name].size,
                 "is_float": e.dtype.is_float or e.dtype.is_half,
                 "close": _closeness(e.dtype, sample.tolerance),
-                "rows": list(c_rows(arrays[e.name].reshape(-1).astype(e.dtype.numpy))) or ["0,"],
+                "rows": list(c_rows(port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy))) or ["0,"],
             }
             for e, port in zip(endpoints, ports, strict=True)
         ]

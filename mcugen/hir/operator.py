@@ -37,6 +37,34 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class RowWindow:
+    """The rows of an input that output row r reads: `span` of them from r · stride − before, along `axis`.
+
+    Rows outside of the input hold `fill` throughout.
+    """
+
+    axis: int = 1
+    span: int = 1
+    stride: int = 1
+    before: int = 0
+    fill: float = 0
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """How an operator computes one row of its output: `op`, applied to the rows in its windows.
+
+    `windows` are by input, None where all of it is read. With `finish`, `op` adds one row of its first input to sums
+    (its second, int32, 0 at first), and `finish` makes the output of the sums of all rows.
+    """
+
+    op: Operator
+    windows: tuple[RowWindow | None, ...]
+    axis: int = 1
+    finish: Operator | None = None
+
+
+@dataclass(frozen=True)
 class Operator:
     """An operator with its attributes; immutable, compared by value. Subclasses live in ops/.
 
@@ -66,9 +94,9 @@ class Operator:
         return ()
 
     @property
-    def repeats(self) -> int:
-        """How often its bodies run, at most."""
-        return 1
+    def repeats(self) -> tuple[int, ...]:
+        """How often each of its bodies runs, at most."""
+        return (1,) * len(self.bodies)
 
     @property
     def wants_channels_last(self) -> bool:
@@ -131,6 +159,10 @@ class Operator:
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """The operator with its real-valued result clamped to [low, high], if it can do that for nothing."""
+        return None
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """How to compute one row of the output, or None: there is no such thing."""
         return None
 
     def attributes(self) -> str:

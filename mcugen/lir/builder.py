@@ -13,6 +13,7 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
     MOVE,
+    READ_ROWS,
     Access,
     Buffer,
     Control,
@@ -169,15 +170,56 @@ class Builder:
         control: Control,
         operands: Sequence[tuple[str, Access, Buffer]] = (),
         params: Mapping[str, Param] | None = None,
+        code: Mapping[str, object] | None = None,
+        overlaps: Sequence[Overlap] = (),
     ) -> None:
         """Appends the marker of a block that `node` makes."""
-        self.emit(node, control.value, operands, params, control=control)
+        self.emit(node, control.value, operands, params, code=code, overlaps=overlaps, control=control)
 
-    def move(self, node: Node, source: Buffer, target: Buffer, note: str) -> None:
-        """Copies a buffer to another of the same size and type, if the planner cannot give them one place."""
-        operands = [("x", Access.IN, source), ("y", Access.OUT, target)]
-        nbytes = {"nbytes": target.nbytes}
-        self.emit(node, MOVE, operands, nbytes, variant=target.dtype.tag, inplace=[("y", "x")], note=note)
+    def move(
+        self,
+        node: Node,
+        source: Buffer,
+        target: Buffer,
+        note: str,
+        *,
+        x_at: int = 0,
+        y_at: int = 0,
+        nbytes: int | None = None,
+    ) -> None:
+        """Copies `nbytes` bytes from `x_at` in `source` to `y_at` in `target`, if they cannot have one place.
+
+        Without `nbytes`: as many as both have. A loop keeps `target` from step to step only if its marker names it.
+        """
+        most = min(source.nbytes - x_at, target.nbytes - y_at)
+        params = {"nbytes": most if nbytes is None else nbytes}
+        assert 0 <= params["nbytes"] <= most and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
+        whole = source.nbytes == target.nbytes == params["nbytes"]
+        if not whole:
+            params |= {"x_at": x_at, "y_at": y_at}
+        written = not whole and any(o.buffer is target for i in self.program.instrs for o in i.operands)
+        operands = [("x", Access.IN, source), ("y", Access.INOUT if written else Access.OUT, target)]
+        self.emit(
+            node,
+            MOVE,
+            operands,
+            params,
+            code={"within": True} if source is target else {},
+            variant=f"{target.dtype.tag}{'' if whole else '_part'}",
+            inplace=[("y", "x")] if whole else (),
+            note=note,
+        )
+
+    def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
+        """Has the caller write `rows` rows of an input of the model to `target`, and counts them in `first` (int32).
+
+        The input has no memory then; its `axis` counts the rows, and the call begins with number `first`.
+        """
+        source = self.buffer(value)
+        source.space = Space.STREAM
+        operands = [("next", Access.INOUT, first), ("y", Access.OUT, target)]
+        params = {"rows": rows, "bytes": source.nbytes // value.type.shape[axis], "axis": axis}
+        self.emit(node, READ_ROWS, operands, params, note=f"{rows} of the rows of {value.type}")
 
     @contextmanager
     def one_layer(self) -> Iterator[None]:

@@ -84,12 +84,14 @@ def choose_kernels(
     `any_size` leaves those whose parameters follow from sizes that are known at run time. UsageError for a wanted
     kernel that fits nowhere.
     """
-    fitting = {node: (times, found) for node, times in _nodes(graph) if (found := _fitting(node, features, any_size))}
+    fitting = {
+        node: (times, found) for node, times in _nodes(graph) if (found := fitting_kernels(node, features, any_size))
+    }
     _require(wanted, {k.name for _, found in fitting.values() for k in found})
     chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
     if all(len(found) == 1 for _, found in fitting.values()):
         return chosen
-    alive = _alive_at(lower(graph, features, choices=chosen))
+    alive = alive_at(lower(graph, features, choices=chosen))
     offers = [
         [
             _candidate(node, k, features, costs, times, alive)
@@ -106,12 +108,12 @@ def choose_kernels(
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
     """All nodes, those of bodies included, and how often each runs."""
     for node in graph.nodes:
-        for body in node.op.bodies:
-            yield from _nodes(body, times * node.op.repeats)
+        for body, repeats in zip(node.op.bodies, node.op.repeats, strict=True):
+            yield from _nodes(body, times * repeats)
         yield node, times
 
 
-def _fitting(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
+def fitting_kernels(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
     """The kernels that fit a node and write their instruction themselves, the preferred ones first."""
     found = [k for k in getattr(node.op, "kernels", ()) if k.emit and k.fits(node, features)]
     return [k for k in found if k.any_size] or found if any_size else found
@@ -125,29 +127,29 @@ def _require(wanted: Collection[str], known: set[str]) -> None:
 
 
 @dataclass(frozen=True)
-class _Alive:
+class Alive:
     """Bytes alive while an instruction runs, but for its scratch; and those of them that it saves in place."""
 
     nbytes: int
     saved: int
 
 
-def _alive_at(program: Program) -> dict[str, _Alive]:
+def alive_at(program: Program) -> dict[str, Alive]:
     """By the name of a node's first output, at its busiest instruction."""
     ranges = program.live_ranges()
     scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
     spans = [(first, last, b.nbytes) for b, (first, last) in ranges.items() if b not in scratch]
-    found: dict[str, _Alive] = {}
+    found: dict[str, Alive] = {}
     for index, instr in enumerate(program.instrs):
         alive = sum(nbytes for first, last, nbytes in spans if first <= index <= last)
         ending = {b for b, (_, last) in ranges.items() if last == index}
-        now = _Alive(alive, _saved_in_place([instr], ending))
+        now = Alive(alive, _saved_in_place([instr], ending))
         found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
     return found
 
 
 def _candidate(
-    node: Node, kernel: Kernel, features: frozenset[str], costs: CostTable, times: int, alive: Mapping[str, _Alive]
+    node: Node, kernel: Kernel, features: frozenset[str], costs: CostTable, times: int, alive: Mapping[str, Alive]
 ) -> Candidate:
     """What a kernel costs at a node, by lowering the node alone."""
     builder = Builder(Program("trial"), features)

@@ -15,3 +15,8 @@ def least_lead(steps: Iterable[tuple[int, int]]) -> int:
     the input.
     """
     return max(written - unread for written, unread in steps)
+
+
+def extent(into: int, out: int, lead: int) -> int:
+    """Bytes that an input of `into` bytes and an output of `out` bytes take together at best; see Overlap."""
+    return min(into + out, max(out, into + lead) if lead > 0 else max(into, out))

@@ -103,7 +103,7 @@ def _merge_moves(program: Program, region_of: dict[Buffer, Region]) -> None:
             if endpoint.buffer.planned:
                 region_of[endpoint.buffer].accesses.add(index)
     for index, instr in enumerate(program.instrs):
-        if instr.kernel == MOVE and all(o.buffer.planned for o in instr.operands):
+        if instr.kernel == MOVE and instr.inplace and all(o.buffer.planned for o in instr.operands):
             source, target = (region_of[instr.operand(role).buffer] for role in "xy")
             if source is target or source.area != target.area:
                 continue

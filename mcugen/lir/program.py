@@ -18,7 +18,8 @@ ALIGNMENT = 16
 class Space(Enum):
     """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
 
-    STATE buffers are members of a struct that the caller keeps from call to call.
+    STATE buffers are members of a struct that the caller keeps from call to call. The STREAM buffer is an input that
+    the caller hands over row by row: it has no memory, and `read_rows` is all that reads it.
     """
 
     INPUT = "input"
@@ -26,6 +27,7 @@ class Space(Enum):
     CONST = "const"
     ARENA = "arena"
     STATE = "state"
+    STREAM = "stream"
 
 
 class Access(Enum):
@@ -65,7 +67,7 @@ class Buffer:
     @property
     def planned(self) -> bool:
         """Whether it takes part in memory planning."""
-        return self.space not in (Space.CONST, Space.STATE)
+        return self.space not in (Space.CONST, Space.STATE, Space.STREAM)
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,30 @@ class Control(Enum):
 
     It counts in `index`. Its further results are buffers of which each step writes a part.
     """
+    STREAM = "stream"
+    """Begins a block that runs a list of events, `code["events"]`: the number of a case each.
+
+    Directly within are cases, and nothing else. Its results (OUT) are buffers of which events write parts; what it
+    declares of overlaps holds for the whole block, at whose end the input's life ends.
+    """
+    CASE = "case"
+    """Begins, within such a block, what the events of one number do: `case`, counted from 0 in their order."""
     END = "end"
 
 
 MOVE = "move"
-"""The kernel that copies buffer `x` to `y`, of the same size: no call, where the planner gives both one place."""
+"""The kernel that copies (a part of) buffer `x` to (a part of) `y`: no call, where the planner gives both one place.
+
+Its parameter `nbytes` is how much; `x_at` and `y_at` (bytes, 0 if there are none) are where the parts begin. A move
+that is the first to write to `y` begins its life (Access.OUT); what other parts of `y` hold, is nothing yet.
+"""
+
+READ_ROWS = "read_rows"
+"""The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
+
+Its parameters besides: `axis`, that of the input which counts rows, and `bytes` of a row, which is what remains of the
+other axes in their order. It advances the counter; what the caller returns, if not 0, ends the run.
+"""
 
 
 class Double(float):
@@ -164,11 +185,20 @@ class Instr:
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether this is a copy of a buffer onto itself, as the planner would have it."""
-        if self.kernel != MOVE:
+        """Whether this is a copy of bytes onto themselves, as the planner would have it."""
+        if self.kernel != MOVE or "x_at" in self.formulas or "y_at" in self.formulas:
             return False
-        x, y = self.operand("x").buffer, self.operand("y").buffer
-        return x is y or (x.planned and x.offset is not None and (x.area, x.offset) == (y.area, y.offset))
+        x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
+        if x is y:
+            return distance == 0
+        if x.offset is None or y.offset is None or x.area != y.area:
+            return False
+        return y.offset - x.offset == distance
+
+    @property
+    def distance(self) -> int:
+        """Of a move, how many bytes behind `x` its target `y` begins if nothing is to be moved."""
+        return int(self.params.get("x_at", 0)) - int(self.params.get("y_at", 0))
 
     @property
     def function_key(self) -> tuple[object, ...]:
@@ -177,7 +207,7 @@ class Instr:
         return (
             self.kernel,
             tuple((k, self.params[k]) for k in sorted(self.baked)),
-            tuple((o.role, o.access, o.buffer.dtype) for o in self.operands),
+            tuple((o.role, o.access is Access.IN, o.buffer.dtype) for o in self.operands),
             kinds,
             json.dumps(dict(self.code), sort_keys=True, default=str),
         )
@@ -227,6 +257,11 @@ class Program:
         return sum(self.area_sizes)
 
     @property
+    def streamed(self) -> Endpoint | None:
+        """The input that the caller hands over row by row, if there is one."""
+        return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
+
+    @property
     def weights_size(self) -> int:
         """Bytes of all constants that instructions read."""
         return sum(b.nbytes for b in self.buffers if b.space is Space.CONST)
@@ -253,26 +288,35 @@ class Program:
 
     def loops(self) -> list[tuple[int, int]]:
         """First and last instruction (the markers) of each loop; inner loops come before those around them."""
+        return [(i, end) for i, end in self.blocks() if self.instrs[i].control in (Control.FOR, Control.STREAM)]
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """First and last instruction (the markers) of each block; inner ones come before those around them."""
         begun: list[int] = []
         found = []
         for index, instr in enumerate(self.instrs):
-            if instr.control in (Control.IF, Control.FOR):
+            if instr.control is Control.END:
+                found.append((begun.pop(), index))
+            elif instr.control not in (Control.NONE, Control.ELSE):
                 begun.append(index)
-            elif instr.control is Control.END:
-                start = begun.pop()
-                if self.instrs[start].control is Control.FOR:
-                    found.append((start, index))
         return found
+
+    def cases(self, start: int, end: int) -> list[tuple[int, int]]:
+        """First and last instruction (the markers) of each case of the stream between these markers, in order."""
+        inside = [(i, j) for i, j in self.blocks() if start < i < end and self.instrs[i].control is Control.CASE]
+        return sorted((i, j) for i, j in inside if not any(a < i and j < b for a, b in inside))
 
     def live_ranges(self) -> dict[Buffer, tuple[int, int]]:
         """First and last instruction (inclusive) at which each planned buffer's contents matter.
 
         Inputs live from −1 (before the first instruction), outputs to len(instrs). What a loop uses and its
-        surroundings too lives throughout the loop. Computed, never stored.
+        surroundings too lives throughout the loop; so does what several cases of a stream use, or one that does not
+        write it first. Computed, never stored.
         """
         ranges: dict[Buffer, tuple[int, int]] = {}
         for endpoint in self.inputs:
-            ranges[endpoint.buffer] = (-1, -1)
+            if endpoint.buffer.planned:
+                ranges[endpoint.buffer] = (-1, -1)
         for index, instr in enumerate(self.instrs):
             for operand in instr.operands:
                 if operand.buffer.planned:
@@ -283,12 +327,26 @@ class Program:
                 first, _ = ranges.get(endpoint.buffer, (-1, -1))
                 ranges[endpoint.buffer] = (first, len(self.instrs))
         for start, end in self.loops():
+            if self.instrs[start].control is Control.STREAM:
+                self._keep_between_events(ranges, start, end)
             for buffer, (first, last) in ranges.items():
                 if first <= start <= last < end:  # the next step may use it again
                     ranges[buffer] = (first, end)
                 elif start < first <= end < last:  # an earlier step may have written it
                     ranges[buffer] = (start, last)
         return ranges
+
+    def _keep_between_events(self, ranges: dict[Buffer, tuple[int, int]], start: int, end: int) -> None:
+        """Lets what is used within a stream live throughout it, unless it is of no use behind one event."""
+        cases = self.cases(start, end)
+        written: dict[Buffer, bool] = {}
+        for instr in self.instrs[start + 1 : end]:
+            for operand in instr.operands:
+                written.setdefault(operand.buffer, not operand.access.reads)
+        for buffer, (first, last) in ranges.items():
+            within = start < first and last < end
+            if within and not (written[buffer] and any(i < first and last < j for i, j in cases)):
+                ranges[buffer] = (start, end)
 
     def live_at(self, index: int) -> Iterator[Buffer]:
         """The planned buffers whose contents matter during instruction `index`."""

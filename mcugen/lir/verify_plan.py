@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Program
+from mcugen.lir.program import ALIGNMENT, MOVE, Access, Buffer, Control, Instr, Operand, Program
 
 
 def verify_plan(program: Program) -> None:
     """Raises VerificationError if an instruction would read bytes that another buffer has overwritten."""
-    most = -(-max(program.area_sizes) // ALIGNMENT) or 1
-    owner = np.full((len(program.area_sizes), most), _NOBODY, np.int64)
+    owner = np.full((len(program.area_sizes), max(program.area_sizes)), _NOBODY, np.int32)
     number = {b: i for i, b in enumerate(program.buffers)}
     for buffer in filter(lambda b: b.planned, program.buffers):
         _check_address(program, buffer)
     for endpoint in program.inputs:
-        owner[_span(endpoint.buffer)] = number[endpoint.buffer]
+        if endpoint.buffer.planned:
+            owner[_span(endpoint.buffer)] = number[endpoint.buffer]
     _replay(program.instrs, 0, owner, number)
     for endpoint in program.outputs:
         if endpoint.buffer.planned and (owner[_span(endpoint.buffer)] != number[endpoint.buffer]).any():
@@ -50,7 +52,41 @@ def _replay(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer
             if any(o.role == "cond" for o in instr.operands):  # perhaps there is no step at all
                 owner[owner != before] = _NOBODY
             at = end
+        elif instr.control is Control.STREAM:
+            at = _replay_events(instrs, at, owner, number)
         at += 1
+    return at
+
+
+def _replay_events(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer, int]) -> int:
+    """Replays a stream, event by event; the marker that ends it.
+
+    Which of the bytes of an input that the output may lie over are still to be read is the stream's own business:
+    within it they belong to both.
+    """
+    instr = instrs[at]
+    both = {instr.operand(o.into).buffer: instr.operand(o.out).buffer for o in instr.overlaps}
+    jointly = {buffer: number[both.get(buffer, buffer)] for buffer in number}
+    for source, target in both.items():
+        owner[owner == number[source]] = number[target]
+    cases = []
+    at += 1
+    while instrs[at].control is Control.CASE:
+        cases.append(at + 1)
+        at = _end_of(instrs, at) + 1
+    for event in cast("list[int]", instr.code["events"]):
+        _replay(instrs, cases[event], owner, jointly)
+    return at
+
+
+def _end_of(instrs: list[Instr], at: int) -> int:
+    """The marker that ends the block which begins at `at`."""
+    depth = 1
+    while depth:
+        at += 1
+        depth += (instrs[at].control not in (Control.NONE, Control.ELSE, Control.END)) - (
+            instrs[at].control is Control.END
+        )
     return at
 
 
@@ -60,25 +96,36 @@ _NOBODY = -1
 
 def _check_instr(instr: Instr, owner: np.ndarray, number: dict[Buffer, int]) -> None:
     operands = [o for o in instr.operands if o.buffer.planned]
+    is_move = instr.kernel == MOVE
     for operand in operands:
-        if operand.access.reads and (owner[_span(operand.buffer)] != number[operand.buffer]).any():
+        reads = operand.role == "x" if is_move else operand.access.reads
+        if reads and (owner[_used(instr, operand)] != number[operand.buffer]).any():
             _fail(operand.buffer, f"{instr.name}: read after another buffer took its place")
     allowed = {(instr.operand(o).buffer, instr.operand(i).buffer) for o, i in instr.inplace}
-    written = [o.buffer for o in operands if o.access is not Access.IN]
-    for buffer in written:
+    written = [o for o in operands if o.access is not Access.IN]
+    for buffer in (o.buffer for o in written):
         for other in operands:
-            if other.buffer is not buffer and _collide(buffer, other.buffer):
+            if other.buffer is not buffer and _collide(buffer, other.buffer) and not instr.moves_nothing:
                 same_start = buffer.offset == other.buffer.offset and buffer.nbytes <= other.buffer.nbytes
                 if (buffer, other.buffer) not in allowed or not same_start:
                     _fail(buffer, f"{instr.name}: overlaps operand %{other.buffer.name}")
-    for buffer in written:
-        owner[_span(buffer)] = number[buffer]
+    for operand in written:
+        owner[_used(instr, operand)] = number[operand.buffer]
+
+
+def _used(instr: Instr, operand: Operand) -> tuple[int, slice]:
+    """The bytes of the arena that an instruction reads or writes of an operand: of a move, the part."""
+    if instr.kernel != MOVE:
+        return _span(operand.buffer)
+    assert operand.buffer.offset is not None
+    start = operand.buffer.offset + int(instr.params.get(f"{operand.role}_at", 0))
+    return operand.buffer.area, slice(start, start + int(instr.params["nbytes"]))
 
 
 def _span(buffer: Buffer) -> tuple[int, slice]:
-    """Its part of the map, in which ALIGNMENT bytes have one entry: no two buffers begin among them."""
+    """Its part of the map."""
     assert buffer.offset is not None
-    return buffer.area, slice(buffer.offset // ALIGNMENT, -(-(buffer.offset + buffer.nbytes) // ALIGNMENT))
+    return buffer.area, slice(buffer.offset, buffer.offset + buffer.nbytes)
 
 
 def _collide(a: Buffer, b: Buffer) -> bool:

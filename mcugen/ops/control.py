@@ -220,9 +220,9 @@ class Repeat(Operator):
         return (*states, *stacks)
 
     @property
-    def repeats(self) -> int:
+    def repeats(self) -> tuple[int, ...]:
         """Its steps."""
-        return self.steps
+        return (self.steps,)
 
     def macs(self, sig: Signature) -> int:
         """Those of all steps."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Permutation, Signature
+from mcugen.hir.operator import IntegerForm, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -116,6 +116,15 @@ class Conv(Spatial):
             },
             (),
         )
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """The window's rows, without vertical padding."""
+        x, w = sig.input(0), sig.input(1)
+        if not self.is_channels_last or x.shape[0] != 1:
+            return None
+        rows = self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0)
+        others = (None,) * (len(sig.inputs) - 1)
+        return RowForm(replace(self, window=self.window.of_one_row()), (rows, *others))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""

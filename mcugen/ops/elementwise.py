@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, param_dtype
@@ -124,6 +124,21 @@ class Elementwise(Operator):
             perm if t is not None and t.rank == len(perm) and i not in self.tables else None
             for i, t in enumerate(sig.inputs)
         )
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Row by row, where no operand has other rows than the result."""
+        out = sig.output
+        if out.rank < 3 or out.shape[0] != 1:
+            return None
+        streamed = [t is not None and i not in self.tables and t.rank == out.rank for i, t in enumerate(sig.inputs)]
+        whole = [t is None or i in self.tables or t.count == t.shape[-1] for i, t in enumerate(sig.inputs)]
+        if not all(
+            w or (s and sig.input(i).shape[1] == out.shape[1])
+            for i, (w, s) in enumerate(zip(whole, streamed, strict=True))
+        ):
+            return None
+        is_row = [s and sig.input(i).shape[1] == out.shape[1] for i, s in enumerate(streamed)]
+        return RowForm(self, tuple(RowWindow() if row else None for row in is_row))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""

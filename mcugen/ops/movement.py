@@ -13,7 +13,7 @@ from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -140,6 +140,11 @@ class Transpose(Movement):
             merged = Transpose(compose(source.producer.op.perm, self.perm))
             return graph.add(merged, [source.producer.input(0)], node.origin, before=node).output
         return None
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Rows of one image: of the axis that becomes the second."""
+        is_image = len(self.perm) > 2 and self.perm[0] == 0 and sig.output.shape[0] == 1
+        return RowForm(self, (RowWindow(self.perm[1]),)) if is_image else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Transpose."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
@@ -64,6 +64,13 @@ class Pool(Spatial):
     def _pool(self, sig: Signature, x: Array) -> Array:
         """The numpy reference on [N, *space, C]."""
         raise NotImplementedError
+
+    def _rows(self, sig: Signature, fill: float) -> RowForm | None:
+        """As a pool of one row, where rows outside hold `fill`."""
+        if not self.is_channels_last or sig.input(0).shape[0] != 1:
+            return None
+        op = replace(self, window=self.window.of_one_row())
+        return RowForm(op, (self.window.rows(self.kernel[0], fill),))
 
     def _taps(self, space: Shape, before: Shape, after: Shape) -> list[Array]:
         """Per axis and output position, how many taps lie in the input widened by `before` and `after`."""
@@ -127,6 +134,11 @@ class MaxPool(Pool):
         """The same on integers, where the scale stays."""
         return (self, inputs) if same_codes(sig.input(0), sig.output) else None
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Rows outside are below all others."""
+        dtype = sig.output.dtype
+        return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
         dtype = node.output.type.dtype
@@ -184,6 +196,16 @@ class AveragePool(Pool):
         by_count = requantize.multiplier if len(requantize.multiplier) == 1 else requantize.multiplier[count - 1]
         limited = replace(requantize, multiplier=by_count)(total, *sig.output.dtype.limits)
         return limited.astype(sig.output.dtype.numpy)
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Where every window has all its rows."""
+        x = sig.input(0)
+        counted = (0, *self.counted_before[1:]), (0, *self.counted_after[1:])
+        form = self._rows(sig, x.quant.zero_point if x.quant else 0)
+        if form is None or (self._counts(sig)[0] != self.kernel[0]).any():
+            return None
+        assert isinstance(form.op, AveragePool)
+        return replace(form, op=replace(form.op, counted_before=counted[0], counted_after=counted[1]))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """With an exact int32 sum."""

@@ -6,17 +6,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
-from mcugen.ops.kernels.activations import emit_average
+from mcugen.ops.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
@@ -137,6 +138,14 @@ class Reduce(Operator):
         fits = self.function in _SUMS + _EXTREMES and self._count(x) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits else None
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """The mean of an int8 image, channels last, by sums of its rows."""
+        x = sig.input(0)
+        is_image = x.rank in (3, 4) and x.shape[0] == 1 and self.axes in ((1,), (1, 2))
+        if not is_image or not self._is_pool(sig, *_walks(x.shape, self.axes)):
+            return None
+        return RowForm(RowSums(), (RowWindow(),), finish=MeanOfSums(self, x))
+
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Of single elements: nothing to do."""
         trivial = self.function not in ("sumsquare", "l1") and same_codes(node.input(0).type, node.output.type)
@@ -239,6 +248,56 @@ def _walks(shape: Shape, axes: tuple[int, ...]) -> tuple[Walks, Walks]:
         merged.append((size, stride, is_reduced))
     kept = [(size, stride) for size, stride, is_reduced in merged if not is_reduced]
     return kept, [(size, stride) for size, stride, is_reduced in merged if is_reduced]
+
+
+@dataclass(frozen=True)
+class RowSums(Operator):
+    """Inputs: one row of an image, channels last, and int32 sums by channel. y = sums + those of the row's codes."""
+
+    mnemonic: ClassVar[str] = "row_sums"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """int32, by channel."""
+        x = inputs[0]
+        assert x is not None
+        return (TensorType((*(1,) * (x.rank - 1), x.shape[-1]), DType.INT32),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Exact."""
+        x, sums = arrays
+        return (sums + x.sum(tuple(range(x.ndim - 1)), dtype=np.int32, keepdims=True),)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Sums lie where they lay."""
+        emit_row_sums(node, builder)
+
+
+@dataclass(frozen=True)
+class MeanOfSums(Operator):
+    """The mean of an image x whose codes' sums are known by channel: as `mean` computes it."""
+
+    mnemonic: ClassVar[str] = "mean_of_sums"
+    mean: Reduce = field(default_factory=Reduce, repr=False)
+    x: TensorType = field(default=TensorType((), DType.INT8))
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """That of the mean."""
+        return self.mean.infer(self.x)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """One rounding."""
+        total = arrays[0].astype(np.int64) - self.mean._count(self.x) * self.x.q.zero_point
+        requantize = self._requantizer(sig)
+        return (requantize(total, *sig.output.dtype.limits).astype(sig.output.dtype.numpy),)
+
+    def _requantizer(self, sig: Signature) -> Requantizer:
+        requantize = self.mean._requantizer(Signature((self.x,), sig.outputs))
+        assert requantize is not None
+        return requantize
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Element by element."""
+        emit_mean_of_sums(node, builder, self._requantizer(node.sig), self.mean._count(self.x), self.x)
 
 
 # ------------------------------------------------------------------------------------ position of an extreme

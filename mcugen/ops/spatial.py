@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.operator import Operator, Permutation, RowWindow, Signature
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.lir.program import Param
 from mcugen.ops.movement import to_channels_last
@@ -74,6 +74,14 @@ class Window:
             params |= {f"x_pitch{a}": math.prod(space[a + 1 :]), f"y_pitch{a}": math.prod(out[a + 1 :])}
             params[f"w_pitch{a}"] = math.prod(kernel[a + 1 :])
         return params
+
+    def rows(self, taps: int, fill: float) -> RowWindow:
+        """What one position on the first axis reads, with as many taps, of a channels-last tensor."""
+        return RowWindow(1, self.dilations[0] * (taps - 1) + 1, self.strides[0], self.before[0], fill)
+
+    def of_one_row(self) -> Window:
+        """The window of one position on the first axis, whose padding is rows like others."""
+        return replace(self, before=(0, *self.before[1:]), after=(0, *self.after[1:]))
 
     @staticmethod
     def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:

@@ -82,6 +82,7 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             macro=bundle.name.upper(),
             inputs=bundle.inputs,
             outputs=bundle.outputs,
+            streamed=bundle.streamed,
             has_state=bundle.has_state,
             sizes=len(bundle.arguments),
         )

@@ -140,7 +140,7 @@ def _input_bytes(port: Port, sample: Sample, index: int, sizes: Sizes) -> bytes:
     shape = port.shape_at(sizes)
     if array.dtype != np.dtype(port.dtype) or array.shape != shape:
         raise UsageError(f"{where} must be {port.dtype} of shape {shape}", f"{array.dtype} of {array.shape}")
-    return array.tobytes()
+    return port.in_memory(array).tobytes()
 
 
 def _read_outputs(path: Path, bundle: Bundle, samples: Sequence[Sample]) -> list[dict[str, np.ndarray]]:

@@ -23,6 +23,7 @@
 #define MCUGEN_ERROR_ALIGNMENT 2 /* the arena is not aligned to NAME_ARENA_ALIGN */
 #define MCUGEN_ERROR_MISMATCH 3  /* the self-test found another result */
 #define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
+#define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
 
 #ifndef MCUGEN_ON_LAYER
 #define MCUGEN_ON_LAYER(index) ((void)0)

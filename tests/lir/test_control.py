@@ -35,7 +35,8 @@ class Flow(Sketch):
         if target not in self.buffers:
             self.buffer(target, self.buffers[source].nbytes)
         operands = (Operand("x", Access.IN, self.buffers[source]), Operand("y", Access.OUT, self.buffers[target]))
-        self.program.instrs.append(Instr(MOVE, target, operands, inplace=(("y", "x"),)))
+        params = {"nbytes": self.buffers[target].nbytes}
+        self.program.instrs.append(Instr(MOVE, target, operands, params, inplace=(("y", "x"),)))
 
     def loop(self, index: str, steps: int, *stacks: str, cond: str = "") -> Callable[[], None]:
         """Begins a loop; the result ends it."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import DType
+from mcugen.hir.types import DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer
@@ -69,24 +69,52 @@ def emit_average(
         table = builder.const(f"{node.output.name}.multiplier", requantize.multiplier.astype(np.int32))
         operands.append(("multiplier", Access.IN, table))
     operands.append(("y", Access.OUT, builder.buffer(node.output)))
-    low, high = y.dtype.limits
     area = int(params["k_h"]) * int(params["k_w"])
-    largest, up = area * 2 ** (8 * x.dtype.nbytes), 32 - requantize.shift
-    most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
-    flags = {"shift": requantize.shift, "up": up, "y_t": y.dtype.c, "low": low, "high": high}
+    flags = {**average_code(requantize, area, x.dtype, y.dtype), "few": area < 2**8}
     if builder.any_size:  # what follows from a size must not change the code
-        ties, few, scaled, bounded = True, False, False, False
-    else:
-        ties, few, scaled = may_tie(requantize, largest), area < 2**8, up >= 0 and largest << up < 2**31
-        bounded = most >> requantize.shift < 2**31
-    flags |= {"ties": ties, "few": few, "scaled": scaled, "bounded": bounded}
-    parts = [variant] * bool(variant) + ["even"] * ties + ["many"] * (not few and x.dtype is DType.INT8)
+        flags |= {"ties": True, "few": False, "scaled": False, "bounded": False}
+    parts = [variant] * bool(variant) + ["even"] * bool(flags["ties"])
+    parts += ["many"] * (not flags["few"] and x.dtype is DType.INT8)
     parts += [f"to_{y.dtype.tag}"] * (x.dtype is not y.dtype)
     kernel = f"average_pool_{x.dtype.tag}"
     builder.emit(node, kernel, operands, {**params, **more}, code={**code, **flags}, variant="_".join(parts))
+
+
+def average_code(requantize: Requantizer, area: int, x: DType, y: DType) -> dict[str, object]:
+    """What a template must know to round sums of up to `area` elements to means: see templates/kernels/average.j2."""
+    low, high = y.limits
+    largest, up = area * 2 ** (8 * x.nbytes), 32 - requantize.shift
+    most = largest * int(requantize.multiplier.max()) + abs(requantize.offset)
+    return {
+        **{"y_t": y.c, "low": low, "high": high, "shift": requantize.shift, "up": up},
+        "ties": may_tie(requantize, largest),
+        "scaled": up >= 0 and largest << up < 2**31,
+        "bounded": most >> requantize.shift < 2**31,
+    }
 
 
 def may_tie(requantize: Requantizer, largest: int) -> bool:
     """Whether a sum of at most that magnitude can lie just between two results: what it takes is factors of 2."""
     twos = max(int(m & -m).bit_length() - 1 for m in requantize.multiplier)
     return twos + largest.bit_length() - 1 >= requantize.shift - 1
+
+
+def emit_row_sums(node: Node, builder: Builder) -> None:
+    """Sums that lie where they lay, with the codes of one row more, by channel."""
+    x, sums = node.input(0), builder.buffer(node.output)
+    channels = x.type.shape[-1]
+    operands = [("x", Access.IN, builder.buffer(x)), ("acc", Access.INOUT, sums)]
+    params: dict[str, Param] = {"columns": x.type.count // channels, "channels": channels}
+    builder.emit(node, "accumulate_rows_s8", operands, params)
+
+
+def emit_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, count: int, x: TensorType) -> None:
+    """As emit_average, of the sums of `count` codes of x."""
+    y, requantize = node.output.type, requantize.for_high_word()
+    operands = [
+        ("acc", Access.IN, builder.buffer(node.input(0))),
+        ("y", Access.OUT, builder.buffer(node.output)),
+    ]
+    params: dict[str, Param] = {"channels": y.shape[-1], "count": count, "x_zero": x.q.zero_point}
+    params |= {"y_zero": y.q.zero_point, "multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
+    builder.emit(node, "average_of_sums_s8", operands, params, code=average_code(requantize, count, x.dtype, y.dtype))

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers computed together, row by row: of the tensors between them only a window of rows is ever in memory.
+
+As in line buffers of image processors, or the patches of MCUNetV2 (Lin et al., 2021) without their recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import run
+from mcugen.hir.operator import Operator, RowForm, RowWindow, Signature
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.lower import lower_nodes
+from mcugen.lir.overlap import least_lead
+from mcugen.lir.program import Access, Buffer, Control, Overlap, Param
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a group. Tensor 0 is the group's input, tensor i the output of layer i − 1.
+
+    `body` computes one output row of the windows that it `reads`; a layer that `adds` has sums as its last input, and
+    gives the new ones.
+    """
+
+    body: Graph = field(repr=False)
+    reads: tuple[tuple[int, RowWindow], ...]
+    adds: bool = False
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a tensor: their number, the axis that counts them, the type of one."""
+
+    height: int
+    axis: int
+    row: TensorType
+
+    @staticmethod
+    def of(whole: TensorType, axis: int) -> Rows:
+        """Those of a whole tensor."""
+        return Rows(whole.shape[axis], axis, band_type(whole, axis, 1))
+
+    @property
+    def nbytes(self) -> int:
+        """Of one row."""
+        return self.row.count * self.row.dtype.nbytes
+
+
+def band_type(whole: TensorType, axis: int, rows: int) -> TensorType:
+    """The type of some rows of a tensor."""
+    return replace(whole, shape=(*whole.shape[:axis], rows, *whole.shape[axis + 1 :]))
+
+
+Event = tuple[int, bool]
+"""The next row of a tensor, and whether it is one; if not, it lies outside of the tensor."""
+
+
+class Schedule:
+    """When which row of which tensor is made: each as soon as all that it reads is there.
+
+    So rows of all tensors come at a fixed pace, and what a row reads lies at a fixed place in the windows.
+    """
+
+    def __init__(self, heights: Sequence[int], layers: Sequence[Layer]) -> None:
+        self.heights = heights
+        self._layers = layers
+        self._needed = self._needed_rows()
+        self._made = [0] * len(heights)
+        self.events: list[Event] = []
+        self.lags: dict[tuple[int, int], int] = {}
+        """By layer and read: how many rows back, from the newest one, the first row lies that it reads."""
+        self.is_regular = True
+        for _ in range(self._needed[0]):
+            self._make(0)
+        self.windows = [1] * len(heights)
+        """Rows of each tensor that must be kept."""
+        for (layer, read), lag in self.lags.items():
+            tensor = layers[layer].reads[read][0]
+            self.windows[tensor] = max(self.windows[tensor], lag)
+
+    def starts(self, layer: int) -> list[int]:
+        """By read of a layer: the row of the tensor's window where it begins."""
+        return [self.windows[t] - self.lags[layer, i] for i, (t, _) in enumerate(self._layers[layer].reads)]
+
+    @property
+    def cases(self) -> list[Event]:
+        """The different events, in order of first appearance."""
+        return list(dict.fromkeys(self.events))
+
+    def _needed_rows(self) -> list[int]:
+        """How many rows of each tensor are made, those below its last one included."""
+        needed = [0] * len(self.heights)
+        needed[-1] = self.heights[-1]
+        for number, layer in reversed(list(enumerate(self._layers))):
+            rows = self.heights[number + 1] if layer.adds else needed[number + 1]
+            for tensor, window in layer.reads:
+                needed[tensor] = max(needed[tensor], (rows - 1) * window.stride - window.before + window.span)
+        return needed
+
+    def _make(self, tensor: int) -> None:
+        """A row, and all that it makes possible."""
+        self.events.append((tensor, self._made[tensor] < self.heights[tensor]))
+        self._made[tensor] += 1
+        for number, layer in enumerate(self._layers):
+            if any(t == tensor for t, _ in layer.reads):
+                while self._made[number + 1] < self._needed[number + 1] and self._is_ready(number):
+                    self._look(number)
+                    self._make(number + 1)
+
+    def _first_row(self, number: int, window: RowWindow) -> int:
+        return self._made[number + 1] * window.stride - window.before
+
+    def _is_ready(self, number: int) -> bool:
+        return all(self._first_row(number, w) + w.span <= self._made[t] for t, w in self._layers[number].reads)
+
+    def _look(self, number: int) -> None:
+        if self._made[number + 1] >= self.heights[number + 1]:
+            return None
+        for read, (tensor, window) in enumerate(self._layers[number].reads):
+            lag = self._made[tensor] - self._first_row(number, window)
+            self.is_regular &= self.lags.setdefault((number, read), lag) == lag
+
+
+@dataclass(frozen=True)
+class Streamed(Operator):
+    """A group of layers with one input and one output, computed row by row. `tensors` are the input and each output.
+
+    `from_caller`: the input is one of the model, and the caller hands over its rows; it takes no memory.
+    """
+
+    mnemonic: ClassVar[str] = "streamed"
+    layers: tuple[Layer, ...] = field(repr=False)
+    tensors: tuple[Rows, ...] = field(repr=False)
+    output: TensorType = field(repr=False)
+    from_caller: bool = False
+
+    def attributes(self) -> str:
+        """What is computed."""
+        return ", ".join(node.op.name for layer in self.layers for node in layer.body.nodes)
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """One a layer."""
+        return tuple(layer.body for layer in self.layers)
+
+    @property
+    def repeats(self) -> tuple[int, ...]:
+        """The rows."""
+        return tuple(tensor.height for tensor in self.tensors[1:])
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What happens in which order."""
+        return Schedule([t.height for t in self.tensors], self.layers)
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """As the layers one by one."""
+        (x,) = inputs
+        first = self.tensors[0]
+        if x is None or band_type(x, first.axis, 1).shape != first.row.shape or x.shape[first.axis] != first.height:
+            raise ModelError("streamed: the input must have the rows that the layers expect", str(x), "repair it")
+        return (self.output,)
+
+    def macs(self, sig: Signature) -> int:
+        """Those of all rows."""
+        return sum(
+            times * node.op.macs(node.sig)
+            for times, body in zip(self.repeats, self.bodies, strict=True)
+            for node in body.nodes
+        )
+
+    def fill(self, tensor: int) -> float:
+        """What rows outside of a tensor hold."""
+        return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and _leaves(w)), 0)
+
+    # -------------------------------------------------------------------------------------------- reference
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """By the schedule, in windows as the generated code has them."""
+        (x,) = arrays
+        windows = [
+            np.full(band_type(t.row, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
+            for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))
+        ]
+        sums = np.zeros(self.output.shape, self.output.dtype.numpy)
+        made: list[Array] = []
+        taken = count()
+        for tensor, is_row in self.schedule.events:
+            axis = self.tensors[tensor].axis
+            row = np.full(self.tensors[tensor].row.shape, self.fill(tensor), windows[tensor].dtype)
+            if is_row and tensor == 0:
+                row = x.take([next(taken)], axis)
+            elif is_row:
+                bands = self._bands(tensor - 1, windows)
+                if self.layers[tensor - 1].adds:
+                    (sums,) = run(self.layers[tensor - 1].body, [*bands, sums])
+                    continue
+                (row,) = run(self.layers[tensor - 1].body, bands)
+            windows[tensor] = np.concatenate([windows[tensor], row], axis).take(
+                range(1, self.schedule.windows[tensor] + 1), axis
+            )
+            if tensor == len(self.layers):
+                made.append(row)
+        return (np.concatenate(made, self.tensors[-1].axis) if made else sums,)
+
+    def _bands(self, number: int, windows: Sequence[Array]) -> list[Array]:
+        """What a layer reads now."""
+        layer = self.layers[number]
+        return [
+            windows[tensor].take(range(start, start + window.span), window.axis)
+            for (tensor, window), start in zip(layer.reads, self.schedule.starts(number), strict=True)
+        ]
+
+    # --------------------------------------------------------------------------------------------- lowering
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """A loop over the schedule's events."""
+        with builder.one_layer():
+            _Lowering(self, node, builder).emit()
+
+    @property
+    def lead(self) -> int:
+        """How far the whole output may lie over the whole input, in bytes: see Overlap."""
+        got, put, steps = 0, 0, []
+        first, last = self.tensors[0], self.tensors[-1]
+        for tensor, is_row in self.schedule.events:
+            got += tensor == 0 and is_row
+            put += tensor == len(self.layers)
+            if tensor == len(self.layers) and got < first.height:
+                steps.append((put * last.nbytes, got * first.nbytes))
+        return least_lead(steps or [(0, 0)])
+
+
+def _leaves(window: RowWindow) -> bool:
+    """Whether a window may reach outside of the tensor."""
+    return window.span > 1 or window.before > 0
+
+
+class _Lowering:
+    """The instructions of one group."""
+
+    def __init__(self, op: Streamed, node: Node, builder: Builder) -> None:
+        self.op, self.node, self.builder = op, node, builder
+        self.schedule = op.schedule
+        self.name = node.output.name
+        self.x, self.y = builder.buffer(node.input(0)), builder.buffer(node.output)
+        last = len(op.layers)
+        self.adds = op.layers[-1].adds
+        self.windows = [
+            self._scratch(f"rows{i}", t, n) if i < last else None
+            for i, (t, n) in enumerate(zip(op.tensors, self.schedule.windows, strict=True))
+        ]
+        self.got = builder.scratch(f"{self.name}.got", DType.INT32, 1)
+        self.put = builder.scratch(f"{self.name}.put", DType.INT32, 1)
+
+    def emit(self) -> None:
+        """Windows as they are at first, then the loop."""
+        builder, cases = self.builder, self.schedule.cases
+        for tensor, window in enumerate(self.windows):
+            if window is not None and self.schedule.windows[tensor] > 1:
+                self._fill(window, 0, self.schedule.windows[tensor], tensor)
+        self._zero(self.got)
+        self._zero(self.y if self.adds else self.put)
+        events = [cases.index(event) for event in self.schedule.events]
+        ends = [("x", Access.IN, self.x), ("y", Access.INOUT if self.adds else Access.OUT, self.y)]
+        overlaps = [] if self.adds or self.op.from_caller else [Overlap("y", "x", self.op.lead)]
+        if self.op.from_caller:
+            del ends[0]
+        builder.mark(self.node, Control.STREAM, ends, code={"events": events}, overlaps=overlaps)
+        for number, (tensor, is_row) in enumerate(cases):
+            builder.mark(self.node, Control.CASE, params={"case": number})
+            if is_row:
+                self._row(tensor)
+            else:
+                self._shift(tensor)
+                self._fill(self._window(tensor), self.schedule.windows[tensor] - 1, 1, tensor)
+            builder.mark(self.node, Control.END)
+        builder.mark(self.node, Control.END)
+
+    def _row(self, tensor: int) -> None:
+        if tensor:
+            self._compute(tensor - 1)
+            return None
+        self._shift(0)
+        row, rows = self._next(0), self.op.tensors[0]
+        if self.op.from_caller:
+            self.builder.read_rows(self.node, self.node.input(0), self.got, row, 1, rows.axis)
+        else:
+            self._emit(
+                "stream_get", [("x", Access.IN, self.x), ("next", Access.INOUT, self.got), ("y", Access.OUT, row)], rows
+            )
+        self._push(row, 0)
+
+    def _compute(self, number: int) -> None:
+        """One row of a layer's output, or the sums with one row more."""
+        layer, builder, tensor = self.op.layers[number], self.builder, number + 1
+        is_last = tensor == len(self.op.layers)
+        if not is_last:
+            self._shift(tensor)
+        for (read, _), formal, start in zip(layer.reads, layer.body.inputs, self.schedule.starts(number), strict=False):
+            window, size = self._window(read), self.op.tensors[read].nbytes
+            band = builder.buffer(formal) if window.count != formal.type.count else window
+            builder.bind(formal, band)
+            if band is not window:
+                builder.move(self.node, window, band, "rows", x_at=start * size)
+        (result,) = layer.body.outputs
+        if layer.adds:
+            builder.bind(layer.body.inputs[-1], self.y)
+            builder.bind(result, self.y)
+        elif not is_last and self.schedule.windows[tensor] == 1:
+            builder.bind(result, self._window(tensor))
+        lower_nodes(layer.body, builder)
+        if is_last and not layer.adds:
+            row = builder.buffer(result)
+            ends = [("x", Access.IN, row), ("next", Access.INOUT, self.put), ("y", Access.INOUT, self.y)]
+            self._emit("stream_put", ends, self.op.tensors[tensor])
+        elif not is_last:
+            self._push(builder.buffer(result), tensor)
+
+    def _emit(self, kernel: str, operands: Sequence[tuple[str, Access, Buffer]], rows: Rows) -> None:
+        params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
+        self.builder.emit(self.node, kernel, operands, params, variant=rows.row.dtype.tag)
+
+    # ------------------------------------------------------------------------------------------- windows
+
+    def _scratch(self, role: str, rows: Rows, number: int) -> Buffer:
+        return self.builder.scratch(f"{self.name}.{role}", rows.row.dtype, rows.row.count * number)
+
+    def _window(self, tensor: int) -> Buffer:
+        window = self.windows[tensor]
+        assert window is not None
+        return window
+
+    def _next(self, tensor: int) -> Buffer:
+        """Where the next row of a tensor is made: its window, if that is one row."""
+        if self.schedule.windows[tensor] == 1:
+            return self._window(tensor)
+        return self._scratch(f"row{tensor}", self.op.tensors[tensor], 1)
+
+    def _push(self, row: Buffer, tensor: int) -> None:
+        """The row becomes the last of its window, in which it has best been made."""
+        if row is not self._window(tensor):
+            size = self.op.tensors[tensor].nbytes
+            at = (self.schedule.windows[tensor] - 1) * size
+            self.builder.move(self.node, row, self._window(tensor), "row", y_at=at)
+
+    def _shift(self, tensor: int) -> None:
+        """The oldest row goes."""
+        if self.schedule.windows[tensor] > 1:
+            window, size = self._window(tensor), self.op.tensors[tensor].nbytes
+            params: dict[str, Param] = {"nbytes": window.nbytes, "by": size}
+            self.builder.emit(self.node, "shift_rows", [("x", Access.INOUT, window)], params)
+
+    def _fill(self, window: Buffer, first: int, rows: int, tensor: int) -> None:
+        count = self.op.tensors[tensor].row.count
+        params: dict[str, Param] = {"first": first * count, "count": rows * count, "value": self._value(tensor)}
+        access = Access.OUT if rows == self.schedule.windows[tensor] else Access.INOUT
+        self.builder.emit(self.node, "fill_rows", [("y", access, window)], params, variant=window.dtype.tag)
+
+    def _value(self, tensor: int) -> Param:
+        value = self.op.fill(tensor)
+        return float(value) if self.op.tensors[tensor].row.dtype.is_float else int(value)
+
+    def _zero(self, buffer: Buffer) -> None:
+        params: dict[str, Param] = {"first": 0, "count": buffer.count, "value": 0}
+        self.builder.emit(self.node, "fill_rows", [("y", Access.OUT, buffer)], params, variant=buffer.dtype.tag)
+
+
+@dataclass
+class _Unit:
+    """Nodes computed in one go: what only the next one reads, row for row, is a row of no window."""
+
+    nodes: list[tuple[Node, RowForm]]
+    reads: list[tuple[Value, RowWindow]]
+
+    @property
+    def output(self) -> Value:
+        return self.nodes[-1][0].output
+
+    @property
+    def form(self) -> RowForm:
+        return self.nodes[-1][1]
+
+
+def group_of(nodes: Sequence[Node]) -> Streamed | None:
+    """The group of nodes that follow one another, with one input and one output, or None if it cannot be.
+
+    All tensors must come in rows at a fixed pace, and what lies outside of one must be the same for all who read it.
+    """
+    source = nodes[0].input(0)
+    units: dict[Value, _Unit] = {}
+    for node in nodes:
+        form = node.op.by_rows(node.sig)
+        if form is None or len(node.outputs) != 1 or (form.finish and node is not nodes[-1]):
+            return None
+        unit = _unit(node, form, units)
+        if unit is None or any(value is not source and value not in units for value, _ in unit.reads):
+            return None
+        units[node.output] = unit
+    axes = {value: window.axis for unit in units.values() for value, window in unit.reads}
+    values = [source, *units]
+    if any(axes[v] != w.axis for u in units.values() for v, w in u.reads) or any(v not in axes for v in values[:-1]):
+        return None
+    if any(axes[v] != u.form.axis for v, u in units.items() if v in axes):
+        return None
+    layers = tuple(_layer(unit, values) for unit in units.values())
+    tensors = [Rows.of(v.type, axes[v]) for v in values[:-1]]
+    last, result = units[values[-1]], layers[-1].body.outputs[0].type
+    if last.form.finish:
+        node, form = last.nodes[-1]
+        added = form.windows[0]
+        assert added is not None
+        tensors.append(Rows(node.input(0).type.shape[added.axis], added.axis, result))
+    else:
+        tensors.append(Rows.of(values[-1].type, last.form.axis))
+    op = Streamed(layers, tuple(tensors), result if last.form.finish else values[-1].type)
+    is_one = op.schedule.is_regular and all(_agree(op, tensor) for tensor in range(len(tensors)))
+    return op if is_one else None
+
+
+def _unit(node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
+    """The node, with those before it whose rows only it reads, one by one."""
+    unit = _Unit([(node, form)], [])
+    for value, window in zip(node.inputs, form.windows, strict=True):
+        if value is None or window is None:
+            if value is not None and not value.is_constant:
+                return None
+        elif value.is_constant:
+            return None
+        elif value in units and len(value.uses) == 1 and window == RowWindow(window.axis, fill=window.fill):
+            before = units.pop(value)
+            unit = _Unit([*before.nodes, *unit.nodes], [*before.reads, *unit.reads])
+        else:
+            unit.reads.append((value, window))
+    return unit
+
+
+def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
+    """With a body of its own. Each read is an input; the sums of a unit that adds come last."""
+    body = Graph(unit.output.name)
+    windows = iter(unit.reads)
+    made: dict[Value, Value] = {}
+    for node, form in unit.nodes:
+        inputs: list[Value | None] = []
+        for value in node.inputs:
+            if value is None:
+                inputs.append(None)
+            elif value.data is not None:
+                inputs.append(body.constant(value.name, value.data, value.type.quant, value.type.dtype))
+            elif value in made:
+                inputs.append(made[value])
+            else:
+                read, window = next(windows)
+                assert read is value
+                inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span)))
+        types = [band_type(node.output.type, form.axis, 1)]
+        if form.finish:
+            types = list(form.op.infer(*(v.type if v else None for v in inputs)))
+            inputs.append(body.add_input(f"{node.output.name}.sums", types[0]))
+        made[node.output] = body.add(form.op, inputs, node.origin, names=[node.output.name], types=types).output
+    body.add_output(unit.output.name, made[unit.output])
+    reads = tuple((values.index(value), window) for value, window in unit.reads)
+    return Layer(body, reads, unit.form.finish is not None)
+
+
+def _agree(op: Streamed, tensor: int) -> bool:
+    fills = {w.fill for layer in op.layers for t, w in layer.reads if t == tensor and _leaves(w)}
+    return len(fills) < 2
