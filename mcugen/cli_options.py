@@ -67,6 +67,7 @@ Place = Annotated[
 ]
 WeightsBlob = Annotated[
     bool, typer.Option("--weights-blob", help="the run function takes the weights, as a file apart from the code")
+]
 StreamInput = Annotated[
     bool,
     typer.Option("--stream-input", help="the first input comes row by row, by a function of yours: no memory for it"),
@@ -80,9 +81,9 @@ def compile_options(
     state: State = None,
     optimize: Optimize = GOALS[0],
     kernel: Kernels = None,
+    stream_input: StreamInput = False,
     place: Place = None,
     weights_blob: WeightsBlob = False,
-    stream_input: StreamInput = False,
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
@@ -94,9 +95,9 @@ def compile_options(
         tuple(plugin or ()),
         optimize,
         tuple(kernel or ()),
+        stream_input,
         _places(place or []),
         weights_blob,
-        stream_input,
     )
 
 

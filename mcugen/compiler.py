@@ -52,5 +52,5 @@ def compile_model(
     figures = describe(program, target, source.sha256, count_parameters(graph), kernels)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
-    bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())
+    bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json(), placement, options.weights_blob)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

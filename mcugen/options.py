@@ -48,9 +48,9 @@ class CompileOptions:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
+    `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory.
-    `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     """
 
     name: str = ""
@@ -60,9 +60,9 @@ class CompileOptions:
     plugins: tuple[str | Path, ...] = ()
     optimize: str = GOALS[0]
     kernels: tuple[str, ...] = ()
+    stream_input: bool = False
     place: Places = Places()
     weights_blob: bool = False
-    stream_input: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:

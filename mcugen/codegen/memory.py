@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcugen.board import Memory
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
 from mcugen.lir.place import Placement
@@ -22,21 +21,6 @@ FORMAT = 1
 
 HEADER_BYTES = 32
 """Little-endian words: magic, format, bytes of the file, 4 words that tell the code it is for, CRC-32 of the rest."""
-
-
-def sections(program: Program, placement: Placement) -> tuple[Section, ...]:
-    """What the linker is to put in certain memories."""
-    name = program.name
-    found = [Section("arena", memory, name) for memory in placement.arenas if placement.names_arena]
-    found += [Section("weights", placement.weights, name)] * placement.names_weights
-    return (*found, *(Section("copies", memory, name) for memory in dict.fromkeys(placement.copies.values())))
-
-
-def constant_section(buffer: Buffer, program: Program, placement: Placement) -> str:
-    """The section of a constant; "" for the default."""
-    if buffer in placement.copies:
-        return Section("copies", placement.copies[buffer], program.name).name
-    return Section("weights", placement.weights, program.name).name if placement.names_weights else ""
 
 
 @dataclass(frozen=True)
@@ -52,74 +36,127 @@ class Area:
     section: str
 
 
-def areas(program: Program, placement: Placement) -> list[Area]:
-    """The areas of the arena: as simple as can be where there is one."""
-    several = len(placement.arenas) > 1
-    found = []
-    for index, (memory, size) in enumerate(zip(placement.arenas, program.area_sizes, strict=True)):
-        number = str(index) if several else ""
-        section = Section("arena", memory, program.name).name if placement.names_arena else ""
-        found.append(
-            Area(
-                array=f"default_arena{number}",
-                macro=f"{program.name.upper()}_ARENA{number}_SIZE",
-                pointer=f"arenas[{index}]" if several else "arena",
-                base=f"base{number}",
-                size=max(size, ALIGNMENT),
-                memory=memory.name,
-                section=section,
-            )
-        )
-    return found
-
-
-def linker_context(found: tuple[Section, ...], weights: Memory) -> dict[str, object]:
-    """What the linker script's fragment shows."""
-    memories = dict.fromkeys([s.memory for s in found] + [weights] * any(s.kind == "copies" for s in found))
-    return {
-        "regions": [
-            {"name": identifier(m.name), "flags": "rwx" if m.kind == "ram" else "rx", "origin": m.origin, "size": m.size}
-            for m in memories
-        ],
-        "sections": found,
-        "image_region": identifier(weights.name),
-    }
-
-
 class Blob:
     """The weights as one file: where each constant lies in it, in bytes from its beginning."""
 
     def __init__(self, program: Program) -> None:
-        outputs = {endpoint.buffer for endpoint in program.outputs}
-        constants = [b for b in program.buffers if b.space is Space.CONST and b not in outputs]
+        outputs = {endpoint.buffer for endpoint in program.outputs}  # their accessors know of no file
+        payload = bytearray()
         self.offsets: dict[Buffer, int] = {}
-        self._payload = b""
-        for buffer in constants:
-            assert buffer.data is not None
-            self.offsets[buffer] = HEADER_BYTES + len(self._payload)
-            data = np.ascontiguousarray(buffer.data)
-            plain = data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
-            self._payload += plain + bytes(-len(plain) % ALIGNMENT)
+        for buffer in program.buffers:
+            if buffer.space is Space.CONST and buffer not in outputs and buffer.data is not None:
+                self.offsets[buffer] = HEADER_BYTES + len(payload)
+                data = np.ascontiguousarray(buffer.data)
+                payload += data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+                payload += bytes(-len(payload) % ALIGNMENT)
+        self._payload = bytes(payload)
 
     def __len__(self) -> int:
         return HEADER_BYTES + len(self._payload)
 
-    def head(self, code: str) -> list[int]:
-        """The words before the checksum. `code` is what the weights are for: any other refuses them."""
-        digest = hashlib.sha256(code.encode()).digest()[:16]
-        start = MAGIC + FORMAT.to_bytes(4, "little") + len(self).to_bytes(4, "little")
-        return [int(word) for word in np.frombuffer(start + digest, "<u4")]
-
     def file(self, code: str) -> bytes:
-        """All of it."""
-        crc = zlib.crc32(self._payload)
-        return np.array([*self.head(code), crc], "<u4").tobytes() + self._payload
+        """All of it, for this code: any other refuses it."""
+        start = MAGIC + FORMAT.to_bytes(4, "little") + len(self).to_bytes(4, "little")
+        digest = hashlib.sha256(code.encode()).digest()[: HEADER_BYTES - len(start) - 4]
+        return start + digest + zlib.crc32(self._payload).to_bytes(4, "little") + self._payload
 
 
-def constant_locals(blob: Blob, names: Mapping[Buffer, str], used: set[Buffer]) -> list[dict[str, object]]:
-    """Typed pointers into the file, for the constants that instructions read."""
-    return [
-        {"name": names[b], "ctype": b.dtype.c, "offset": offset, "nbytes": b.nbytes}
-        for b, offset in blob.offsets.items()
-        if b in used and b.count
-    ]
+def words(file: bytes) -> list[str]:
+    """What a file of weights begins with, its checksum left out, as C literals."""
+    return [f"0x{int(word):08x}u" for word in np.frombuffer(file[: HEADER_BYTES - 4], "<u4")]
+
+
+class MemoryContext:
+    """What templates are told of memory."""
+
+    def __init__(self, program: Program, placement: Placement, weights_blob: bool) -> None:
+        self.name = program.name
+        self.blob = Blob(program) if weights_blob else None
+        self._program, self._placement = program, placement
+        self.several = len(placement.arenas) > 1
+        self.areas = [self._area(index) for index in range(len(placement.arenas))]
+        self.arena_type = "void *const *arenas" if self.several else "void *arena"
+        found = [Section("arena", memory, self.name) for memory in placement.arenas if placement.names_arena]
+        found += [Section("weights", placement.weights, self.name)] * placement.names_weights
+        found += [Section("copies", memory, self.name) for memory in dict.fromkeys(placement.copies.values())]
+        self.sections = tuple(found)
+
+    def _area(self, index: int) -> Area:
+        """As simple as can be where there is one."""
+        number, memory = str(index) if self.several else "", self._placement.arenas[index]
+        return Area(
+            array=f"default_arena{number}",
+            macro=f"{self.name.upper()}_ARENA{number}_SIZE",
+            pointer=f"arenas[{index}]" if self.several else "arena",
+            base=f"base{number}",
+            size=max(self._program.area_sizes[index], ALIGNMENT),
+            memory=memory.name,
+            section=Section("arena", memory, self.name).name if self._placement.names_arena else "",
+        )
+
+    @property
+    def functions(self) -> list[str]:
+        """Names behind the model's own that the code defines besides the usual ones."""
+        return ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None)
+
+    @property
+    def locals(self) -> list[str]:
+        """Names that the code uses besides the usual ones."""
+        names = [name for area in self.areas for name in (area.array, area.base)] + ["arenas"]
+        return names * self.several + ["weights", "weights_head", "default_weights"] * (self.blob is not None)
+
+    @property
+    def arrays(self) -> list[Buffer]:
+        """The constants that are arrays in C."""
+        in_file = self.blob.offsets if self.blob else {}
+        return [b for b in self._program.buffers if b.space is Space.CONST and b not in in_file]
+
+    def section(self, constant: Buffer) -> str:
+        """The section of a constant; "" for the default."""
+        if constant in self._placement.copies:
+            return Section("copies", self._placement.copies[constant], self.name).name
+        return self._weights_section
+
+    @property
+    def _weights_section(self) -> str:
+        placement = self._placement
+        return Section("weights", placement.weights, self.name).name if placement.names_weights else ""
+
+    def context(self, names: Mapping[Buffer, str]) -> dict[str, object]:
+        """For templates; `names` are the C names of buffers."""
+        return {
+            "several": self.several,
+            "areas": self.areas,
+            "arena": "arenas" if self.several else "arena",
+            "arena_type": self.arena_type,
+            "const_arena_type": self.arena_type if self.several else f"const {self.arena_type}",
+            "own_arena": f"{self.name}_default_arena{'s' * self.several}()",
+            "weights_section": self._weights_section,
+            "weights_header": HEADER_BYTES,
+            "weights_file_size": len(self.blob) if self.blob else 0,
+            "weights_head": ["0"] if self.blob else [],
+            "weights_rows": [],
+            "constant_locals": self._constant_locals(names),
+            "memory_sections": self.sections,
+            "regions": self._regions(),
+            "image_region": identifier(self._placement.weights.name),
+        }
+
+    def _constant_locals(self, names: Mapping[Buffer, str]) -> list[dict[str, object]]:
+        """Typed pointers into the file, for the constants that instructions read."""
+        used = {o.buffer for i in self._program.instrs for o in i.operands if o.buffer.count and not i.moves_nothing}
+        offsets = self.blob.offsets if self.blob else {}
+        return [
+            {"name": names[b], "ctype": b.dtype.c, "offset": offset, "nbytes": b.nbytes}
+            for b, offset in offsets.items()
+            if b in used
+        ]
+
+    def _regions(self) -> list[dict[str, object]]:
+        """The memories that the linker script must know."""
+        copied = any(section.kind == "copies" for section in self.sections)
+        memories = dict.fromkeys([*(s.memory for s in self.sections), *[self._placement.weights] * copied])
+        return [
+            {"name": identifier(m.name), "flags": "rwx" if m.kind == "ram" else "rx", "origin": m.origin, "size": m.size}
+            for m in memories
+        ]
