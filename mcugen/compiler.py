@@ -48,6 +48,8 @@ def compile_model(
     optimize(graph, trace)
     program = variants.program(symbols) if symbols else build_program(graph, target, options)
     placement = place(program, target, options.place)
+    if options.weights_blob and placement.copies:
+        raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
     kernels = ", ".join(options.kernels) or "auto"
     figures = describe(program, target, source.sha256, count_parameters(graph), kernels)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])

@@ -83,6 +83,11 @@ class Section:
         return identifier(self.memory.name)
 
     @property
+    def symbol(self) -> str:
+        """What the linker script's symbols of copies begin with."""
+        return f"{self.model}_copies_{self.region}"
+
+    @property
     def name(self) -> str:
         """The section's name in object files."""
         return f"{_SECTION_PREFIX[self.kind]}.mcugen.{self.region}.{self.model}"
@@ -112,6 +117,8 @@ class Bundle:
     """Bytes of each arena, where the model's own arenas must be used, since they lie in memories of their own."""
     sections: tuple[Section, ...] = ()
     """What must lie in a certain memory."""
+    image_region: str = ""
+    """The linker's name of the memory with the initial values of copies."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Files that are no text: the weights, where the run function takes them."""
 
@@ -134,6 +141,11 @@ class Bundle:
     def sources(self) -> tuple[str, ...]:
         """The C files of the model itself (not the self-test), in a fixed order."""
         return tuple(f for f in sorted(self.files) if f.endswith(".c") and not f.endswith("_selftest.c"))
+
+    @property
+    def linker_scripts(self) -> tuple[str, ...]:
+        """The one that says where sections lie, if there are any."""
+        return tuple(f for f in sorted(self.files) if f.endswith(".ld"))
 
     @property
     def headers(self) -> tuple[str, ...]:

@@ -248,6 +248,7 @@ def render(
         symbols=tuple(program.symbols),
         arena_sizes=tuple(area.size for area in memory.areas) if placement.names_arena else (),
         sections=memory.sections,
+        image_region=identifier(placement.weights.name),
         blobs=blobs,
     )
 
