@@ -23,8 +23,8 @@ class Places:
     """What is to lie in which memories of the board, by their names; what is left empty lies in the board's defaults.
 
     `arena` are memories that may share the arena, the first the best, or ("auto",): all RAM, the fastest first.
-    A RAM in `weights` gets copies, like the one of `hot_weights`: that and the most bytes of copies, of the weights that
-    are read most often for their size.
+    A RAM in `weights` gets copies of all weights, that of `hot_weights` copies of so many bytes at most, of the weights
+    that are read most often for their size.
     """
 
     arena: tuple[str, ...] = ()

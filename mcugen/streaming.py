@@ -155,7 +155,7 @@ class Streaming:
 
     def _cost(self, op: Streamed, first: int, end: int) -> tuple[int, float]:
         """Bytes alive while a group runs, and its instructions beyond those of its nodes one by one."""
-        rows = [window * tensor.nbytes for window, tensor in zip(op.schedule.windows, op.tensors, strict=True)]
+        rows = [window * tensor.pitch for window, tensor in zip(op.schedule.windows, op.tensors, strict=True)]
         bodies = [self._body(layer) for layer in op.layers]
         whole = op.tensors[0].nbytes * op.tensors[0].height
         if self._comes_by_rows(first):

@@ -66,6 +66,14 @@ def words(file: bytes) -> list[str]:
     return [f"0x{int(word):08x}u" for word in np.frombuffer(file[: HEADER_BYTES - 4], "<u4")]
 
 
+def weights_bytes(program: Program, weights_blob: bool) -> int:
+    """Bytes of the weights as they lie in flash."""
+    if not weights_blob:
+        return program.weights_size
+    blob = Blob(program)
+    return len(blob) + program.weights_size - sum(b.nbytes for b in blob.offsets)
+
+
 class MemoryContext:
     """What templates are told of memory."""
 
@@ -157,6 +165,11 @@ class MemoryContext:
         copied = any(section.kind == "copies" for section in self.sections)
         memories = dict.fromkeys([*(s.memory for s in self.sections), *[self._placement.weights] * copied])
         return [
-            {"name": identifier(m.name), "flags": "rwx" if m.kind == "ram" else "rx", "origin": m.origin, "size": m.size}
+            {
+                "name": identifier(m.name),
+                "flags": "rwx" if m.kind == "ram" else "rx",
+                "origin": m.origin,
+                "size": m.size,
+            }
             for m in memories
         ]

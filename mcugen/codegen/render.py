@@ -177,7 +177,7 @@ def render(
     placement: Placement,
     weights_blob: bool = False,
 ) -> Bundle:
-    """All files of the generated folder. With `weights_blob` the weights are a file, of which the code gets a pointer."""
+    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
     env = _environment(template_dirs())
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
@@ -514,7 +514,7 @@ def _wrapped(arguments: list[str], indent: int, width: int = 108) -> str:
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:
-    """A local pointer (also to a constant in a file of weights), a constant, a member of the state, or NULL where a kernel needs no scratch."""
+    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL where it is empty."""
     if not buffer.count:
         return "NULL"
     if renderer.blob is not None and buffer in renderer.blob.offsets:

@@ -40,7 +40,8 @@ class Signature:
 class RowWindow:
     """The rows of an input that output row r reads: `span` of them from r · stride − before, along `axis`.
 
-    Rows outside of the input hold `fill` throughout.
+    Rows outside of the input hold `fill` throughout, and so do the columns that are added to each row at both `sides`,
+    on the axis after.
     """
 
     axis: int = 1
@@ -48,6 +49,12 @@ class RowWindow:
     stride: int = 1
     before: int = 0
     fill: float = 0
+    sides: tuple[int, int] = (0, 0)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it may reach outside of the input."""
+        return self.span > 1 or self.before > 0 or any(self.sides)
 
 
 @dataclass(frozen=True)

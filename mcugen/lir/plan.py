@@ -1,168 +1,243 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static memory planning: in-place merging, then greedy placement of regions in the arena."""
+"""Static memory planning: buffers joined by moves, distances that keep what lives apart, and the least arena."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
 
-from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Instr, Program
-
-
-@dataclass
-class Region:
-    """Buffers that share one start address, live from `first` to `last` (instruction numbers, inclusive)."""
-
-    buffers: list[Buffer]
-    first: int
-    last: int
-    accesses: set[int] = field(default_factory=set)
-    """The instructions that use it (-1 and their number stand for the caller): between two of them, in a loop,
-    its contents may be without interest."""
-
-    @property
-    def nbytes(self) -> int:
-        """Aligned size."""
-        largest = max(b.nbytes for b in self.buffers)
-        return -(-largest // ALIGNMENT) * ALIGNMENT
-
-    @property
-    def area(self) -> int:
-        """The one of all its buffers."""
-        return self.buffers[0].area
-
-    def overlaps(self, other: Region) -> bool:
-        """Whether both are alive at some instruction, in one area."""
-        return self.area == other.area and self.first <= other.last and other.first <= self.last
+from mcugen.lir.exact import Interval, Problem, solve
+from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program
+from mcugen.lir.regions import Freedom, Lives, Region, freedom, joined_regions
 
 
 def plan_memory(program: Program) -> None:
-    """Sets the offset of every planned buffer and the sizes of the areas of `program`."""
-    mergings = [_merge_inplace(program, share) for share in _SHARES]
-    best = min((_place(regions, order) for regions in mergings for order in _ORDERS), key=_extent)
-    for region, offset in best:
-        for buffer in region.buffers:
-            buffer.offset = offset
-    areas = range(1 + max((r.area for r, _ in best), default=0))
-    program.area_sizes = [max((o + r.nbytes for r, o in best if r.area == a), default=0) for a in areas]
+    """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`."""
+    planned = [b for b in program.buffers if b.planned]
+    areas = range(1 + max((b.area for b in planned), default=0))
+    for buffer in planned:
+        buffer.offset = 0  # what has no elements lies anywhere
+    plans = [_plan_area(program, area) for area in areas]
+    program.area_sizes = [plan.nbytes for plan in plans]
+    program.area_bounds = [plan.bound for plan in plans]
 
 
 def peak_live_bytes(program: Program) -> int:
-    """The lower bound of any plan that merges the same buffers: the most bytes alive at one instruction."""
-    steps = range(-1, len(program.instrs) + 1)
-
-    def peak(regions: list[Region]) -> int:
-        return max((sum(r.nbytes for r in regions if r.first <= i <= r.last) for i in steps), default=0)
-
-    return min(peak(_merge_inplace(program, share)) for share in _SHARES)
+    """The most bytes alive at one instruction, of the first area: less than any plan that joins the same moves."""
+    return _Layout(Lives(program, 0), True).peak
 
 
-_SHARES = (0.0, 0.5, 1.0)
-"""How much of an input an output may have to fill to take its place: small ones keep large regions occupied."""
+def _plan_area(program: Program, area: int) -> _Plan:
+    """The least of the plans that join what moves connect and that do not; if equal, the one that moves less."""
+    lives = Lives(program, area)
+    layouts = [_Layout(lives, joins) for joins in ((True, False) if any(_moved(program)) else (True,))]
+    best = min((_best_plan(layout) for layout in layouts), key=lambda plan: plan.nbytes)
+    best.apply()
+    return best
 
 
-def _merge_inplace(program: Program, share: float) -> list[Region]:
-    ranges = program.live_ranges()
-    region_of = {b: Region([b], first, last) for b, (first, last) in ranges.items()}
-    _merge_moves(program, region_of)
-    for index, instr in enumerate(program.instrs):
-        for out_role, in_role in instr.inplace:
-            target, source = instr.operand(out_role).buffer, instr.operand(in_role).buffer
-            if not (source.planned and target.planned) or not _may_merge(
-                instr, index, region_of[target], region_of[source]
-            ):
-                continue
-            if not share * source.nbytes <= max(b.nbytes for b in region_of[target].buffers) <= source.nbytes:
-                continue
-            _join(region_of, region_of[source], region_of[target])
-            break
-    return list({id(r): r for r in region_of.values()}.values())
+def _moved(program: Program) -> Iterator[int]:
+    return (int(instr.params["nbytes"]) for instr in program.instrs if instr.kernel == MOVE)
 
 
-def _join(region_of: dict[Buffer, Region], into: Region, other: Region) -> None:
-    into.first, into.last = min(into.first, other.first), max(into.last, other.last)
-    into.buffers += other.buffers
-    into.accesses |= other.accesses
-    region_of.update(dict.fromkeys(other.buffers, into))
+def _best_plan(layout: _Layout) -> _Plan:
+    """Greedy in several orders; if that is not the least possible, exact."""
+    plan = min((_greedy(layout, order) for order in _ORDERS), key=lambda plan: plan.nbytes)
+    if plan.nbytes == plan.bound:
+        return plan
+    offsets, bound = solve(layout.problem, [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT)
+    return _Plan(layout, [at * ALIGNMENT for at in offsets], bound * ALIGNMENT)
 
 
-def _merge_moves(program: Program, region_of: dict[Buffer, Region]) -> None:
-    """Gives source and target of a move one place where the source ends there and nobody uses the target meanwhile.
+@dataclass(frozen=True)
+class _Plan:
+    """Where each region of a layout begins, and what no other plan of this layout falls below."""
 
-    So the results of branches, and the values that loops carry from step to step, are mostly computed in place.
-    A move overwrites all of its target: what the target held, from its last use until the move, is of no interest.
-    """
-    if all(instr.kernel != MOVE for instr in program.instrs):
-        return
-    for index, instr in enumerate(program.instrs):
-        for operand in instr.operands:
-            if operand.buffer.planned:
-                region_of[operand.buffer].accesses.add(index)
-    for endpoints, index in ((program.inputs, -1), (program.outputs, len(program.instrs))):
-        for endpoint in endpoints:
-            if endpoint.buffer.planned:
-                region_of[endpoint.buffer].accesses.add(index)
-    for index, instr in enumerate(program.instrs):
-        if instr.kernel == MOVE and instr.inplace and all(o.buffer.planned for o in instr.operands):
-            source, target = (region_of[instr.operand(role).buffer] for role in "xy")
-            if source is target or source.area != target.area:
-                continue
-            if source.last == index and _idle(program, target, source, index):
-                _join(region_of, target, source)
+    layout: _Layout
+    offsets: Sequence[int]
+    bound: int
+
+    @property
+    def nbytes(self) -> int:
+        return max((at + r.nbytes for at, r in zip(self.offsets, self.layout.regions, strict=True)), default=0)
+
+    def apply(self) -> None:
+        """Tells the buffers."""
+        for start, region in zip(self.offsets, self.layout.regions, strict=True):
+            for buffer, at in region.members.items():
+                buffer.offset = start + at
 
 
-def _idle(program: Program, target: Region, source: Region, end: int) -> bool:
-    """Whether nobody uses `target` while `source` lives, but perhaps who writes `source` in its place."""
-    used = {i for i in target.accesses if source.first <= i < end}
-    if not used:
-        return True
-    if used != {source.first} or source.first < 0:
-        return False
-    writer = program.instrs[source.first]
-    pairs = [(writer.operand(o).buffer, writer.operand(i).buffer) for o, i in writer.inplace]
-    allowed = [i for o, i in pairs if o in source.buffers and i in target.buffers and o.nbytes <= i.nbytes]
-    return len(allowed) == 1 and sum(o.buffer in target.buffers for o in writer.operands) == 1
+# ----------------------------------------------------------------------------------------------- constraints
 
 
-def _may_merge(instr: Instr, index: int, target: Region, source: Region) -> bool:
-    """The output starts its life here, and the input ends its own here and is read by one operand only."""
-    fresh = target.first == index
-    reads = sum(o.buffer in source.buffers for o in instr.operands)
-    return fresh and source.last == index and reads == 1 and target.area == source.area
+class _Layout:
+    """The regions of an area, and how far apart they must be."""
+
+    def __init__(self, lives: Lives, joins: bool) -> None:
+        self.lives = lives
+        self.regions = joined_regions(lives, joins)
+        self._region_of = {b: (i, at) for i, region in enumerate(self.regions) for b, at in region.members.items()}
+        self.problem = Problem([r.nbytes // ALIGNMENT for r in self.regions], self._forbidden())
+
+    @cached_property
+    def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
+        """How outputs may lie over inputs that end their lives where the outputs begin theirs."""
+        program, ranges = self.lives.program, self.lives.ranges
+        ends = {start: end for start, end in program.blocks() if program.instrs[start].control is Control.STREAM}
+        found = {}
+        for index, instr in enumerate(program.instrs):
+            buffers = list(dict.fromkeys(o.buffer for o in instr.operands if o.buffer in ranges))
+            for out in (b for b in buffers if ranges[b][0] == index):
+                for into in (b for b in buffers if b is not out and ranges[b][1] == ends.get(index, index)):
+                    free = freedom(instr, out, into)
+                    if free is not None:
+                        found[out, into] = free
+        return found
+
+    def _forbidden(self) -> dict[tuple[int, int], list[Interval]]:
+        """By pairs of regions: which distances between their beginnings, in units of ALIGNMENT, they must not have."""
+        found: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
+        alive: list[Buffer] = []
+        for b in sorted(self.lives.ranges, key=lambda b: self.lives.ranges[b][0]):
+            alive = [a for a in alive if self.lives.meet(a, b)]
+            for a in alive:
+                (p, a_at), (q, b_at) = self._region_of[a], self._region_of[b]
+                if p != q:
+                    apart = self._apart(a, b) if p < q else self._apart(b, a)
+                    by = a_at - b_at if p < q else b_at - a_at
+                    found[min(p, q), max(p, q)] += [(low + by, high + by) for low, high in apart]
+            alive.append(b)
+        return {pair: units for pair in sorted(found) if (units := _in_units(found[pair]))}
+
+    def _apart(self, a: Buffer, b: Buffer) -> list[Interval]:
+        """The distances from `a` to `b`, in bytes and exclusive of their ends, at which they disturb each other."""
+        low, high = -b.nbytes, a.nbytes
+        if (b, a) in self.freedoms:
+            free = self.freedoms[b, a]
+            low = low if free.up_to is None else max(low, free.up_to)
+            cuts = free.at
+        elif (a, b) in self.freedoms:
+            free = self.freedoms[a, b]
+            high = high if free.up_to is None else min(high, -free.up_to)
+            cuts = frozenset(-at for at in free.at)
+        else:
+            return [(low, high)]
+        points = [low, *sorted(at for at in cuts if low < at < high), high]
+        return list(zip(points, points[1:], strict=False))
+
+    # -------------------------------------------------------------------------------------------- lower bound
+
+    @cached_property
+    def peak(self) -> int:
+        """The most bytes that are alive at one instruction and cannot lie over each other."""
+        granule = gcd(ALIGNMENT, *(r.granule for r in self.regions))
+        steps = range(-1, len(self.lives.program.instrs) + 1)
+        starting: defaultdict[int, list[Buffer]] = defaultdict(list)
+        for buffer, (first, _) in self.lives.ranges.items():
+            starting[first].append(buffer)
+        most, alive = 0, list[Buffer]()
+        for index in steps:
+            if starting[index]:
+                alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
+                most = max(most, self._least_extent(alive, granule))
+        return -(-most // ALIGNMENT) * ALIGNMENT
+
+    def _least_extent(self, alive: Sequence[Buffer], granule: int) -> int:
+        """A lower bound of the bytes that buffers take which are alive at once.
+
+        That is all they have, but for what outputs may share with inputs; at least all inputs, and all outputs, apart.
+        """
+        now = set(alive)
+        pairs = [(out, into) for out, into in self.freedoms if out in now and into in now]
+        outs, intos = {out for out, _ in pairs}, {into for _, into in pairs}
+        shared = sum(_most_shared(out, into, self.freedoms[out, into], granule) for out, into in pairs)
+        return max(
+            self._extent(alive, granule) - shared,
+            self._extent([b for b in alive if b not in outs], granule),
+            self._extent([b for b in alive if b not in intos], granule),
+        )
+
+    def _extent(self, alive: Sequence[Buffer], granule: int) -> int:
+        """Bytes that buffers of different regions take together if they are apart."""
+        spans = sorted(self._span(b, granule) for b in alive)
+        total, reached = 0, (-1, 0)
+        for region, start, end in spans:
+            begin = max(start, reached[1]) if region == reached[0] else start
+            total += max(end - begin, 0)
+            reached = (region, max(end, begin))
+        return total
+
+    def _span(self, buffer: Buffer, granule: int) -> tuple[int, int, int]:
+        """Its region, and its bytes there in whole granules: no other buffer begins within one."""
+        region, at = self._region_of[buffer]
+        return region, at, -(-(at + buffer.nbytes) // granule) * granule
 
 
-_Order = Callable[[Region], tuple[object, ...]]
+def _most_shared(out: Buffer, into: Buffer, free: Freedom, granule: int) -> int:
+    """The most bytes, in whole granules, that two buffers have in common at any allowed distance."""
+    y, x = (-(-b.nbytes // granule) * granule for b in (out, into))
+    distances = set(free.at)
+    if free.up_to is not None:
+        distances.add(min(free.up_to // granule * granule, max(x - y, 0)))
+    return max(max(min(at + y, x) - max(at, 0), 0) for at in distances)
+
+
+def _in_units(apart: list[Interval]) -> list[Interval]:
+    """The multiples of ALIGNMENT that lie strictly within any of the intervals: first and last ones, as few as can be."""
+    units = sorted((low // ALIGNMENT + 1, -(-high // ALIGNMENT) - 1) for low, high in apart)
+    merged: list[Interval] = []
+    for low, high in units:
+        if low <= high:
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+            else:
+                merged.append((low, high))
+    return merged
+
+
+# ---------------------------------------------------------------------------------------------------- greedy
+
+
+_Order = Callable[[Region, int, int], tuple[object, ...]]
 _ORDERS: tuple[_Order, ...] = (
-    lambda r: (-r.nbytes, r.first, r.buffers[0].name),
-    lambda r: (-r.nbytes * (r.last - r.first + 1), r.first, r.buffers[0].name),
-    lambda r: (r.first, -r.nbytes, r.buffers[0].name),
-    lambda r: (-(r.last - r.first), -r.nbytes, r.buffers[0].name),
+    lambda r, first, last: (-r.nbytes, first),
+    lambda r, first, last: (-r.nbytes * (last - first + 1), first),
+    lambda r, first, last: (first, -r.nbytes),
+    lambda r, first, last: (-first, -r.nbytes),
+    lambda r, first, last: (first - last, -r.nbytes),
 )
-"""Largest first is the classic order; the others win on some graphs, and all are cheap to try."""
-
-_Placement = list[tuple[Region, int]]
+"""Of a region, and of its life. Largest first is the classic order; the others win on some graphs, all are cheap."""
 
 
-def _place(regions: list[Region], order: _Order) -> _Placement:
-    placed: _Placement = []
-    for region in sorted(regions, key=order):
-        rivals = sorted((offset, offset + other.nbytes) for other, offset in placed if other.overlaps(region))
-        placed.append((region, _lowest_gap(rivals, region.nbytes)))
-    return placed
+def _greedy(layout: _Layout, order: _Order) -> _Plan:
+    """One region after another, each as low as those before it allow."""
+    lives, rivals = layout.lives, defaultdict[int, list[tuple[int, list[Interval]]]](list)
+    for (p, q), units in layout.problem.forbidden.items():
+        rivals[q].append((p, units))
+        rivals[p].append((q, [(-high, -low) for low, high in reversed(units)]))
+    ranges = [[lives.ranges[b] for b in region.members] for region in layout.regions]
+    keys = [
+        (order(region, min(first for first, _ in life), max(last for _, last in life)), number)
+        for number, (region, life) in enumerate(zip(layout.regions, ranges, strict=True))
+    ]
+    offsets: dict[int, int] = {}
+    for _, number in sorted(keys):
+        taken = [
+            (offsets[r] + low, offsets[r] + high) for r, units in rivals[number] if r in offsets for low, high in units
+        ]
+        offsets[number] = _lowest_free(taken)
+    return _Plan(layout, [offsets[i] * ALIGNMENT for i in range(len(ranges))], layout.peak)
 
 
-def _lowest_gap(taken: list[tuple[int, int]], nbytes: int) -> int:
+def _lowest_free(taken: list[Interval]) -> int:
+    """The least number from 0 on in none of the intervals."""
     start = 0
-    for begin, end in taken:
-        if begin - start >= nbytes:
+    for low, high in sorted(taken):
+        if low > start:
             return start
-        start = max(start, end)
+        start = max(start, high + 1)
     return start
-
-
-def _extent(placement: _Placement) -> int:
-    """Bytes of all areas."""
-    ends: dict[int, int] = {}
-    for region, offset in placement:
-        ends[region.area] = max(ends.get(region.area, 0), offset + region.nbytes)
-    return sum(ends.values())

@@ -15,6 +15,13 @@ ALIGNMENT = 16
 """Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
 
 
+WORD = 4
+"""Bytes: what a part of another buffer begins at a multiple of, or of its elements' size if that is more.
+
+No load or store of a kernel asks for more: LDM, LDRD and their vector kin want words, C the type's own size.
+"""
+
+
 class Space(Enum):
     """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
 
@@ -186,7 +193,7 @@ class Instr:
     @property
     def moves_nothing(self) -> bool:
         """Whether this is a copy of bytes onto themselves, as the planner would have it."""
-        if self.kernel != MOVE or "x_at" in self.formulas or "y_at" in self.formulas:
+        if self.kernel != MOVE or not self.has_fixed_parts:
             return False
         x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
         if x is y:
@@ -194,6 +201,11 @@ class Instr:
         if x.offset is None or y.offset is None or x.area != y.area:
             return False
         return y.offset - x.offset == distance
+
+    @property
+    def has_fixed_parts(self) -> bool:
+        """Of a move, whether its parts begin at the same places whatever the sizes known at run time only."""
+        return not {"x_at", "y_at"} & self.formulas.keys()
 
     @property
     def distance(self) -> int:
@@ -238,7 +250,10 @@ class Endpoint:
 
 @dataclass
 class Program:
-    """The instructions in order, with all buffers. The planner sets `area_sizes` (bytes of each area of the arena)."""
+    """The instructions in order, with all buffers.
+
+    The planner sets `area_sizes` (bytes) and `area_bounds`, which no plan that joins the same moves falls below.
+    """
 
     name: str
     inputs: list[Endpoint] = field(default_factory=list)
@@ -248,18 +263,24 @@ class Program:
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
     area_sizes: list[int] = field(default_factory=lambda: [0])
+    area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
-
-    @property
-    def arena_size(self) -> int:
-        """Bytes of all areas of the arena."""
-        return sum(self.area_sizes)
 
     @property
     def streamed(self) -> Endpoint | None:
         """The input that the caller hands over row by row, if there is one."""
         return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
+
+    @property
+    def arena_size(self) -> int:
+        """Bytes of all areas: there is one unless told otherwise."""
+        return sum(self.area_sizes)
+
+    @property
+    def arena_bound(self) -> int:
+        """The least that it could be, as far as that is proven: equal to `arena_size` if there is nothing to gain."""
+        return sum(self.area_bounds)
 
     @property
     def weights_size(self) -> int:

@@ -1,82 +1,176 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a memory plan by replaying the program over a map of the arena: a second, dumber program than the planner."""
+"""Checks a memory plan by replaying the program, with memory of its own for each buffer and in the arena at once."""
 
 from __future__ import annotations
 
+from math import gcd
 from typing import cast
 
 import numpy as np
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import ALIGNMENT, MOVE, Access, Buffer, Control, Instr, Operand, Program
+from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Operand, Program
 
 
 def verify_plan(program: Program) -> None:
     """Raises VerificationError if an instruction would read bytes that another buffer has overwritten."""
-    owner = np.full((len(program.area_sizes), max(program.area_sizes)), _NOBODY, np.int32)
-    number = {b: i for i, b in enumerate(program.buffers)}
+    movable = {o.buffer for i in program.instrs if i.kernel == MOVE for o in i.operands}
     for buffer in filter(lambda b: b.planned, program.buffers):
-        _check_address(program, buffer)
+        _check_address(program, buffer, buffer in movable)
+    replay = _Replay(program)
     for endpoint in program.inputs:
-        if endpoint.buffer.planned:
-            owner[_span(endpoint.buffer)] = number[endpoint.buffer]
-    _replay(program.instrs, 0, owner, number)
+        replay.write(endpoint.buffer)
+    replay.block(0)
     for endpoint in program.outputs:
-        if endpoint.buffer.planned and (owner[_span(endpoint.buffer)] != number[endpoint.buffer]).any():
+        if not replay.holds(endpoint.buffer):
             _fail(endpoint.buffer, "an output is overwritten before the end")
 
 
-def _replay(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer, int]) -> int:
-    """Replays from instruction `at` to the marker that ends its block, whose number it returns.
+class _Replay:
+    """Each write leaves new numbers, in the buffer's own memory and in the arena; whatever is read must be the same.
 
-    Steps of a loop run twice, both branches from the same start; afterwards a byte belongs to a buffer if it does on
-    every way.
+    One number stands for `granule` bytes: no two buffers, nor parts that are moved, begin among them.
     """
-    while at < len(instrs) and instrs[at].control not in (Control.ELSE, Control.END):
-        instr = instrs[at]
-        _check_instr(instr, owner, number)
-        if instr.control is Control.NONE:
+
+    def __init__(self, program: Program) -> None:
+        self.instrs = program.instrs
+        planned = [b for b in program.buffers if b.planned]
+        self._granule = gcd(ALIGNMENT, *(b.offset or 0 for b in planned), *_parts(program))
+        areas = [0, *np.cumsum([self._cells(size) for size in program.area_sizes]).tolist()]
+        own = [areas[-1], *(areas[-1] + np.cumsum([self._cells(b.nbytes) for b in planned])).tolist()]
+        self._arena = {b: areas[b.area] + (b.offset or 0) // self._granule for b in planned}
+        self._own = dict(zip(planned, own, strict=False))
+        self._memory = -1 - np.arange(own[-1])  # nothing of interest, and nowhere the same
+        self._written = 0
+        self._half_read: dict[Buffer, Buffer] = {}
+        """Inputs of the stream that is running, over which its outputs are being written."""
+
+    def _cells(self, nbytes: int) -> int:
+        return -(-nbytes // self._granule)
+
+    def _new(self, count: int) -> np.ndarray:
+        self._written += count
+        return np.arange(self._written - count, self._written)
+
+    def _span(self, where: dict[Buffer, int], buffer: Buffer, at: int = 0, nbytes: int | None = None) -> slice:
+        start = where[buffer] + at // self._granule
+        return slice(start, start + self._cells(buffer.nbytes if nbytes is None else nbytes))
+
+    def holds(self, buffer: Buffer, at: int = 0, nbytes: int | None = None) -> bool:
+        """Whether (a part of) a buffer is still in the arena."""
+        if not buffer.planned:
+            return True
+        arena, own = self._span(self._arena, buffer, at, nbytes), self._span(self._own, buffer, at, nbytes)
+        kept = self._memory[arena] == self._memory[own]
+        if buffer in self._half_read:  # which of these bytes are still to be read is the stream's own business
+            lost = self._span(self._arena, self._half_read[buffer])
+            kept[max(lost.start - arena.start, 0) : max(lost.stop - arena.start, 0)] = True
+        return bool(kept.all())
+
+    def write(self, buffer: Buffer) -> None:
+        """All of a buffer."""
+        if buffer.planned:
+            self._put(buffer, 0, self._new(self._cells(buffer.nbytes)))
+
+    def _put(self, buffer: Buffer, at: int, numbers: np.ndarray) -> None:
+        for where in (self._arena, self._own):
+            start = where[buffer] + at // self._granule
+            self._memory[start : start + len(numbers)] = numbers
+
+    # --------------------------------------------------------------------------------------------- blocks
+
+    def block(self, at: int) -> int:
+        """Replays from instruction `at` to the marker that ends its block, whose number it returns.
+
+        Steps of a loop run twice, both branches from the same start; afterwards a buffer is in the arena if it is on
+        every way.
+        """
+        while at < len(self.instrs) and self.instrs[at].control not in (Control.ELSE, Control.END):
+            instr = self.instrs[at]
+            self._step(instr)
+            if instr.control is Control.IF:
+                before = self._memory.copy()
+                at = self.block(at + 1)
+                if self.instrs[at].control is Control.ELSE:
+                    before, self._memory = self._memory, before
+                    at = self.block(at + 1)
+                self._join(before)
+            elif instr.control is Control.FOR:
+                before = self._memory.copy()
+                for _ in range(2):
+                    end = self.block(at + 1)
+                    self._step(self.instrs[end])
+                if any(o.role == "cond" for o in instr.operands):  # perhaps there is no step at all
+                    self._join(before)
+                at = end
+            elif instr.control is Control.STREAM:
+                at = self._events(at)
             at += 1
-            continue
-        before = owner.copy()
-        if instr.control is Control.IF:
-            at = _replay(instrs, at + 1, owner, number)
-            if instrs[at].control is Control.ELSE:
-                before, owner[:] = owner.copy(), before
-                at = _replay(instrs, at + 1, owner, number)
-            owner[owner != before] = _NOBODY
-        elif instr.control is Control.FOR:
-            for _ in range(2):
-                end = _replay(instrs, at + 1, owner, number)
-                _check_instr(instrs[end], owner, number)
-            if any(o.role == "cond" for o in instr.operands):  # perhaps there is no step at all
-                owner[owner != before] = _NOBODY
-            at = end
-        elif instr.control is Control.STREAM:
-            at = _replay_events(instrs, at, owner, number)
+        return at
+
+    def _join(self, other: np.ndarray) -> None:
+        """What may be there on two ways: the same number only where it is the same on both."""
+        differing = np.flatnonzero(self._memory != other)
+        pairs = np.stack([self._memory[differing], other[differing]])
+        _, which = np.unique(pairs, axis=1, return_inverse=True)
+        self._memory[differing] = self._new(len(differing))[which.reshape(-1)]
+
+    def _events(self, at: int) -> int:
+        """Replays a stream, event by event; the marker that ends it."""
+        instr = self.instrs[at]
+        self._half_read = {
+            instr.operand(o.into).buffer: instr.operand(o.out).buffer
+            for o in instr.overlaps
+            if _collide(instr.operand(o.into).buffer, instr.operand(o.out).buffer)
+        }
+        cases = []
         at += 1
-    return at
+        while self.instrs[at].control is Control.CASE:
+            cases.append(at + 1)
+            at = _end_of(self.instrs, at) + 1
+        for event in cast("list[int]", instr.code["events"]):
+            self.block(cases[event])
+        self._half_read = {}
+        return at
+
+    # --------------------------------------------------------------------------------------- instructions
+
+    def _step(self, instr: Instr) -> None:
+        if instr.kernel == MOVE:
+            self._move(instr)
+            return
+        operands = [o for o in instr.operands if o.buffer.planned]
+        for operand in operands:
+            if operand.access.reads and not self.holds(operand.buffer):
+                _fail(operand.buffer, f"{instr.name}: read after another buffer took its place")
+        written = [o for o in operands if o.access is not Access.IN]
+        for operand in written:
+            for other in operands:
+                if _collide(operand.buffer, other.buffer) and not _may_lie_over(instr, operand, other):
+                    _fail(operand.buffer, f"{instr.name}: overlaps operand %{other.buffer.name}")
+        for operand in written:
+            self.write(operand.buffer)
+
+    def _move(self, instr: Instr) -> None:
+        x, y, nbytes = instr.operand("x").buffer, instr.operand("y").buffer, int(instr.params["nbytes"])
+        x_at, y_at = int(instr.params.get("x_at", 0)), int(instr.params.get("y_at", 0))
+        if not self.holds(x, x_at, nbytes):
+            _fail(x, f"{instr.name}: read after another buffer took its place")
+        if not y.planned:
+            return
+        if not x.planned:
+            self._put(y, y_at, self._new(self._cells(nbytes)))
+            return
+        distance = _start(y) + y_at - _start(x) - x_at
+        if x is not y and x.area == y.area and not instr.moves_nothing and abs(distance) < nbytes:
+            _fail(y, f"{instr.name}: overlaps operand %{x.name}")
+        self._put(y, y_at, self._memory[self._span(self._own, x, x_at, nbytes)].copy())
 
 
-def _replay_events(instrs: list[Instr], at: int, owner: np.ndarray, number: dict[Buffer, int]) -> int:
-    """Replays a stream, event by event; the marker that ends it.
-
-    Which of the bytes of an input that the output may lie over are still to be read is the stream's own business:
-    within it they belong to both.
-    """
-    instr = instrs[at]
-    both = {instr.operand(o.into).buffer: instr.operand(o.out).buffer for o in instr.overlaps}
-    jointly = {buffer: number[both.get(buffer, buffer)] for buffer in number}
-    for source, target in both.items():
-        owner[owner == number[source]] = number[target]
-    cases = []
-    at += 1
-    while instrs[at].control is Control.CASE:
-        cases.append(at + 1)
-        at = _end_of(instrs, at) + 1
-    for event in cast("list[int]", instr.code["events"]):
-        _replay(instrs, cases[event], owner, jointly)
-    return at
+def _parts(program: Program) -> list[int]:
+    """Where the parts begin and end that are moved, in bytes from the beginnings of their buffers."""
+    moves = [i.params for i in program.instrs if i.kernel == MOVE and "y_at" in i.params]
+    return [int(p[key]) for p in moves for key in ("x_at", "y_at", "nbytes")]
 
 
 def _end_of(instrs: list[Instr], at: int) -> int:
@@ -90,54 +184,31 @@ def _end_of(instrs: list[Instr], at: int) -> int:
     return at
 
 
-_NOBODY = -1
-"""The owner of what holds nothing of interest."""
+def _may_lie_over(instr: Instr, out: Operand, into: Operand) -> bool:
+    """Whether what the instruction declares covers how its output lies over another operand."""
+    distance = _start(out.buffer) - _start(into.buffer)
+    if (out.role, into.role) in instr.inplace and distance == 0 and out.buffer.nbytes <= into.buffer.nbytes:
+        return True
+    leads = [o.lead for o in instr.overlaps if (o.out, o.into) == (out.role, into.role)]
+    return any(distance <= -lead for lead in leads)
 
 
-def _check_instr(instr: Instr, owner: np.ndarray, number: dict[Buffer, int]) -> None:
-    operands = [o for o in instr.operands if o.buffer.planned]
-    is_move = instr.kernel == MOVE
-    for operand in operands:
-        reads = operand.role == "x" if is_move else operand.access.reads
-        if reads and (owner[_used(instr, operand)] != number[operand.buffer]).any():
-            _fail(operand.buffer, f"{instr.name}: read after another buffer took its place")
-    allowed = {(instr.operand(o).buffer, instr.operand(i).buffer) for o, i in instr.inplace}
-    written = [o for o in operands if o.access is not Access.IN]
-    for buffer in (o.buffer for o in written):
-        for other in operands:
-            if other.buffer is not buffer and _collide(buffer, other.buffer) and not instr.moves_nothing:
-                same_start = buffer.offset == other.buffer.offset and buffer.nbytes <= other.buffer.nbytes
-                if (buffer, other.buffer) not in allowed or not same_start:
-                    _fail(buffer, f"{instr.name}: overlaps operand %{other.buffer.name}")
-    for operand in written:
-        owner[_used(instr, operand)] = number[operand.buffer]
-
-
-def _used(instr: Instr, operand: Operand) -> tuple[int, slice]:
-    """The bytes of the arena that an instruction reads or writes of an operand: of a move, the part."""
-    if instr.kernel != MOVE:
-        return _span(operand.buffer)
-    assert operand.buffer.offset is not None
-    start = operand.buffer.offset + int(instr.params.get(f"{operand.role}_at", 0))
-    return operand.buffer.area, slice(start, start + int(instr.params["nbytes"]))
-
-
-def _span(buffer: Buffer) -> tuple[int, slice]:
-    """Its part of the map."""
+def _start(buffer: Buffer) -> int:
     assert buffer.offset is not None
-    return buffer.area, slice(buffer.offset, buffer.offset + buffer.nbytes)
+    return buffer.offset
 
 
 def _collide(a: Buffer, b: Buffer) -> bool:
-    assert a.offset is not None and b.offset is not None
-    return a.area == b.area and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
+    if a is b or a.area != b.area or not (a.planned and b.planned):
+        return False
+    return _start(a) < _start(b) + b.nbytes and _start(b) < _start(a) + a.nbytes
 
 
-def _check_address(program: Program, buffer: Buffer) -> None:
-    size = program.area_sizes[buffer.area]
+def _check_address(program: Program, buffer: Buffer, is_moved: bool) -> None:
+    size = program.area_sizes[buffer.area] if buffer.area < len(program.area_sizes) else -1
     if buffer.offset is None or buffer.offset < 0 or buffer.offset + buffer.nbytes > size:
         _fail(buffer, "lies outside the arena")
-    if buffer.offset is not None and buffer.offset % ALIGNMENT:
+    if buffer.offset is not None and buffer.offset % (max(WORD, buffer.dtype.nbytes) if is_moved else ALIGNMENT):
         _fail(buffer, "is not aligned")
 
 

@@ -118,13 +118,18 @@ class Conv(Spatial):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """The window's rows, without vertical padding."""
-        x, w = sig.input(0), sig.input(1)
+        """The window's rows, which hold its vertical padding.
+
+        The horizontal one too, unless each channel has a filter of its own: then kernels pad a strip at a time.
+        """
+        x, w, window = sig.input(0), sig.input(1), self.window.of_one_row()
         if not self.is_channels_last or x.shape[0] != 1:
             return None
         rows = self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0)
-        others = (None,) * (len(sig.inputs) - 1)
-        return RowForm(replace(self, window=self.window.of_one_row()), (rows, *others))
+        if self.groups == 1:
+            none = (0,) * len(window.strides)
+            rows, window = replace(rows, sides=window.sides), replace(window, before=none, after=none)
+        return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""

@@ -83,6 +83,11 @@ class Window:
         """The window of one position on the first axis, whose padding is rows like others."""
         return replace(self, before=(0, *self.before[1:]), after=(0, *self.after[1:]))
 
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The padding of the second axis, if there is one."""
+        return (self.before[1], self.after[1]) if len(self.before) > 1 else (0, 0)
+
     @staticmethod
     def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
         """From the attributes strides, pads, auto_pad and dilations."""

@@ -40,26 +40,59 @@ class Layer:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a tensor: their number, the axis that counts them, the type of one."""
+    """The rows of a tensor: their number, the axis that counts them, the type of one.
+
+    In memory, columns are added to each row at both `sides`.
+    """
 
     height: int
     axis: int
     row: TensorType
+    sides: tuple[int, int] = (0, 0)
 
     @staticmethod
-    def of(whole: TensorType, axis: int) -> Rows:
+    def of(whole: TensorType, axis: int, sides: tuple[int, int] = (0, 0)) -> Rows:
         """Those of a whole tensor."""
-        return Rows(whole.shape[axis], axis, band_type(whole, axis, 1))
+        return Rows(whole.shape[axis], axis, band_type(whole, axis, 1), sides)
 
     @property
     def nbytes(self) -> int:
         """Of one row."""
         return self.row.count * self.row.dtype.nbytes
 
+    @property
+    def in_memory(self) -> TensorType:
+        """A row with its sides."""
+        return band_type(self.row, self.axis, 1, self.sides)
 
-def band_type(whole: TensorType, axis: int, rows: int) -> TensorType:
-    """The type of some rows of a tensor."""
-    return replace(whole, shape=(*whole.shape[:axis], rows, *whole.shape[axis + 1 :]))
+    @property
+    def pitch(self) -> int:
+        """Bytes of a row with its sides."""
+        return self.in_memory.count * self.row.dtype.nbytes
+
+    def margin(self, sides: tuple[int, int] = (0, 0)) -> int:
+        """Bytes of a row with its sides before those of one with fewer."""
+        return (self.sides[0] - sides[0]) * self.column if any(self.sides) else 0
+
+    @property
+    def column(self) -> int:
+        """Bytes of one column."""
+        return self.nbytes // self.row.shape[self.axis + 1]
+
+    def padded(self, row: Array, fill: float) -> Array:
+        """A row with its sides."""
+        widths = [(0, 0)] * row.ndim
+        if any(self.sides):
+            widths[self.axis + 1] = self.sides
+        return np.pad(row, widths, constant_values=fill)
+
+
+def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = (0, 0)) -> TensorType:
+    """The type of some rows of a tensor, with columns at both sides."""
+    shape = [*whole.shape[:axis], rows, *whole.shape[axis + 1 :]]
+    if any(sides):
+        shape[axis + 1] += sum(sides)
+    return replace(whole, shape=tuple(shape))
 
 
 Event = tuple[int, bool]
@@ -182,7 +215,7 @@ class Streamed(Operator):
 
     def fill(self, tensor: int) -> float:
         """What rows outside of a tensor hold."""
-        return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and _leaves(w)), 0)
+        return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and w.leaves), 0)
 
     # -------------------------------------------------------------------------------------------- reference
 
@@ -190,7 +223,7 @@ class Streamed(Operator):
         """By the schedule, in windows as the generated code has them."""
         (x,) = arrays
         windows = [
-            np.full(band_type(t.row, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
+            np.full(band_type(t.in_memory, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
             for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))
         ]
         sums = np.zeros(self.output.shape, self.output.dtype.numpy)
@@ -207,7 +240,8 @@ class Streamed(Operator):
                     (sums,) = run(self.layers[tensor - 1].body, [*bands, sums])
                     continue
                 (row,) = run(self.layers[tensor - 1].body, bands)
-            windows[tensor] = np.concatenate([windows[tensor], row], axis).take(
+            newest = self.tensors[tensor].padded(row, self.fill(tensor))
+            windows[tensor] = np.concatenate([windows[tensor], newest], axis).take(
                 range(1, self.schedule.windows[tensor] + 1), axis
             )
             if tensor == len(self.layers):
@@ -216,11 +250,15 @@ class Streamed(Operator):
 
     def _bands(self, number: int, windows: Sequence[Array]) -> list[Array]:
         """What a layer reads now."""
-        layer = self.layers[number]
-        return [
-            windows[tensor].take(range(start, start + window.span), window.axis)
-            for (tensor, window), start in zip(layer.reads, self.schedule.starts(number), strict=True)
-        ]
+        layer, bands = self.layers[number], []
+        for (tensor, window), start in zip(layer.reads, self.schedule.starts(number), strict=True):
+            band = windows[tensor].take(range(start, start + window.span), window.axis)
+            rows = self.tensors[tensor]
+            if rows.sides != window.sides:
+                first = rows.sides[0] - window.sides[0]
+                band = band.take(range(first, first + rows.row.shape[rows.axis + 1] + sum(window.sides)), rows.axis + 1)
+            bands.append(band)
+        return bands
 
     # --------------------------------------------------------------------------------------------- lowering
 
@@ -242,11 +280,6 @@ class Streamed(Operator):
         return least_lead(steps or [(0, 0)])
 
 
-def _leaves(window: RowWindow) -> bool:
-    """Whether a window may reach outside of the tensor."""
-    return window.span > 1 or window.before > 0
-
-
 class _Lowering:
     """The instructions of one group."""
 
@@ -258,7 +291,7 @@ class _Lowering:
         last = len(op.layers)
         self.adds = op.layers[-1].adds
         self.windows = [
-            self._scratch(f"rows{i}", t, n) if i < last else None
+            self._scratch(f"rows{i}", t.in_memory, n) if i < last else None
             for i, (t, n) in enumerate(zip(op.tensors, self.schedule.windows, strict=True))
         ]
         self.got = builder.scratch(f"{self.name}.got", DType.INT32, 1)
@@ -268,7 +301,7 @@ class _Lowering:
         """Windows as they are at first, then the loop."""
         builder, cases = self.builder, self.schedule.cases
         for tensor, window in enumerate(self.windows):
-            if window is not None and self.schedule.windows[tensor] > 1:
+            if window is not None and not self._is_one_row(tensor):
                 self._fill(window, 0, self.schedule.windows[tensor], tensor)
         self._zero(self.got)
         self._zero(self.y if self.adds else self.put)
@@ -308,17 +341,19 @@ class _Lowering:
         is_last = tensor == len(self.op.layers)
         if not is_last:
             self._shift(tensor)
-        for (read, _), formal, start in zip(layer.reads, layer.body.inputs, self.schedule.starts(number), strict=False):
-            window, size = self._window(read), self.op.tensors[read].nbytes
-            band = builder.buffer(formal) if window.count != formal.type.count else window
-            builder.bind(formal, band)
-            if band is not window:
-                builder.move(self.node, window, band, "rows", x_at=start * size)
+        starts = self.schedule.starts(number)
+        for (read, rows), formal, start in zip(layer.reads, layer.body.inputs, starts, strict=False):
+            window, whole = self._window(read), self.op.tensors[read]
+            if window.count == formal.type.count:
+                builder.bind(formal, window)
+            else:
+                at = start * whole.pitch + whole.margin(rows.sides)
+                builder.move(self.node, window, builder.buffer(formal), "rows", x_at=at)
         (result,) = layer.body.outputs
         if layer.adds:
             builder.bind(layer.body.inputs[-1], self.y)
             builder.bind(result, self.y)
-        elif not is_last and self.schedule.windows[tensor] == 1:
+        elif not is_last and self._is_one_row(tensor):
             builder.bind(result, self._window(tensor))
         lower_nodes(layer.body, builder)
         if is_last and not layer.adds:
@@ -334,36 +369,39 @@ class _Lowering:
 
     # ------------------------------------------------------------------------------------------- windows
 
-    def _scratch(self, role: str, rows: Rows, number: int) -> Buffer:
-        return self.builder.scratch(f"{self.name}.{role}", rows.row.dtype, rows.row.count * number)
+    def _scratch(self, role: str, row: TensorType, number: int) -> Buffer:
+        return self.builder.scratch(f"{self.name}.{role}", row.dtype, row.count * number)
 
     def _window(self, tensor: int) -> Buffer:
         window = self.windows[tensor]
         assert window is not None
         return window
 
+    def _is_one_row(self, tensor: int) -> bool:
+        return self.schedule.windows[tensor] == 1 and not any(self.op.tensors[tensor].sides)
+
     def _next(self, tensor: int) -> Buffer:
         """Where the next row of a tensor is made: its window, if that is one row."""
-        if self.schedule.windows[tensor] == 1:
+        if self._is_one_row(tensor):
             return self._window(tensor)
-        return self._scratch(f"row{tensor}", self.op.tensors[tensor], 1)
+        return self._scratch(f"row{tensor}", self.op.tensors[tensor].row, 1)
 
     def _push(self, row: Buffer, tensor: int) -> None:
         """The row becomes the last of its window, in which it has best been made."""
         if row is not self._window(tensor):
-            size = self.op.tensors[tensor].nbytes
-            at = (self.schedule.windows[tensor] - 1) * size
+            rows = self.op.tensors[tensor]
+            at = (self.schedule.windows[tensor] - 1) * rows.pitch + rows.margin()
             self.builder.move(self.node, row, self._window(tensor), "row", y_at=at)
 
     def _shift(self, tensor: int) -> None:
         """The oldest row goes."""
         if self.schedule.windows[tensor] > 1:
-            window, size = self._window(tensor), self.op.tensors[tensor].nbytes
-            params: dict[str, Param] = {"nbytes": window.nbytes, "by": size}
+            window = self._window(tensor)
+            params: dict[str, Param] = {"nbytes": window.nbytes, "by": self.op.tensors[tensor].pitch}
             self.builder.emit(self.node, "shift_rows", [("x", Access.INOUT, window)], params)
 
     def _fill(self, window: Buffer, first: int, rows: int, tensor: int) -> None:
-        count = self.op.tensors[tensor].row.count
+        count = self.op.tensors[tensor].in_memory.count
         params: dict[str, Param] = {"first": first * count, "count": rows * count, "value": self._value(tensor)}
         access = Access.OUT if rows == self.schedule.windows[tensor] else Access.INOUT
         self.builder.emit(self.node, "fill_rows", [("y", access, window)], params, variant=window.dtype.tag)
@@ -415,7 +453,9 @@ def group_of(nodes: Sequence[Node]) -> Streamed | None:
     if any(axes[v] != u.form.axis for v, u in units.items() if v in axes):
         return None
     layers = tuple(_layer(unit, values) for unit in units.values())
-    tensors = [Rows.of(v.type, axes[v]) for v in values[:-1]]
+    tensors: list[Rows | None] = [
+        _rows(v, [w for u in units.values() for x, w in u.reads if x is v]) for v in values[:-1]
+    ]
     last, result = units[values[-1]], layers[-1].body.outputs[0].type
     if last.form.finish:
         node, form = last.nodes[-1]
@@ -424,7 +464,9 @@ def group_of(nodes: Sequence[Node]) -> Streamed | None:
         tensors.append(Rows(node.input(0).type.shape[added.axis], added.axis, result))
     else:
         tensors.append(Rows.of(values[-1].type, last.form.axis))
-    op = Streamed(layers, tuple(tensors), result if last.form.finish else values[-1].type)
+    if any(rows is None for rows in tensors):
+        return None
+    op = Streamed(layers, tuple(t for t in tensors if t), result if last.form.finish else values[-1].type)
     is_one = op.schedule.is_regular and all(_agree(op, tensor) for tensor in range(len(tensors)))
     return op if is_one else None
 
@@ -463,7 +505,7 @@ def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
             else:
                 read, window = next(windows)
                 assert read is value
-                inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span)))
+                inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span, window.sides)))
         types = [band_type(node.output.type, form.axis, 1)]
         if form.finish:
             types = list(form.op.infer(*(v.type if v else None for v in inputs)))
@@ -474,6 +516,17 @@ def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
     return Layer(body, reads, unit.form.finish is not None)
 
 
+def _rows(value: Value, readers: Sequence[RowWindow]) -> Rows | None:
+    """The rows of a tensor with the columns that its readers want at their sides.
+
+    Who reads several rows at once must have them as they lie.
+    """
+    left, right = (max(w.sides[i] for w in readers) for i in range(2))
+    if any(w.span > 1 and w.sides != (left, right) for w in readers):
+        return None
+    return Rows.of(value.type, readers[0].axis, (left, right))
+
+
 def _agree(op: Streamed, tensor: int) -> bool:
-    fills = {w.fill for layer in op.layers for t, w in layer.reads if t == tensor and _leaves(w)}
+    fills = {w.fill for layer in op.layers for t, w in layer.reads if t == tensor and w.leaves}
     return len(fills) < 2

@@ -12,6 +12,7 @@ import numpy as np
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError
 from mcugen.hir.graph import Graph
+from mcugen.lir.place import Placement
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.report.accuracy import Accuracy
 from mcugen.report.layers import LayerComparison
@@ -40,15 +41,33 @@ class Flash:
 class Ram:
     """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call.
 
-    `state` is what one stream of inputs keeps between calls.
+    `state` is what one stream of inputs keeps between calls, `copies` are weights that start-up copies to RAM.
     """
 
     arena: int
     state: int
     io: int
+    copies: int
     static: int | None
     stack: int | None
     total: int | None
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What lies in one memory of the board, in bytes: `used` of its `size`, of code and stack apart.
+
+    `arena` is the part of the arena that it holds, `copies` are weights that start-up copies there.
+    """
+
+    name: str
+    kind: str
+    origin: int
+    size: int
+    arena: int
+    weights: int
+    copies: int
+    used: int
 
 
 @dataclass(frozen=True)
@@ -88,6 +107,8 @@ class Report:
     clock_hz: int
     flash: Flash
     ram: Ram
+    memories: list[MemoryUse]
+    """Those that the arena and the weights lie in."""
     accuracy: Accuracy | None
     quantization: LayerComparison | None
     """Of a model that mcugen quantized, where it ran."""
@@ -119,7 +140,26 @@ def count_parameters(graph: Graph) -> int:
     return sum(v.type.count for n in layers for v in n.inputs if v is not None and v.is_constant)
 
 
-def describe(program: Program, board: Board, sha256: str, parameters: int, kernels: str = "auto") -> Report:
+def memory_use(program: Program, placement: Placement, weights: int) -> list[MemoryUse]:
+    """What lies where; `weights` are their bytes in flash."""
+    found = []
+    for memory in placement.memories:
+        areas = zip(placement.arenas, program.area_sizes, strict=True)
+        arena = sum(size for other, size in areas if other == memory)
+        image, copies = weights if memory == placement.weights else 0, placement.copied_to(memory)
+        use = (arena, image, copies, arena + image + copies)
+        found.append(MemoryUse(memory.name, memory.kind, memory.origin, memory.size, *use))
+    return found
+
+
+def describe(
+    program: Program,
+    board: Board,
+    sha256: str,
+    parameters: int,
+    kernels: str = "auto",
+    memories: Sequence[MemoryUse] = (),
+) -> Report:
     """What the compiler knows without running anything. `kernels` says how they were chosen."""
     macs = sum(program.head(layer).macs for layer in program.layers())
     return Report(
@@ -134,8 +174,9 @@ def describe(program: Program, board: Board, sha256: str, parameters: int, kerne
         cycles_note="",
         milliseconds_estimate=None,
         clock_hz=board.clock_hz,
-        flash=Flash(None, program.weights_size, None),
-        ram=Ram(program.arena_size, program.state_size, 0, None, None, None),
+        flash=Flash(None, sum(m.weights for m in memories) or program.weights_size, None),
+        ram=Ram(program.arena_size, program.state_size, 0, sum(m.copies for m in memories), None, None, None),
+        memories=list(memories),
         accuracy=None,
         quantization=None,
         layers=_layers(program),
@@ -149,7 +190,7 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Rep
     if sizes is not None:
         flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights)
         stack = run.stack or 0
-        total = ram.arena + ram.state + ram.io + sizes.static_ram + stack
+        total = ram.arena + ram.state + ram.io + ram.copies + sizes.static_ram + stack
         ram = replace(ram, static=sizes.static_ram, stack=run.stack, total=total)
     per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
     return replace(

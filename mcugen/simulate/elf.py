@@ -15,7 +15,7 @@ _WEIGHTS, _ARENA, _COPIES = ".weights", ".arena", ".copies"
 
 @dataclass(frozen=True)
 class ElfSizes:
-    """Bytes of a program: flash without the weights, the weights, and static RAM without arena and copies of weights."""
+    """Bytes of a program: flash without the weights, the weights, and static RAM without arena and copied weights."""
 
     flash: int
     weights: int
