@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -195,8 +196,8 @@ def _split(program: Program, memories: Sequence[Memory], room: Sequence[int]) ->
 
     Room is judged by the bytes alive at once; if the plan then needs more, a round with less room follows.
     """
-    units = _units(program)
-    for order in (_hottest_first, _largest_first):
+    together, alone = _units(program, True), _units(program, False)
+    for units, order in product((together, alone), (_hottest_first, _largest_first)):
         limits = list(room)
         for _ in range(ROUNDS):
             if not _assign(sorted(units, key=order), limits):
@@ -226,11 +227,11 @@ def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> bool:
     return True
 
 
-def _units(program: Program) -> list[_Unit]:
-    """What the plan in one area lets share bytes within an instruction, stays together."""
+def _units(program: Program, together: bool) -> list[_Unit]:
+    """Each buffer for itself, or together with those with which, as planned, it shares bytes within an instruction."""
     ranges = program.live_ranges()
     unit_of = {b: [b] for b in ranges if b.nbytes}
-    for instr in program.instrs:
+    for instr in program.instrs if together else ():
         operands = [o.buffer for o in instr.operands if o.buffer in unit_of]
         for a in operands:
             for b in operands:
