@@ -5,25 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from mcugen.board import Board, Memory
 from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.lir.plan import plan_memory
+from mcugen.lir.areas import split
 from mcugen.lir.program import ALIGNMENT, Buffer, Program, Space
 from mcugen.lir.traffic import traffic
-from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import AUTO_PLACE, Places
 
 CONTRIBUTORS = 3
 """How many of the largest buffers a refusal names."""
-
-ROUNDS = 16
-"""So often an area whose plan came out too large is given fewer buffers."""
 
 NOWHERE = Places()
 """The user says nothing."""
@@ -155,111 +146,12 @@ def _arenas(program: Program, board: Board, places: Places, room: Mapping[Memory
         if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
             return (memory,)
     needed, busiest = program.arena_size, _busiest(program)
-    found = _split(program, memories, [room[m] for m in memories]) if len(memories) > 1 else None
-    if found is None:
+    used = split(program, [room[m] for m in memories], [m.speed for m in memories]) if len(memories) > 1 else None
+    if used is None:
         where = "the memories" if len(memories) > 1 else "memory"
         what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
         raise _refusal(what, board, needed, {m: room[m] for m in memories}, busiest)
-    return found
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """Buffers that share bytes, and so should lie in one area."""
-
-    buffers: list[Buffer]
-    load: npt.NDArray[np.int64]
-    """Bytes that they take before, during and after each instruction."""
-    accesses: int
-
-    @property
-    def nbytes(self) -> int:
-        """The most at any time."""
-        return int(self.load.max())
-
-
-_Order = tuple[Any, ...]
-
-
-def _hottest_first(unit: _Unit) -> _Order:
-    return (-unit.accesses / unit.nbytes, unit.buffers[0].name)
-
-
-def _largest_first(unit: _Unit) -> _Order:
-    """Finds room where little is left."""
-    return (-unit.nbytes, *_hottest_first(unit))
-
-
-def _split(program: Program, memories: Sequence[Memory], room: Sequence[int]) -> tuple[Memory, ...] | None:
-    """Assigns areas and plans them: what is used most often for its size comes first, and takes the first memory with
-    room; None if that succeeds in no order.
-
-    Room is judged by the bytes alive at once; if the plan then needs more, a round with less room follows.
-    """
-    together, alone = _units(program, True), _units(program, False)
-    for units, order in product((together, alone), (_hottest_first, _largest_first)):
-        limits = list(room)
-        for _ in range(ROUNDS):
-            if not _assign(sorted(units, key=order), limits):
-                break
-            used = sorted({b.area for unit in units for b in unit.buffers})
-            for buffer in (b for unit in units for b in unit.buffers):
-                buffer.area = used.index(buffer.area)
-            plan_memory(program)
-            verify_plan(program)
-            excess = {area: size - room[area] for area, size in zip(used, program.area_sizes, strict=True)}
-            if all(more <= 0 for more in excess.values()):
-                return tuple(memories[area] for area in used)
-            limits = [limit - max(excess.get(area, 0), 0) for area, limit in enumerate(limits)]
-    return None
-
-
-def _assign(units: Sequence[_Unit], limits: Sequence[int]) -> bool:
-    """Gives each unit the first area whose load it does not lift above the limit; False if there is none."""
-    loads = [np.zeros_like(unit.load) for unit in units[:1] for _ in limits]
-    for unit in units:
-        area = next((a for a, n in enumerate(limits) if (loads[a] + unit.load).max() <= n), None)
-        if area is None:
-            return False
-        loads[area] += unit.load
-        for buffer in unit.buffers:
-            buffer.area = area
-    return True
-
-
-def _units(program: Program, together: bool) -> list[_Unit]:
-    """Each buffer for itself, or together with those with which, as planned, it shares bytes within an instruction."""
-    ranges = program.live_ranges()
-    unit_of = {b: [b] for b in ranges if b.nbytes}
-    for instr in program.instrs if together else ():
-        operands = [o.buffer for o in instr.operands if o.buffer in unit_of]
-        for a in operands:
-            for b in operands:
-                if unit_of[a] is not unit_of[b] and _share_bytes(a, b):
-                    unit_of[a] += unit_of[b]
-                    unit_of.update(dict.fromkeys(unit_of[b], unit_of[a]))
-    accesses = traffic(program)
-    units = {id(unit): unit for unit in unit_of.values()}.values()
-    return [_Unit(unit, _load(unit, ranges, len(program.instrs)), sum(accesses[b] for b in unit)) for unit in units]
-
-
-def _share_bytes(a: Buffer, b: Buffer) -> bool:
-    assert a.offset is not None and b.offset is not None
-    return a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
-
-
-def _load(
-    buffers: Sequence[Buffer], ranges: Mapping[Buffer, tuple[int, int]], instructions: int
-) -> npt.NDArray[np.int64]:
-    """Bytes from the first to the last that is alive, before, during and after each instruction."""
-    begin = np.full(instructions + 2, np.iinfo(np.int64).max)
-    end = np.zeros_like(begin)
-    for buffer in buffers:
-        assert buffer.offset is not None
-        alive = slice(ranges[buffer][0] + 1, ranges[buffer][1] + 2)
-        begin[alive] = np.minimum(begin[alive], buffer.offset)
-        end[alive] = np.maximum(end[alive], buffer.offset + _aligned(buffer))
-    return np.where(end > 0, end - begin, 0)
+    return tuple(memories[index] for index in used)
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
