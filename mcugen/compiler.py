@@ -20,7 +20,7 @@ from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Trace, build_program, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
-from mcugen.report.figures import count_parameters, describe, memory_use
+from mcugen.report.figures import describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
 
@@ -53,7 +53,7 @@ def compile_model(
         raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
     kernels = ", ".join(options.kernels) or "auto"
     memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
-    figures = describe(program, target, source.sha256, count_parameters(graph), kernels, memories)
+    figures = describe(program, graph, target, source.sha256, kernels, memories)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     sample = variants.sample(graph, symbols)

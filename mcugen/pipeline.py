@@ -16,13 +16,15 @@ from mcugen.hir.verify import verify_graph
 from mcugen.lir.choose import Limits, choose_kernels
 from mcugen.lir.cost import cost_table
 from mcugen.lir.lower import lower
+from mcugen.lir.order import reorder
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import Program
 from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
+from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
-from mcugen.passes.prune import drop_idle_channels
+from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
 from mcugen.streaming import Streaming, with_groups
 
@@ -66,9 +68,10 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (layout.sink_transposes, "the others move on until they meet and cancel"),
     (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
     (clean.fold_constants, "permuted weights are constants"),
-    (drop_idle_channels, "filters without weights need not be computed"),
-    (clean.simplify, "nothing dead may cost memory"),
+    (clean.simplify, "nothing dead may cost memory, nor read channels"),
     (clean.merge_equal_nodes, "equal computations are done once"),
+    (drop_channels, "what is constant or unread need not be computed"),
+    (drop_clamps, "an activation that nothing reaches costs a comparison"),
     (stack.stack_elementwise, "one loop instead of many"),
     (clean.simplify, "the graph is final"),
 )
@@ -180,7 +183,8 @@ def lowered(graph: Graph, board: Board, options: CompileOptions, *, any_size: bo
 
 
 def planned(program: Program) -> Program:
-    """The program with a checked memory plan."""
+    """The program in the order that needs the least memory, with a checked memory plan."""
+    reorder(program)
     plan_memory(program)
     verify_plan(program)
     return program

@@ -46,6 +46,8 @@ class Variants:
         computed = {key: size for key, size in sizes.items() if key not in given}
         graph = import_model(self.model, self.name, self.options.fixed_dims | given, self.options.bound, computed)
         check_states(graph, self.options.states)
+        for part in graph.nested():
+            part.shapes_vary = bool(self.options.ranges or graph.sizes)
         return graph
 
     def symbols(self, graph: Graph) -> list[Symbol]:

@@ -25,9 +25,9 @@ REPORT_KEYS = {
         *("cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
         *("flash", "ram", "accuracy", "quantization", "layers"),
     },
-    "model": {"name", "sha256", "macs", "parameters"},
+    "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total"},
-    "ram": {"arena", "state", "io", "static", "stack", "total"},
+    "ram": {"arena", "arena_bound", "state", "io", "static", "stack", "total"},
     "accuracy": {
         *("metric", "reference", "samples", "float32", "quantized", "target"),
         *("agreement", "max_abs_error", "sqnr_db"),

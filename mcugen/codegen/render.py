@@ -448,7 +448,7 @@ def _end(begun: Instr, instr: Instr, depth: int) -> dict[str, object]:
         Control.CASE: ["    break;", "}"],
     }
     lines = ["} else {"] if instr.control is Control.ELSE else last.get(begun.control, ["}"])
-    return {"text": _stacked(lines, depth).lstrip(), "comment": ""}
+    return {"text": _stacked(lines, depth), "comment": ""}
 
 
 def _stacked(lines: list[str], depth: int) -> str:

@@ -28,6 +28,14 @@ class ComputedSize:
     value: Value
 
 
+@dataclass(frozen=True)
+class Dropped:
+    """What of an imported model need not be computed: channels, and the multiply-accumulates they would have taken."""
+
+    channels: int = 0
+    macs: int = 0
+
+
 class Value:
     """A tensor: a graph input, a constant (`data` is set) or the output of `producer`. Identity equality."""
 
@@ -116,6 +124,9 @@ class Graph:
         """By symbol; None where there can be none (shapes in bodies of loops are fixed)."""
         self.assumed: Mapping[str, int] = {}
         """The computed sizes for which this graph is made; others are taken to be as large as they can be."""
+        self.shapes_vary = False
+        """Whether one program serves other shapes, too: what is computed must not depend on these."""
+        self.dropped = Dropped()
         self._names: set[str] = set()
 
     def fresh_name(self, wanted: str) -> str:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from mcugen.hir.types import Array, TensorType
+from mcugen.hir.types import Array, Bounds, TensorType
 
 if TYPE_CHECKING:
     from mcugen.hir.graph import Graph, Node, Value
@@ -34,6 +34,24 @@ class Signature:
         """The type of the only output."""
         (found,) = self.outputs
         return found
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Of which channels (indices of the last axis) the output's channels are made, and the operator for fewer.
+
+    `sources` has by input an entry for each output channel: the one channel of that input which it depends on, −1 if
+    on none; None: the input is read as a whole, or not channel by channel. Constants with an axis in
+    `Operator.weight_axes` have their channels there.
+    """
+
+    sources: Sequence[Array | None]
+    narrowed: Callable[[int], Operator]
+    """The operator for a number of output channels, whose inputs are as narrow."""
+    sums: bool = False
+    """Whether each output channel is a sum over all channels of input 0, weighed by the last axis of input 1."""
+    leaves: bool = False
+    """Whether some of these sums lack elements, where a window leaves the input."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,26 @@ class Operator:
         """The numpy reference: for integer types, the specification to the last bit."""
         raise NotImplementedError
 
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """What the elements of each output lie between, by the bounds of the inputs; None: nothing is known.
+
+        Inputs are as in `evaluate`; both bounds of a constant are one array.
+        """
+        ends = [bounds for bounds in inputs if bounds is not None]
+        if not self.rises or not ends or len(ends) < len(inputs):
+            return (None,) * len(sig.outputs)
+        lows, highs = (self.evaluate(sig, *arrays) for arrays in zip(*ends, strict=True))
+        return tuple(zip(lows, highs, strict=True))
+
+    @property
+    def rises(self) -> bool:
+        """Whether no output falls where inputs rise."""
+        return self.moves_data
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """How it works channel by channel, or sums all of them with constant weights; None: neither."""
+        return None
+
     def macs(self, sig: Signature) -> int:
         """Multiply-accumulates of one inference, padding included."""
         return 0
@@ -170,6 +208,10 @@ class Operator:
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """How to compute one row of the output, or None: there is no such thing."""
+        return None
+
+    def without_clamp(self) -> Self | None:
+        """The operator without its clamp; None: it has none that `bounds` knows of."""
         return None
 
     def attributes(self) -> str:

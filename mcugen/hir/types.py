@@ -15,6 +15,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
+Bounds = tuple[Array, Array]
+"""Of a tensor: the least and the greatest that each element can be, as arrays of its shape and type."""
+
 
 class DType(Enum):
     """Element types. The value is ONNX's and numpy's name; `c` the C99 type; `tag` the suffix of kernel names."""

@@ -39,7 +39,7 @@ MOST_SYMBOLS = 32
 CONFIRMING = (10, 72)
 """Sizes at least that are tried, if need be beyond the range: a formula needs examples, one with steps many."""
 
-_RUN_TIME = ("params", "formulas", "baked", "operands", "inplace")
+_RUN_TIME = ("params", "formulas", "baked", "operands", "inplace", "overlaps")
 _REPORTED = ("name", "reason", "macs", "origin", "note", "op")
 
 
@@ -425,8 +425,12 @@ def _merge_instr(
         params[key] = max(values, key=abs)  # the one that decides the C type
     instr.params, instr.formulas = params, formulas
     instr.baked = instr.baked - set(formulas)
+    if any(v.overlaps != instr.overlaps for v in variants):
+        instr.overlaps = ()  # the distance would depend on the size
     if formulas:
-        instr.inplace = tuple(pair for pair in instr.inplace if _stay_alike(instr, pair, counts))
+        everywhere = [pair for pair in instr.inplace if all(pair in v.inplace for v in variants)]
+        instr.inplace = tuple(pair for pair in everywhere if _stay_alike(instr, pair, counts))
+        instr.overlaps = ()  # leads follow no formula in general
 
 
 def _same(a: Param, b: Param) -> bool:

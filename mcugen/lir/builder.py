@@ -150,7 +150,7 @@ class Builder:
             params=dict(params or {}),
             baked=frozenset(baked),
             code=dict(code or {}),
-            inplace=tuple(inplace),
+            inplace=(*inplace, *((o.out, o.into) for o in overlaps if o.lead <= 0)),
             overlaps=tuple(overlaps),
             variant=variant,
             reason="" if isinstance(kernel, str) else kernel.reason,

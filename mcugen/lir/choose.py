@@ -18,7 +18,9 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower
+from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
+from mcugen.lir.regions import freedom
 
 SURROUNDINGS = (1024, 1024)
 """Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
@@ -91,7 +93,9 @@ def choose_kernels(
     chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
     if all(len(found) == 1 for _, found in fitting.values()):
         return chosen
-    alive = alive_at(lower(graph, features, choices=chosen))
+    program = lower(graph, features, choices=chosen)
+    reorder(program)
+    alive = alive_at(program)
     offers = [
         [
             _candidate(node, k, features, costs, times, alive)
@@ -170,9 +174,11 @@ def _candidate(
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
-    """Bytes that an output need not take because it overwrites one of the buffers that nobody reads later."""
-    pairs = [(i.operand(out).buffer, i.operand(in_).buffer) for i in instrs for out, in_ in i.inplace]
-    return max((min(y.nbytes, x.nbytes) for y, x in pairs if x in ending), default=0)
+    """Bytes that an output need not take because it may lie over one of the buffers that nobody reads later."""
+    outs = ((i, out.buffer) for i in instrs for out in i.operands if out.access is Access.OUT)
+    pairs = ((i, y, x.buffer) for i, y in outs for x in i.operands if x.buffer in ending)
+    found = ((y, x, freedom(i, y, x)) for i, y, x in pairs)
+    return max((free.most_shared(y.nbytes, x.nbytes) for y, x, free in found if free is not None), default=0)
 
 
 class _Plan:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import gcd
 
 from mcugen.lir.exact import Interval, Problem, solve
@@ -127,7 +128,7 @@ class _Layout:
         else:
             return [(low, high)]
         points = [low, *sorted(at for at in cuts if low < at < high), high]
-        return list(zip(points, points[1:], strict=False))
+        return list(pairwise(points))
 
     # -------------------------------------------------------------------------------------------- lower bound
 
@@ -154,7 +155,8 @@ class _Layout:
         now = set(alive)
         pairs = [(out, into) for out, into in self.freedoms if out in now and into in now]
         outs, intos = {out for out, _ in pairs}, {into for _, into in pairs}
-        shared = sum(_most_shared(out, into, self.freedoms[out, into], granule) for out, into in pairs)
+        rounded = {b: -(-b.nbytes // granule) * granule for b in (*outs, *intos)}
+        shared = sum(self.freedoms[y, x].most_shared(rounded[y], rounded[x], granule) for y, x in pairs)
         return max(
             self._extent(alive, granule) - shared,
             self._extent([b for b in alive if b not in outs], granule),
@@ -177,17 +179,8 @@ class _Layout:
         return region, at, -(-(at + buffer.nbytes) // granule) * granule
 
 
-def _most_shared(out: Buffer, into: Buffer, free: Freedom, granule: int) -> int:
-    """The most bytes, in whole granules, that two buffers have in common at any allowed distance."""
-    y, x = (-(-b.nbytes // granule) * granule for b in (out, into))
-    distances = set(free.at)
-    if free.up_to is not None:
-        distances.add(min(free.up_to // granule * granule, max(x - y, 0)))
-    return max(max(min(at + y, x) - max(at, 0), 0) for at in distances)
-
-
 def _in_units(apart: list[Interval]) -> list[Interval]:
-    """The multiples of ALIGNMENT that lie strictly within any of the intervals: first and last ones, as few as can be."""
+    """The multiples of ALIGNMENT strictly within any of the intervals, as sorted intervals with gaps between."""
     units = sorted((low // ALIGNMENT + 1, -(-high // ALIGNMENT) - 1) for low, high in apart)
     merged: list[Interval] = []
     for low, high in units:

@@ -12,7 +12,7 @@ def print_program(program: Program) -> str:
     ranges = program.live_ranges()
     lines = [
         f"program {program.name} {{",
-        f"  arena {program.arena_size} bytes, weights {program.weights_size} bytes",
+        f"  arena {_arena(program)} bytes, weights {program.weights_size} bytes",
     ]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
     depth = 0
@@ -23,9 +23,13 @@ def print_program(program: Program) -> str:
     return "\n".join([*lines, "}", ""])
 
 
+def _arena(program: Program) -> str:
+    proven = program.arena_bound >= program.arena_size
+    return f"{program.arena_size}" if proven else f"{program.arena_size} (at least {program.arena_bound})"
+
+
 def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
-    area = f" of area {buffer.area}" if buffer.area else ""
-    place = "" if buffer.offset is None else f" at {buffer.offset}{area}"
+    place = "" if buffer.offset is None else f" at {buffer.offset}" + f" of area {buffer.area}" * (buffer.area > 0)
     span = "" if life is None else f" live {life[0]}..{life[1]}"
     return f"  {buffer.space.value} %{quoted(buffer.name)} : {buffer.dtype.value}[{buffer.count}]{place}{span}"
 
@@ -36,4 +40,4 @@ def _print_instr(instr: Instr) -> str:
     code = ", ".join(f"{key}={value}" for key, value in instr.code.items())
     if instr.control in (Control.ELSE, Control.END) and not operands:
         return instr.kernel
-    return f"{instr.kernel} {operands} {{{', '.join(filter(None, (params, code)))}}}"
+    return " ".join(filter(None, (instr.kernel, operands, f"{{{', '.join(filter(None, (params, code)))}}}")))

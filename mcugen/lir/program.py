@@ -293,12 +293,12 @@ class Program:
         return sum(-(-e.buffer.nbytes // ALIGNMENT) * ALIGNMENT for e in self.states)
 
     def layers(self) -> list[range]:
-        """The instructions by layers: one each, but for groups."""
+        """The instructions by layers: one each, but for groups, and for moves that vanished."""
         spans: list[range] = []
         for index, instr in enumerate(self.instrs):
             if instr.group and index and self.instrs[index - 1].group == instr.group:
                 spans[-1] = range(spans[-1].start, index + 1)
-            else:
+            elif instr.group or not instr.moves_nothing:
                 spans.append(range(index, index + 1))
         return spans
 

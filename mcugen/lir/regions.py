@@ -25,6 +25,13 @@ class Freedom:
         """Whether it is among them."""
         return distance in self.at or (self.up_to is not None and distance <= self.up_to)
 
+    def most_shared(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
+        """The most bytes that they have in common, for these sizes, at distances that are multiples of `granule`."""
+        distances = [*self.at]
+        if self.up_to is not None:
+            distances.append(min(self.up_to // granule * granule, max(into - out, 0)))
+        return max(max(min(at + out, into) - max(at, 0), 0) for at in distances)
+
 
 def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
     """What the instruction allows to its output, if nobody reads the input later."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import cast
 
 from mcugen.lir.program import Access, Buffer, Control, Instr, Operand, Program, Space
 
@@ -11,15 +13,24 @@ from mcugen.lir.program import Access, Buffer, Control, Instr, Operand, Program,
 def traffic(program: Program) -> dict[Buffer, int]:
     """Bytes read and written, by buffer. Loops count with all their steps, branches as if both were taken."""
     found = dict.fromkeys(program.buffers, 0)
-    steps = [1]
+    steps, events = [1], Counter[int]()
     for instr in program.instrs:
         if instr.control is Control.END:
             steps.pop()
         for operand, nbytes in () if instr.moves_nothing else _accesses(instr):
             found[operand.buffer] += steps[-1] * nbytes
+        if instr.control is Control.STREAM:
+            events = Counter(cast("list[int]", instr.code["events"]))
         if instr.control not in (Control.NONE, Control.ELSE, Control.END):
-            steps.append(steps[-1] * int(instr.params.get("steps", 1)))
+            steps.append(steps[-1] * _repetitions(instr, events))
     return found
+
+
+def _repetitions(instr: Instr, events: Counter[int]) -> int:
+    """How often the block runs that a marker begins; `events` of the stream around it, by their cases."""
+    if instr.control is Control.CASE:
+        return events[int(instr.params["case"])]
+    return int(instr.params.get("steps", 1))
 
 
 def _accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:

@@ -68,6 +68,15 @@ class FixedAffine(Elementwise):
     bits: int = 0
     clamp: Range | None = None
 
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return replace(self, clamp=None) if self.clamp else None
+
+    @property
+    def is_monotone(self) -> bool:
+        """By the sign of the factor."""
+        return True
+
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Exact up to the shift."""
         x, factor, start = (a.astype(np.int64) for a in arrays)

@@ -6,14 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Permutation, RowForm, Signature
-from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
+from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops import kernels
@@ -22,7 +23,15 @@ from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
 from mcugen.ops.spatial import Spatial, Window
-from mcugen.ops.weighted import exact_product, finish, integer_weights, largest_sums, requantizer, sum_dtype
+from mcugen.ops.weighted import (
+    exact_product,
+    finish,
+    integer_weights,
+    largest_sums,
+    layer_bounds,
+    requantizer,
+    sum_dtype,
+)
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -72,17 +81,44 @@ class Conv(Spatial):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """im2col and a product: float32, or exact integers."""
-        perm = to_channels_last(arrays[0].ndim)
-        x, w = (a if self.is_channels_last else a.transpose(perm) for a in arrays[:2])
+        x, w = arrays[:2]
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         quant = sig.input(0).quant
-        centered = x if quant is None else x.astype(np.int64) - quant.zero_point
-        y = correlate(self.window, self.groups, centered, w) + bias
         if quant is not None:
-            y = finish(y, sig, self.clamp, largest_sums(sig.input(0), w, bias))
-        elif self.clamp is not None:
-            y = np.clip(y, *self.clamp).astype(x.dtype)
-        return (y if self.is_channels_last else y.transpose(np.argsort(perm)),)
+            return (self._finish(sig, self._sums(x.astype(np.int64) - quant.zero_point, w), w, bias),)
+        y = self._sums(x, w) + bias
+        y = y if self.clamp is None else np.clip(y, *self.clamp).astype(x.dtype)
+        return (self._turned(y),)
+
+    def _sums(self, x: Array, w: Array) -> Array:
+        """Channels last."""
+        perm = to_channels_last(x.ndim)
+        x, w = (a if self.is_channels_last else a.transpose(perm) for a in (x, w))
+        return correlate(self.window, self.groups, x, w)
+
+    def _finish(self, sig: Signature, sums: Array, w: Array, bias: Array) -> Array:
+        """The codes of sums."""
+        return self._turned(finish(sums + bias, sig, self.clamp, largest_sums(sig.input(0), w, bias)))
+
+    def _turned(self, y: Array) -> Array:
+        """From channels last to the tensors' order."""
+        return y if self.is_channels_last else y.transpose(np.argsort(to_channels_last(y.ndim)))
+
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """Of codes, by the bounds of sums, which requantization keeps in order."""
+        return layer_bounds(sig, inputs, self._sums, partial(self._finish, sig))
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Sums over all channels, or one filter a channel."""
+        x, w, out = sig.input(0), sig.input(1), np.arange(sig.output.shape[-1])
+        if not self.is_channels_last:
+            return None
+        if self.groups == 1:
+            leaves = self.window.leaves(x.shape[1:-1], w.shape[1:-1])
+            return Channels((None, out, out), lambda _: self, sums=True, leaves=leaves)
+        if self.groups == x.shape[-1] == len(out):
+            return Channels((out, out, out), lambda count: replace(self, groups=count))
+        return None
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
         """im2col, of channels first."""
@@ -102,6 +138,10 @@ class Conv(Spatial):
     def with_clamp(self, low: float, high: float) -> Self | None:
         """In the epilogue."""
         return None if self.clamp else replace(self, clamp=(low, high))
+
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Conv."""

@@ -22,6 +22,7 @@ from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Range
 from mcugen.ops.spatial import Spatial, Window, both, check_reach
+from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import BLOCK, finish, integer_weights, interleave, largest_sums, requantizer, sum_dtype
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -256,7 +257,31 @@ class TransposedConv(Spatial):
         code: dict[str, object] = {"x_t": x.c, "w_t": DType.of(weights).c, "bias_t": DType.of(bias).c, "y_t": y.c}
         code |= {"acc_t": acc.c, "shift": requantize.shift, "rest": len(weights) // self.groups % BLOCK != 0}
         variant = x.tag + ("_long" if acc is DType.INT64 else "")
-        builder.emit(node, "conv_transpose_int", operands, params, code=code, variant=variant)
+        near = overlap(sig.input(0), sig.output, _pixels(params, 1 if code["rest"] else BLOCK))
+        builder.emit(node, "conv_transpose_int", operands, params, code=code, overlaps=near, variant=variant)
+
+
+def _pixels(params: Mapping[str, Param], last: int) -> Traversal:
+    """Pixel by pixel; what meets there is read again for each few channels, of which `last` are the last."""
+    size = {name: int(value) for name, value in params.items()}
+    channels = size["groups"] * size["group_out"]
+    rows, columns = (
+        _first_inputs(*(size[f"{name}_{axis}"] for name in ("in", "out", "k", "stride", "dilation", "pad")))
+        for axis in "hw"
+    )
+    none = (rows == size["in_h"])[:, None] | (columns == size["in_w"])
+    first = np.where(none, size["in_h"] * size["in_w"], rows[:, None] * size["in_w"] + columns).reshape(-1)
+    image = np.arange(size["batch"])[:, None] * size["in_h"] * size["in_w"]
+    reads = (image + first).reshape(-1) * size["groups"] * size["group_in"]
+    ends = (np.arange(len(reads))[:, None] + 1) * channels - np.array([last, 0])
+    return Traversal(np.repeat(reads, 2), ends.reshape(-1))
+
+
+def _first_inputs(size: int, out: int, taps: int, stride: int, dilation: int, pad: int) -> Array:
+    """By output position along an axis: the first input that meets there, or `size` if none does."""
+    at = np.arange(out)[:, None] + pad - np.arange(taps) * dilation
+    first: Array = np.where((at >= 0) & (at % stride == 0) & (at < size * stride), at // stride, size).min(1)
+    return first
 
 
 @dataclass(frozen=True)

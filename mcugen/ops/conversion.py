@@ -214,6 +214,11 @@ class Requantize(Elementwise):
         """int8."""
         return DType.INT8
 
+    @property
+    def is_monotone(self) -> bool:
+        """It rises."""
+        return True
+
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Dequantize, quantize; of reals (while its table is made) nothing."""
         if sig.input(0).quant is None:

@@ -14,6 +14,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access
 from mcugen.ops.movement import Permuted, axis_walk, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
+from mcugen.ops.traversal import Traversal, overlap
 
 _FUNCTIONS = {"CumSum": np.add, "CumProd": np.multiply}
 _C = {"CumSum": ("+", "0"), "CumProd": ("*", "1")}
@@ -73,7 +74,17 @@ class Cumulative(Operator):
         ]
         params = axis_walk(node.input(0).type.shape, self.axis)
         variant = f"{self.name}_{dtype.tag}"
-        builder.emit(node, "cumulative", operands, params, code=code, inplace=[("y", "x")], variant=variant)
+        x, forward = node.input(0).type, params["inner"] == 1 and not self.reverse
+        builder.emit(
+            node,
+            "cumulative",
+            operands,
+            params,
+            code=code,
+            inplace=[] if forward else [("y", "x")],
+            overlaps=overlap(x, node.output.type, Traversal.forward(x.count)) if forward else [],
+            variant=variant,
+        )
 
 
 @onnx_operator("CumSum", "CumProd", types=_TYPES, kernels=("cumulative",), limits="constant axis")

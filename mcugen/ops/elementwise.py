@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
-from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, param_dtype
 from mcugen.ops import helium
@@ -21,6 +22,7 @@ from mcugen.ops.curves import CODES, Line, Segments, interpolation
 from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
+from mcugen.ops.traversal import Traversal, overlap
 
 
 class Scalars:
@@ -158,6 +160,30 @@ class Elementwise(Operator):
         table = quantize(self._of_codes(inputs, codes, source.quant), out.q, out.dtype)
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
 
+    @property
+    def is_monotone(self) -> bool:
+        """Whether it rises or falls with each operand, whatever the others."""
+        return False
+
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """The extremes lie where operands have theirs."""
+        if not self.is_monotone or None in inputs:
+            return (None,)
+        ends = [bounds if bounds[0] is not bounds[1] else bounds[:1] for bounds in inputs if bounds is not None]
+        results = [self.evaluate(sig, *arrays)[0] for arrays in product(*ends)]
+        return ((np.minimum.reduce(results), np.maximum.reduce(results)),)
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Channel by channel; operands that are spread over all channels are read as a whole."""
+        if not sig.output.rank:
+            return None
+        count = sig.output.shape[-1]
+        sources = [
+            None if t is None or i in self.tables or t.shape[-1:] != (count,) else np.arange(count)
+            for i, t in enumerate(sig.inputs)
+        ]
+        return Channels(sources, lambda _: self)
+
     def _of_codes(self, inputs: Sequence[Value | None], codes: Array, quant: QuantParams) -> Array:
         """The real results where the only input that is no constant has these codes."""
         arrays = [real_data(v) if v.is_constant else dequantize(codes, quant) for v in inputs if v]
@@ -194,6 +220,11 @@ class Linear(Elementwise):
     mnemonic: ClassVar[str] = "linear"
     of: str
     line: Line
+
+    @property
+    def is_monotone(self) -> bool:
+        """A line."""
+        return True
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """The line."""
@@ -248,6 +279,19 @@ class Lookup(Elementwise):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Indexing."""
         return (arrays[1][arrays[0].astype(np.int64) + 128],)
+
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """The least and the greatest entries from one code to another."""
+        x, known = inputs
+        if x is None or known is None or known[0] is not known[1]:
+            return (None,)
+        table = known[0]
+        least, most = (np.zeros((256, 256), table.dtype) for _ in range(2))
+        for start in range(256):
+            least[start, start:] = np.minimum.accumulate(table[start:])
+            most[start, start:] = np.maximum.accumulate(table[start:])
+        first, last = (end.astype(np.int64) + 128 for end in x)
+        return ((least[first, last], most[first, last]),)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
         """Indexing."""
@@ -351,13 +395,8 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     operands: list[tuple[str, Access, Buffer]] = [
         (names[i], Access.IN, builder.buffer(node.input(i))) for i in range(len(node.inputs))
     ]
-    # in place only where C may: the same type, or bytes over another (which may alias anything)
-    dense = [
-        i
-        for i in streams
-        if node.input(i).type.count == out.type.count
-        and (node.input(i).type.dtype is out.type.dtype or out.type.dtype.nbytes == 1)
-    ]
+    order = Traversal.forward(out.type.count)
+    dense = [i for i in streams if node.input(i).type.count == out.type.count and not node.input(i).is_constant]
     builder.emit(
         node,
         "elementwise",
@@ -378,7 +417,7 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "unroll": UNROLL if builder.optimize != "flash" and _is_short(lines) else 1,
             "result": f"v{len(node.inputs) + len(steps) - 1}",
         },
-        inplace=[("y", names[i]) for i in dense],
+        overlaps=[each for i in dense for each in overlap(node.input(i).type, out.type, order, into=names[i])],
         variant="_".join(step.op.name for step in steps),
     )
 

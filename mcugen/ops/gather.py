@@ -404,10 +404,7 @@ def _import_reverse_sequence(node: OnnxNode) -> list[Value]:
 
 @onnx_operator(
     "Slice",
-    kernels=(
-        "copy",
-        "slice_at",
-    ),
+    kernels=("move", "copy", "slice_at"),
     limits="computed starts, axes and steps need a declared output shape",
     keeps_halves=True,
 )

@@ -6,14 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Signature
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
+from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops import kernels
@@ -34,6 +35,7 @@ from mcugen.ops.weighted import (
     int16_operands,
     integer_weights,
     largest_sums,
+    layer_bounds,
     most_sum,
     plain_integers,
     requantizer,
@@ -68,8 +70,21 @@ class Dense(Operator):
         if sig.input(0).quant is None:
             y = x @ w.T + bias
             return (y if self.clamp is None else np.clip(y, *self.clamp).astype(np.float32),)
-        acc = exact_product(x.astype(np.int64) - sig.input(0).q.zero_point, w.T) + bias
-        return (finish(acc, sig, self.clamp, largest_sums(sig.input(0), w, bias)),)
+        sums = _rows_by_weights(x.astype(np.int64) - sig.input(0).q.zero_point, w)
+        return (self._finish(sig, sums, w, bias),)
+
+    def _finish(self, sig: Signature, sums: Array, w: Array, bias: Array) -> Array:
+        """The codes of sums."""
+        return finish(sums + bias, sig, self.clamp, largest_sums(sig.input(0), w, bias))
+
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """Of codes, by the bounds of sums, which requantization keeps in order."""
+        return layer_bounds(sig, inputs, _rows_by_weights, partial(self._finish, sig))
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Sums over all channels."""
+        out = np.arange(sig.output.shape[-1])
+        return Channels((None, out, out), lambda _: self, sums=True)
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
         """Its vectors."""
@@ -88,6 +103,10 @@ class Dense(Operator):
         """In the epilogue."""
         return None if self.clamp else type(self)((low, high))
 
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return type(self)() if self.clamp else None
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Gemm of a matrix."""
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
@@ -95,6 +114,10 @@ class Dense(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""
         builder.lower(self.kernels, node)
+
+
+def _rows_by_weights(x: Array, w: Array) -> Array:
+    return exact_product(x, w.T)
 
 
 # --------------------------------------------------------------------------------------------------- matmul

@@ -6,19 +6,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import quantize, same_codes
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 Permuted = tuple[Operator, tuple[Permutation | None, ...]]
 
@@ -85,6 +86,21 @@ class Reshape(Movement):
             return graph.add(self, [source.producer.input(0)], node.origin, before=node).output
         return None
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Where the second axis of the result is the first one of the input that is not of size 1."""
+        x, y = sig.input(0).shape, self.shape
+        axis = next((a for a, size in enumerate(x) if size > 1), 0)
+        if len(y) < 3 or y[0] != 1 or y[1] != x[axis]:
+            return None
+        return RowForm(replace(self, shape=(1, 1, *y[2:])), (RowWindow(axis),))
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Those of the input, perhaps several times in a row."""
+        wide, (*rows, count) = sig.input(0).shape[-1:], self.shape or (0,)
+        if not wide or not wide[0] or count % wide[0]:
+            return None
+        return Channels((np.arange(count) % wide[0],), lambda count: Reshape((*rows, count)))
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Reshape to these sizes."""
         return "Reshape", {}, [np.asarray(self.shape, np.int64)]
@@ -105,12 +121,127 @@ def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Va
 # ------------------------------------------------------------------------------------------------ transpose
 
 
+def turns_matrices(node: Node) -> bool:
+    """two axes change places"""
+    return _matrices(node) is not None
+
+
+def turns_few_planes(node: Node) -> bool:
+    """a few planes, turned in place"""
+    planes = Planes.of(node)
+    return planes is not None and 4 * planes.scratch(node.output.type.dtype) <= node.output.type.nbytes
+
+
+def _matrices(node: Node) -> tuple[int, int, int] | None:
+    """[batch, columns, rows] of the output from [batch, rows, columns], or None if it is another transposition."""
+    x, shape = node.input(0).type.shape, node.output.type.shape
+    source = [dense_strides(x)[axis] for axis in cast("Transpose", node.op).perm]
+    dims = merge_walks(shape, source, dense_strides(shape))
+    if not 2 <= len(dims) <= 3:
+        return None
+    (columns, *column_strides), (rows, *row_strides) = dims[-2:]
+    if column_strides != [1, rows] or row_strides != [columns, 1]:
+        return None
+    return math.prod(size for size, _, _ in dims[:-2]), columns, rows
+
+
+WRITTEN_OUT = 4
+"""Planes that are interleaved by as many named pointers."""
+
+
+def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Element by element, in the order of the output."""
+    matrices = _matrices(node)
+    assert matrices is not None
+    batch, columns, rows = matrices
+    dtype = node.output.type.dtype
+    few = 1 < rows <= WRITTEN_OUT
+    params: dict[str, Param] = {"batch": batch, "columns": columns}
+    if not few:
+        params["rows"] = rows
+    walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
+    builder.emit(
+        node,
+        kernel,
+        [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))],
+        params,
+        code={"x_t": dtype.c, "inner": rows if few else 0},
+        overlaps=overlap(node.input(0).type, node.output.type, Traversal.runs(nested(*walks), 1)),
+        variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
+    )
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Images of few planes that are turned in place: of each plane, `lines` runs of `width` elements.
+
+    `inverse`: pixels become planes.
+    """
+
+    batch: int
+    planes: int
+    lines: int
+    width: int
+    inverse: bool
+
+    SHORTEST: ClassVar[int] = 64
+    """Bytes of a run at least: it takes some 60 instructions besides."""
+
+    @staticmethod
+    def of(node: Node) -> Planes | None:
+        """As the transposition has them, with runs of words if possible; None where it turns no matrices."""
+        matrices = _matrices(node)
+        if matrices is None:
+            return None
+        batch, columns, rows = matrices
+        planes, pixels = min(rows, columns), max(rows, columns)
+        nbytes = node.output.type.dtype.nbytes
+        widths = [n for n in range(-(-Planes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
+        width = next((n for n in widths if n * nbytes % 4 == 0), widths[0])
+        return Planes(batch, planes, pixels // width, width, columns < rows)
+
+    @property
+    def runs(self) -> int:
+        """Of an image."""
+        return self.planes * self.lines
+
+    def scratch(self, dtype: DType) -> int:
+        """Bytes of a run of all planes, and of a bit for each run."""
+        return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
+
+
+def emit_in_place(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """First runs change places, then pixels do within one of them at a time; or, to planes, the other way round."""
+    planes, dtype = Planes.of(node), node.output.type.dtype
+    assert planes is not None
+    few = 1 < planes.planes <= WRITTEN_OUT
+    name, line = node.output.name, planes.planes * planes.width
+    builder.emit(
+        node,
+        kernel,
+        [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("line", Access.SCRATCH, builder.scratch(f"{name}.line", dtype, line)),
+            ("done", Access.SCRATCH, builder.scratch(f"{name}.done", DType.UINT8, -(-planes.runs // 8))),
+        ],
+        {name: getattr(planes, name) for name in ("batch", "planes", "lines", "width")},
+        code={"x_t": dtype.c, "inner": planes.planes if few else 0, "inverse": planes.inverse},
+        inplace=[("y", "x")],
+        variant=f"b{8 * dtype.nbytes}" + (f"_{planes.planes}" if few else "") + "_inverse" * planes.inverse,
+    )
+
+
 @dataclass(frozen=True)
 class Transpose(Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose)."""
 
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
+    kernels: ClassVar[tuple[Kernel, ...]] = (
+        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose),
+        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place),
+    )
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Permuted shape; per-channel axes follow."""
@@ -152,13 +283,11 @@ class Transpose(Movement):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Two merged axes that change places, or a strided copy."""
-        x, shape = node.input(0).type, node.output.type.shape
-        source = [dense_strides(x.shape)[axis] for axis in self.perm]
-        dims = merge_walks(shape, source, dense_strides(shape))
-        if not builder.any_size and _turns_matrices(dims):
-            _emit_transpose(node, builder, *(size for size, _, _ in dims))
+        if not builder.any_size and turns_matrices(node):
+            builder.lower(self.kernels, node)
         else:
-            emit_copy(node, builder, 0, shape, source, 0)
+            source = [dense_strides(node.input(0).type.shape)[axis] for axis in self.perm]
+            emit_copy(node, builder, 0, node.output.type.shape, source, 0)
 
 
 def _turned(layout: Layout, perm: Permutation) -> Layout:
@@ -199,54 +328,36 @@ def emit_copy(
     target_offset: int = 0,
     access: Access = Access.OUT,
 ) -> None:
-    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements."""
+    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements.
+
+    One run is a move: no call, where both can lie in one place.
+    """
     target = dense_strides(shape) if target is None else target
     dims = merge_walks(shape, source, target)
     x, y = node.input(index).type, node.output.type
     contiguous = dims[-1][1] == dims[-1][2] == 1
     outer = dims[:-1] if contiguous else dims
+    x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
+    if contiguous and not outer and x_buffer.planned and not builder.any_size:
+        at = {"x_at": source_offset * x.dtype.nbytes, "y_at": target_offset * y.dtype.nbytes}
+        builder.move(node, x_buffer, y_buffer, "", **at, nbytes=math.prod(shape) * y.dtype.nbytes)
+        return
     params: dict[str, Param] = {"x_offset": source_offset, "y_offset": target_offset}
     for axis, (size, xs, ys) in enumerate(outer):
         params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
     if contiguous:
         params["run"] = dims[-1][0] * y.dtype.nbytes
+    reads = source_offset + nested(*(np.arange(size) * stride for size, stride, _ in outer))
+    order = Traversal.rereading(reads, dims[-1][0]) if contiguous else Traversal.runs(reads, 1)
+    from_start = access is Access.OUT and not target_offset and list(target) == dense_strides(shape)
     builder.emit(
         node,
         "copy",
-        [("x", Access.IN, builder.buffer(node.input(index))), ("y", access, builder.buffer(node.output))],
+        [("x", Access.IN, x_buffer), ("y", access, y_buffer)],
         params,
+        overlaps=overlap(x, y, order) if from_start and not node.input(index).is_constant else [],
         code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c},
         variant=f"{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
-    )
-
-
-def _turns_matrices(dims: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether a walk is over the columns of matrices, perhaps over several of them."""
-    if not 2 <= len(dims) <= 3:
-        return False
-    (columns, *column_strides), (rows, *row_strides) = dims[-2:]
-    return column_strides == [1, rows] and row_strides == [columns, 1]
-
-
-WRITTEN_OUT = 4
-"""Planes that are interleaved by as many named pointers."""
-
-
-def _emit_transpose(node: Node, builder: Builder, *sizes: int) -> None:
-    """[batch, columns, rows] of the output from [batch, rows, columns]."""
-    columns, rows = sizes[-2:]
-    dtype = node.output.type.dtype
-    few = 1 < rows <= WRITTEN_OUT
-    params: dict[str, Param] = {"batch": math.prod(sizes[:-2]), "columns": columns}
-    if not few:
-        params["rows"] = rows
-    builder.emit(
-        node,
-        "transpose",
-        [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))],
-        params,
-        code={"x_t": dtype.c, "inner": rows if few else 0},
-        variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
     )
 
 
@@ -292,6 +403,13 @@ class Slice(Movement):
         """Axes change places."""
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """All, of part of the positions."""
+        count = sig.input(0).shape[-1:]
+        if self.sizes[-1:] != count or self.steps[-1:] != (1,):
+            return None
+        return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""
@@ -362,6 +480,16 @@ class Concat(Movement):
         """A single part."""
         return node.input(0) if len(node.inputs) == 1 else None
 
+    def channels(self, sig: Signature) -> Channels | None:
+        """Those of the parts."""
+        all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
+        if self.axis != last:
+            return Channels((all_of,) * len(sig.inputs), lambda _: self)
+        ends = np.cumsum([t.shape[last] for t in sig.inputs if t is not None])
+        starts = (0, *ends[:-1])
+        sources = [np.where((s <= all_of) & (all_of < e), all_of - s, -1) for s, e in zip(starts, ends, strict=True)]
+        return Channels(sources, lambda _: self)
+
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """The axis follows."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
@@ -412,6 +540,11 @@ class Pad(Movement):
         """Axes change places."""
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return Pad(rows[0], rows[1], self.value), (perm,)
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Around positions, not channels."""
+        is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
+        return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""
@@ -542,14 +675,16 @@ def _import_blocks(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), blocks)]
 
 
-@onnx_operator("Concat", kernels=("copy",), keeps_halves=True)
+@onnx_operator("Concat", kernels=("move", "copy"), keeps_halves=True)
 def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(len(node.inputs))]
     parts = [p for p in parts if p.type.count] or parts
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 
-@onnx_operator("Split", kernels=("copy",), limits="computed sizes need declared output shapes", keeps_halves=True)
+@onnx_operator(
+    "Split", kernels=("move", "copy"), limits="computed sizes need declared output shapes", keeps_halves=True
+)
 def _import_split(node: OnnxNode) -> list[Value]:
     x = node.input(0)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)

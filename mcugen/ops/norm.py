@@ -23,6 +23,7 @@ from mcugen.ops.movement import Reshape, dense_strides, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.reduce import emit_reduce
+from mcugen.ops.traversal import Traversal, overlap
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class Normalize(Operator):
             (role, Access.IN, builder.buffer(node.input(i))) for role, i in roles.items()
         ]
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        builder.emit(node, "normalize", operands, params, code=code, inplace=[("y", "x")], variant=x.dtype.tag)
+        self._emit(node, builder, "normalize", operands, params, code, x.dtype.tag)
 
     def _lower_fixed(self, node: Node, builder: Builder) -> None:
         """The same loops over integers; each element has a gain and a bias of its own, or shares them."""
@@ -237,9 +238,34 @@ class Normalize(Operator):
             ("bias", Access.IN, builder.const(f"{name}.bias", fixed.bias.astype(np.int32))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        inplace = [("y", "x")] if x.dtype is y.dtype else []
         variant = x.dtype.tag if x.dtype is y.dtype else f"{x.dtype.tag}_{y.dtype.tag}"
-        builder.emit(node, "normalize_int", operands, params, code=code, inplace=inplace, variant=variant)
+        self._emit(node, builder, "normalize_int", operands, params, code, variant)
+
+    def _emit(
+        self,
+        node: Node,
+        builder: Builder,
+        kernel: str,
+        operands: Sequence[tuple[str, Access, Buffer]],
+        params: Mapping[str, Param],
+        code: Mapping[str, object],
+        variant: str,
+    ) -> None:
+        """Rows in one piece are walked forward; else each element is at least replaced where it lies."""
+        x, y = node.input(0).type, node.output.type
+        shape, axes = self._view(x.shape)
+        within = [axis in axes for axis, size in enumerate(shape) if size != 1]
+        forward = within == sorted(within)
+        builder.emit(
+            node,
+            kernel,
+            operands,
+            params,
+            code=code,
+            inplace=[("y", "x")] if x.dtype is y.dtype and not forward else [],
+            overlaps=overlap(x, y, Traversal.forward(x.count)) if forward else [],
+            variant=variant,
+        )
 
     def _walk(self, full: Shape, roles: Mapping[str, Shape], params: dict[str, Param], code: dict[str, object]) -> None:
         """Adds the loops: their sizes, and by role the index in each of the two nests."""

@@ -26,6 +26,7 @@ from mcugen.ops.movement import (
     reshaped,
 )
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 _LARGEST_AXIS = 1 << 24
@@ -104,20 +105,30 @@ class Extend(Movement):
         operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
         params: dict[str, Param] = {}
         grows: list[bool] = []
+        walks: list[Array] = []
         for axis, (size, stride) in enumerate(zip(x.shape, dense_strides(x.shape), strict=True)):
             b, a = self.before[axis], self.after[axis]
             if b or a:
                 table = np.pad(np.arange(size), (b, a), mode=self.mode)  # type: ignore[call-overload]
                 buffer = builder.const(f"{node.output.name}.axis{axis}", table.astype(index_type(size)))
                 operands.insert(-1, (f"at{len(grows)}", Access.IN, buffer))
+                walks.append(table * stride)
             elif grows and not grows[-1]:
                 size *= int(params[f"count{len(grows) - 1}"])
                 grows.pop()
+                walks.pop()
             params |= {f"count{len(grows)}": b + size + a, f"stride{len(grows)}": stride}
             grows.append(bool(b or a))
+            if not grows[-1]:
+                walks.append(np.arange(size) * stride)
         code = {"t": x.dtype.c, "grows": grows, "mode": self.mode}
         axes = "".join("t" if grown else "r" for grown in grows)
-        builder.emit(node, "extend", operands, params, code=code, variant=f"{x.dtype.tag}_{axes}")
+        if grows[-1]:
+            order = Traversal.runs(nested(*walks), 1)
+        else:
+            order = Traversal.rereading(nested(*walks[:-1]), len(walks[-1]))
+        near = overlap(x, node.output.type, order)
+        builder.emit(node, "extend", operands, params, code=code, overlaps=near, variant=f"{x.dtype.tag}_{axes}")
 
 
 @onnx_operator(

@@ -19,6 +19,7 @@ from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import require_integers
 from mcugen.ops.movement import decided_shape, emit_expanded, onnx_dtype
 from mcugen.ops.onnx_node import KNOWN, NUMBERS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.traversal import Traversal, overlap
 
 _LARGEST_TABLE = 1 << 24
 """Elements: no microcontroller has room for them, and a hostile model may ask."""
@@ -61,7 +62,8 @@ class Trilu(Operator):
         params = {"outer": math.prod(x.shape[:-2]), "rows": rows, "columns": columns}
         code = {"keeps": ">=" if self.upper else "<="}
         variant = f"{'upper' if self.upper else 'lower'}_{x.dtype.tag}"
-        builder.emit(node, "trilu", operands, params, code=code, inplace=[("y", "x")], variant=variant)
+        near = overlap(x, node.output.type, Traversal.forward(x.count))
+        builder.emit(node, "trilu", operands, params, code=code, overlaps=near, variant=variant)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -482,6 +482,11 @@ class Binary(Elementwise):
         result = np.asarray(BINARY[self.function].reference(x, y)).astype(out.dtype.numpy)
         return (result if self.clamp is None else np.clip(result, *self.clamp).astype(result.dtype),)
 
+    @property
+    def is_monotone(self) -> bool:
+        """Arithmetic and extremes of codes."""
+        return self.function in ("Add", "Sub", "Mul", "Max", "Min")
+
     def _evaluate_fixed(self, sig: Signature, x: Array, y: Array) -> Array:
         out = sig.output
         low, high = clamp_range(self.clamp, out.q, out.dtype)
@@ -610,6 +615,10 @@ class Binary(Elementwise):
         if self.clamp is not None or self.function not in ("Add", "Sub", "Mul", "Div"):
             return None
         return type(self)(self.function, (low, high))
+
+    def without_clamp(self) -> Self | None:
+        """As before."""
+        return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Arithmetic on reals; other functions are ONNX's in parts only."""

@@ -12,17 +12,18 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
-from mcugen.ops.kernels.activations import emit_average
+from mcugen.ops.kernels.activations import emit_average, first_taps, pooling
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
 from mcugen.ops.spatial import Spatial, Window, check_reach
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -64,6 +65,10 @@ class Pool(Spatial):
     def _pool(self, sig: Signature, x: Array) -> Array:
         """The numpy reference on [N, *space, C]."""
         raise NotImplementedError
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Channel by channel."""
+        return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
     def _rows(self, sig: Signature, fill: float) -> RowForm | None:
         """As a pool of one row, where rows outside hold `fill`."""
@@ -107,11 +112,7 @@ class Pool(Spatial):
 
     def _stays_inside(self, sig: Signature, builder: Builder) -> bool:
         """Whether no window leaves the input, whatever its size."""
-        if builder.any_size:
-            return False
-        space, w = self._last(sig.input(0))[1:-1], self.window
-        taps = self._taps(space, (0,) * len(space), (0,) * len(space))
-        return not any(w.before) and all((t == k).all() for t, k in zip(taps, self.kernel, strict=True))
+        return not (builder.any_size or self.window.leaves(self._last(sig.input(0))[1:-1], self.kernel))
 
     def _variant(self, sig: Signature, builder: Builder) -> str:
         return "_".join(["dilated"] * self._is_dilated + ["inside"] * self._stays_inside(sig, builder))
@@ -149,7 +150,9 @@ class MaxPool(Pool):
         code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig, builder), "x_t": dtype.c}
         variant = self._variant(node.sig, builder)
         kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
-        builder.emit(node, kernel, operands, self._geometry(node.sig), code=code, variant=variant)
+        params = self._geometry(node.sig)
+        near = overlap(node.input(0).type, node.output.type, pooling(params))
+        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,11 @@ class AveragePool(Pool):
         """The arithmetic mean has a scale of its own."""
         (out,) = super().infer(*inputs)
         return (out.with_quant(None),)
+
+    @property
+    def rises(self) -> bool:
+        """As sums do."""
+        return True
 
     def _counts(self, sig: Signature) -> list[Array]:
         """Divisors: per spatial axis, one factor an output position."""
@@ -237,7 +245,8 @@ class AveragePool(Pool):
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        builder.emit(node, "average_pool_f32", operands, params, code=code, variant="_".join(parts))
+        near = overlap(node.input(0).type, node.output.type, pooling(params))
+        builder.emit(node, "average_pool_f32", operands, params, code=code, overlaps=near, variant="_".join(parts))
 
 
 # --------------------------------------------------------------------------------------------------- direct
@@ -349,7 +358,16 @@ class DirectPool(Pool):
             "indices": bool(self.order),
             "p_norm": 0 if general else int(self.p),
         }
-        builder.emit(node, "pool_direct", operands, params, code=code, variant=f"{self.function}_{rank}d_{x.dtype.tag}")
+        variant = f"{self.function}_{rank}d_{x.dtype.tag}"
+        near = overlap(x, y, self._order(x.shape, y.shape))
+        builder.emit(node, "pool_direct", operands, params, code=code, overlaps=near, variant=variant)
+
+    def _order(self, x: Shape, y: Shape) -> Traversal:
+        """Element by element."""
+        w = self.window
+        walks = zip(y[2:], w.strides, w.before, w.dilations, dense_strides(x)[2:], strict=True)
+        axes = [first_taps(*walk) * pitch for *walk, pitch in walks]
+        return Traversal.runs(nested(np.arange(math.prod(x[:2])) * math.prod(x[2:]), *axes), 1)
 
 
 @dataclass(frozen=True)

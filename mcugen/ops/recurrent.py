@@ -15,8 +15,9 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.lir.program import Access, Buffer, Overlap, Param, real_param
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.traversal import Traversal, nested, overlap
 from mcugen.ops.weighted import interleave
 
 # ---------------------------------------------------------------------------------------------- activations
@@ -369,8 +370,27 @@ class Recurrent(Operator):
         flags = code | texts | self.flags() | {"y": "Y" in results, "t": dtype.c}
         flags |= {"zero": f"0.0{suffix}", "one": f"1.0{suffix}"}
         params |= constants
-        instr = builder.emit(node, self.name, operands, params, code=flags, inplace=inplace, variant=dtype.tag)
+        instr = builder.emit(
+            node,
+            self.name,
+            operands,
+            params,
+            code=flags,
+            inplace=inplace,
+            overlaps=self._overlaps(node, sizes, code) if "Y" in results else [],
+            variant=dtype.tag,
+        )
         instr.macs //= sizes.directions
+
+    def _overlaps(self, node: Node, sizes: Sizes, code: Mapping[str, object]) -> list[Overlap]:
+        """A step of a sequence is read before it is written, if all of them are walked just once and forward."""
+        if sizes.directions > 1 or self.backwards[0] or code["lens"]:
+            return []
+        x, y = sizes.x_walk(), sizes.y_walk(0)
+        sequences, steps = np.arange(sizes.batch), np.arange(sizes.steps)
+        reads = nested(sequences * x["x_batch"], steps * x["x_step"])
+        ends = nested(sequences * y["y_batch"], steps * y["y_step"]) + sizes.hidden
+        return overlap(node.input(X).type, node.outputs[self.results.index("Y")].type, Traversal(reads, ends))
 
     def _params(self, d: int, sizes: Sizes, code: dict[str, object]) -> dict[str, Param]:
         """Sizes, and where direction `d` lies in the inputs."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param, real_param
@@ -21,6 +21,7 @@ from mcugen.ops.kernels.activations import emit_average, emit_mean_of_sums, emit
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 _INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
 
@@ -130,6 +131,16 @@ class Reduce(Operator):
         q = requantize(exact.reference(centered, self.axes), *sig.output.dtype.limits)
         return (q.astype(sig.output.dtype.numpy),)
 
+    @property
+    def rises(self) -> bool:
+        """Sums and extremes."""
+        return self.function in _SUMS + _EXTREMES
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """Where they stay."""
+        last = sig.input(0).rank - 1
+        return None if last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
+
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Mean, sum and extremes whose sums fit 32 bits."""
         x = sig.input(0)
@@ -185,7 +196,8 @@ class Reduce(Operator):
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        builder.emit(node, "reduce", operands, params | more, code=code, variant=variant)
+        order = Traversal.runs(nested(*(np.arange(size) * stride for size, stride in kept)), 1)
+        builder.emit(node, "reduce", operands, params | more, code=code, overlaps=overlap(x, y, order), variant=variant)
 
     def _is_pool(self, sig: Signature, kept: Walks, reduced: Walks) -> bool:
         """Whether it is the mean of int8 rows over whole images: an average pool."""
@@ -353,7 +365,9 @@ class Arg(Operator):
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
         variant = f"{self.function}_{x.dtype.tag}"
-        builder.emit(node, "arg", operands, params, code=code, variant=variant)
+        rows = np.arange(params["outer"]) * params["depth"] * params["inner"]
+        near = overlap(x, node.output.type, Traversal.runs(nested(rows, np.arange(params["inner"])), 1))
+        builder.emit(node, "arg", operands, params, code=code, overlaps=near, variant=variant)
 
 
 # --------------------------------------------------------------------------------------------------- import

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from mcugen.ops.fixedpoint import Requantizer, is_quantized
 from mcugen.ops.movement import Movement, Pad, Permuted, axis_walk, dense_strides, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Unary
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 
 def _changes_space(rank: int, changed: Sequence[int]) -> bool:
@@ -98,7 +99,10 @@ class ResizeNearest(Movement):
                 operands.append((tables[-1], Access.IN, table))
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
         code = {"x_t": x.dtype.c, "axes": tables, "depth": len(tables), "run": has_run}
-        builder.emit(node, "resize_nearest", operands, params, code=code, variant=x.dtype.tag)
+        rows = nested(*(np.asarray(range(size) if row is None else row) * stride for size, stride, row in walks))
+        order = Traversal.rereading(rows, int(params["run"])) if has_run else Traversal.runs(rows, 1)
+        near = overlap(x, node.output.type, order)
+        builder.emit(node, "resize_nearest", operands, params, code=code, overlaps=near, variant=x.dtype.tag)
 
 
 # --------------------------------------------------------------------------------------------------- linear
@@ -251,7 +255,17 @@ class ResizeLinear(Operator):
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
         kernel = f"resize_linear_{x.dtype.tag}"
         variant = ("2d" if code["pair"] else "1d") + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype)
-        builder.emit(node, kernel, operands, params, code=code, variant=variant)
+        near = overlap(x, y, self._order(params))
+        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
+
+    def _order(self, params: Mapping[str, Param]) -> Traversal:
+        """Position by position, element by element."""
+        size = {name: int(value) for name, value in params.items()}
+        low = [np.asarray(taps.low) for taps in self.taps if taps is not None]
+        walks = [np.arange(size["outer"]) * size["x_size"]]
+        if len(low) == 2:
+            walks += [low[0] * size["a_stride"], np.arange(size["middle"]) * size["row_size"]]
+        return Traversal.pixels(nested(*walks, low[-1] * size["inner"]), size["inner"])
 
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> list[tuple[str, Access, Buffer]]:
         taps, name = self.taps[axis], node.output.name
@@ -317,7 +331,10 @@ class Resample(Operator):
             ("w", Access.IN, builder.const(f"{name}.weights", self._table(y.dtype).reshape(-1))),
             ("y", Access.OUT, builder.buffer(node.output)),
         ]
-        builder.emit(node, "resample", operands, params, code={"t": y.dtype.c}, variant=y.dtype.tag)
+        outer, size, inner = (int(params[name]) for name in ("outer", "depth", "inner"))
+        reads = nested(np.arange(outer) * size * inner, np.asarray(self.start) * inner)
+        near = overlap(x, y, Traversal.pixels(reads, inner))
+        builder.emit(node, "resample", operands, params, code={"t": y.dtype.c}, overlaps=near, variant=y.dtype.tag)
 
 
 def _triangle(distance: Array) -> Array:

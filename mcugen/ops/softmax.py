@@ -17,6 +17,7 @@ from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import is_quantized
 from mcugen.ops.movement import axis_walk, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
+from mcugen.ops.traversal import Traversal, overlap
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ class Softmax(Operator):
         return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Rows of `depth` elements, `inner` apart; the result may overwrite an input of its type."""
+        """Rows of `depth` elements, `inner` apart."""
         x, y = node.input(0).type, node.output.type
         params = axis_walk(x.shape, self.axis)
         operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
@@ -259,14 +260,15 @@ class Softmax(Operator):
             }
             code |= {"joined": params["inner"] == 1, "shift_more": params.get("shift_more", 0) != 0}
         operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        same = x.dtype is y.dtype
+        same, joined = x.dtype is y.dtype, params["inner"] == 1
         builder.emit(
             node,
             f"{self.name}_{x.dtype.tag}",
             operands,
             params,
             code=code,
-            inplace=[("y", "x")] * same,
+            inplace=[("y", "x")] if same and not joined else [],
+            overlaps=overlap(x, y, Traversal.forward(x.count)) if joined else [],
             variant="_".join(
                 ["masked"] * (len(node.inputs) > 1)
                 + ["apart"] * (not code.get("joined", True))

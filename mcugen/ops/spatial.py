@@ -54,6 +54,11 @@ class Window:
         rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
         return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
 
+    def leaves(self, space: Shape, kernel: Shape) -> bool:
+        """Whether it reaches beyond the input somewhere."""
+        rows = zip(space, kernel, self.strides, self.before, self.output(space, kernel), self.dilations, strict=True)
+        return any(b or (out - 1) * s + d * (k - 1) >= n for n, k, s, b, out, d in rows)
+
     def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
         """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
         widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]

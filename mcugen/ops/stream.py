@@ -480,7 +480,7 @@ def _unit(node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
                 return None
         elif value.is_constant:
             return None
-        elif value in units and len(value.uses) == 1 and window == RowWindow(window.axis, fill=window.fill):
+        elif value in units and len(value.uses) == 1 and window == RowWindow(units[value].form.axis, fill=window.fill):
             before = units.pop(value)
             unit = _Unit([*before.nodes, *unit.nodes], [*before.reads, *unit.reads])
         else:

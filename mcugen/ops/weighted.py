@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.hir.types import Array, Bounds, DType, QuantParams, TensorType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Overlap, Param
 from mcugen.ops.fixedpoint import LONGEST_SUM, Requantizer, clamp_range, dequantize, is_quantized
 from mcugen.ops.pointwise import Range
 
@@ -77,6 +77,22 @@ def requantizer(sig: Signature, sums: Array | None = None, factor: float = 1.0) 
     is_short = sums is None or sum_dtype(sums) is DType.INT32
     narrow = is_short and all(t.dtype is DType.INT8 for t in types)
     return Requantizer.of(scale, sig.output.q.zero_point, sums=None if narrow else sums)
+
+
+def layer_bounds(
+    sig: Signature,
+    inputs: Sequence[Bounds | None],
+    product: Callable[[Array, Array], Array],
+    finished: Callable[[Array, Array, Array], Array],
+) -> Sequence[Bounds | None]:
+    """The bounds of `finished(product(x − zero point, weights), weights, bias)`, exactly; see Operator.bounds."""
+    x, *constants = inputs
+    if x is None or any(c is None or c[0] is not c[1] for c in constants):
+        return (None,)
+    w, bias = (c[0] for c in constants if c is not None)
+    low, high = (end.astype(np.int64) - sig.input(0).q.zero_point for end in x)
+    middle, spread = product(low + high, w), product(high - low, np.abs(w.astype(np.int64)))
+    return ((finished((middle - spread) // 2, w, bias), finished((middle + spread) // 2, w, bias)),)
 
 
 def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
@@ -191,7 +207,7 @@ def emit_weighted(
     scratch: tuple[str, int] | None = None,
     code: dict[str, object] | None = None,
     baked: tuple[str, ...] = (),
-    inplace: bool = False,
+    overlaps: Sequence[Overlap] = (),
     variant: str = "",
 ) -> None:
     """Emits a layer with `packed` weights, bias and (for integers) requantization as operands of their own.
@@ -215,7 +231,7 @@ def emit_weighted(
         params | store.params,
         baked=baked,
         code=flags | store.code,
-        inplace=[("y", "x")] if inplace else [],
+        overlaps=overlaps,
         variant="_".join(part for part in (variant, store.variant) if part),
     )
 

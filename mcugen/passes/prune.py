@@ -1,143 +1,233 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idle channels: those of an integer tensor that hold its zero point whatever the input; nobody need compute them.
+"""Channels that are constant whatever the input, or that nobody reads, are not computed; results stay to the bit.
 
-Training leaves filters without weights. If the bias makes no more of them than the zero point, products with such a
-channel are 0, and so is padding: conv(x)[n] = conv(x without idle channels)[n].
+A channel is an index of a tensor's last axis. Interval analysis proves constants, which go into the biases of those who
+sum over channels, unless a window leaves the input: padding adds nothing, a constant other than the zero point does.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.types import QuantParams
-from mcugen.ops.conv import Conv
-from mcugen.ops.matmul import Dense
-from mcugen.ops.movement import Reshape
-from mcugen.ops.reduce import Reduce
-from mcugen.ops.weighted import finish, largest_sums
+from mcugen.hir.graph import Dropped, Graph, Node, Value
+from mcugen.hir.operator import Channels, Operator, Signature
+from mcugen.hir.types import Array, QuantParams, TensorType
+from mcugen.ops.weighted import largest_sums, requantizer, sum_dtype
+from mcugen.passes.bounds import bounds_of
 
 Mask = npt.NDArray[np.bool_]
 """A flag a channel."""
 
-MULTIPLE = 8
-"""Kernels are fast at multiples of some number of channels: some idle ones stay for that."""
+MULTIPLE = 4
+"""Kernels are fast at multiples of some number of channels: some that nobody reads stay for that."""
 
 
-def drop_idle_channels(graph: Graph) -> bool:
-    """conv(conv(x)) with idle channels between → without them; what works channel by channel between loses them too."""
-    kept = _kept_channels(graph, _idle_channels(graph))
-    plan = [(v.producer, kept.get(v.producer.input(0)), mask) for v, mask in kept.items() if v.producer is not None]
-    changed = False
-    for node, read, written in plan:
-        if not written.all() or (read is not None and not read.all()):
-            _narrow(graph, node, read, written)
-            changed = True
-    return changed
+def drop_channels(graph: Graph) -> bool:
+    """Channels that are constant or unread → narrower tensors, with the constants in the readers' biases."""
+    before = _computed(graph)
+    plan = _Plan(graph, {} if graph.shapes_vary else _constant_channels(graph))
+    while True:
+        changes = {node: plan.change(node) for node in plan.links}
+        inexact = {node for node, change in changes.items() if not plan.rounds_alike(node, change)}
+        if not inexact:
+            break
+        plan = _Plan(graph, plan.fixed, plan.wide | inexact)
+    different = [(node, change) for node, change in changes.items() if change.differs(node)]
+    for node, change in different:
+        change.apply(graph, node)
+    after = _computed(graph)
+    graph.dropped = Dropped(before.channels - after.channels, before.macs - after.macs)
+    return bool(different)
 
 
-def _is_weighted(node: Node) -> bool:
-    """Whether every output channel is a sum over all input channels: a convolution, channels last, or dense layer."""
-    op = node.op
-    return (type(op) is Conv and op.is_channels_last and op.groups == 1) or type(op) is Dense
+def _computed(graph: Graph) -> Dropped:
+    """What would be dropped without the whole graph."""
+    layers = [(node, macs) for node in graph.nodes if (macs := node.op.macs(node.sig)) and not node.op.bodies]
+    return Dropped(sum(_width(node.outputs[0]) for node, _ in layers), sum(macs for _, macs in layers))
 
 
-def _is_depthwise(node: Node) -> bool:
-    op = node.op
-    if type(op) is not Conv or not op.is_channels_last:
-        return False
-    return 1 < op.groups == node.sig.input(0).shape[-1] == node.output.type.shape[-1]
-
-
-def _is_channelwise(node: Node) -> bool:
-    """Whether every output channel is made of the one input channel, and the zero point of the zero point."""
-    op, rank = node.op, len(node.sig.inputs[0].shape) if node.sig.inputs and node.sig.inputs[0] else 0
-    if type(op) is Reshape:
-        return op.shape[-1:] == node.sig.input(0).shape[-1:]
-    return _is_depthwise(node) or (type(op) is Reduce and rank - 1 not in op.axes)
-
-
-def _is_narrowable(node: Node) -> bool:
-    """Whether it is one of both, on codes."""
-    if not (_is_weighted(node) or _is_channelwise(node)):
-        return False
-    return node.sig.input(0).quant is not None and node.output.type.quant is not None
-
-
-def _idle_channels(graph: Graph) -> dict[Value, Mask]:
-    """Of what is narrowable, by what is known of its input; in order of computation."""
-    idle: dict[Value, Mask] = {}
-    for node in filter(_is_narrowable, graph.nodes):
-        known = idle.get(node.input(0), np.zeros(node.sig.input(0).shape[-1], bool))
-        idle[node.output] = _idle_outputs(node, known) if len(node.inputs) > 1 else known
-    return idle
-
-
-def _idle_outputs(node: Node, known: Mask) -> Mask:
-    """Where no weight meets an input that is not idle, and the bias makes the zero point."""
-    op, weights, bias = node.op, node.input(1).data, node.input(2).data
-    assert isinstance(op, Conv | Dense) and weights is not None and bias is not None
-    used = weights.reshape(len(weights), -1, weights.shape[-1]).any(1)
-    used &= ~(known[:, None] if _is_depthwise(node) else known)
-    rest = finish(bias.astype(np.int64), node.sig, op.clamp, largest_sums(node.sig.input(0), weights, bias))
-    found: Mask = ~used.any(1) & (rest == node.output.type.q.zero_point)
+def _constant_channels(graph: Graph) -> dict[Value, Array]:
+    """By channel the only code that it holds, or NaN."""
+    found: dict[Value, Array] = {}
+    for value, (low, high) in bounds_of(graph).items():
+        if value.type.count and value.type.rank:
+            rows = [end.reshape(-1, end.shape[-1]) for end in (low, high)]
+            least, most = rows[0].min(0), rows[1].max(0)
+            found[value] = np.where(least == most, least, np.nan)
     return found
 
 
-def _kept_channels(graph: Graph, idle: dict[Value, Mask]) -> dict[Value, Mask]:
-    """All but the idle ones that every reader can do without: found from the last tensor to the first."""
-    kept: dict[Value, Mask] = {}
-    for value, mask in reversed(idle.items()):
-        dropped = mask & (not graph.is_output(value))
-        for user, index in value.uses:
-            if index or user.outputs[0] not in idle:
-                dropped = dropped & False
-            elif _is_channelwise(user):
-                dropped = dropped & ~kept[user.output]
-        kept[value] = _rounded(~dropped)
-    return {value: _tied(value, kept) for value in idle}
+@dataclass
+class _Plan:
+    """Which channels of each computed tensor are wanted, and which are kept.
+
+    `wanted` are those on whose elements outputs depend; `kept` are more, so that operators fit together and kernels are
+    fast, and may hold anything.
+    """
+
+    graph: Graph
+    fixed: Mapping[Value, Array]
+    wide: set[Node] = field(default_factory=set)
+    """Nodes that must stay as they are."""
+    links: dict[Node, Channels] = field(init=False)
+    wanted: dict[Value, Mask] = field(init=False)
+    kept: dict[Value, Mask] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = ((node, self._link(node)) for node in self.graph.nodes if node not in self.wide)
+        self.links = {node: link for node, link in found if link is not None}
+        self.wanted = self._wanted()
+        self.kept = {v: m if v.producer in self.links else np.ones_like(m) for v, m in self.wanted.items()}
+        while self._tie() or self._fill():
+            pass
+
+    @staticmethod
+    def _link(node: Node) -> Channels | None:
+        """How it works on channels, if it computes anything with codes and one output."""
+        if len(node.outputs) > 1 or not node.sig.output.count:
+            return None
+        link = node.op.channels(node.sig)
+        return None if link is None or (link.sums and node.sig.input(0).quant is None) else link
+
+    def _wanted(self) -> dict[Value, Mask]:
+        """From the outputs back."""
+        wanted = {v: np.full(_width(v), self.graph.is_output(v)) for v in self.graph.values() if v.data is None}
+        for node in reversed(self.graph.nodes):
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.data is None:
+                    wanted[value] |= self._reads(node, index, wanted)
+        return wanted
+
+    def _reads(self, node: Node, index: int, wanted: Mapping[Value, Mask]) -> Mask:
+        """Which channels of an input the wanted ones of the output depend on."""
+        link, value = self.links.get(node), node.input(index)
+        if link is not None and link.sums and index == 0:
+            weights = _constant(node, 1)[wanted[node.output]]
+            used: Mask = weights.reshape(-1, weights.shape[-1]).any(0) & np.isnan(self.folded(node))
+            return used
+        source = None if link is None else link.sources[index]
+        if source is None:
+            return np.ones(_width(value), bool)
+        return _read(source, wanted[node.output], _width(value))
+
+    def folded(self, node: Node) -> Array:
+        """Of a sum over channels, what goes into the bias: the constants of input 0, NaN elsewhere."""
+        values = self.fixed.get(node.input(0), np.full(_width(node.input(0)), np.nan))
+        return np.where(values == node.sig.input(0).q.zero_point, values, np.nan) if self.links[node].leaves else values
+
+    def _tie(self) -> bool:
+        """Lets what works channel by channel keep the same of inputs and output; whether that was news."""
+        before = self._count()
+        for node, link in self.links.items():
+            for value, source in zip(node.inputs, link.sources, strict=False):
+                if value is not None and value.data is None and source is not None:
+                    self.kept[value] |= _read(source, self.kept[node.output], _width(value))
+                    self.kept[node.output] |= (source >= 0) & self.kept[value][source]
+        return self._count() > before
+
+    def _fill(self) -> bool:
+        """Rounds the number of sums up to a multiple; whether that was news."""
+        before = self._count()
+        for node, link in self.links.items():
+            kept = self.kept[node.output]
+            missing = -int(kept.sum()) % MULTIPLE or (0 if kept.any() else MULTIPLE)
+            if link.sums:
+                kept[np.flatnonzero(~kept)[:missing]] = True
+        return self._count() > before
+
+    def _count(self) -> int:
+        return sum(int(mask.sum()) for mask in self.kept.values())
+
+    def change(self, node: Node) -> _Change:
+        """The node on the channels that are kept."""
+        link, kept = self.links[node], self.kept[node.output]
+        arrays = self._summed(node) if link.sums else {}
+        constants: dict[int, tuple[Array, QuantParams | None]] = {}
+        for index, (value, source) in enumerate(zip(node.inputs, link.sources, strict=False)):
+            if value is None or value.data is None or source is None:
+                continue
+            axis = node.op.weight_axes.get(index, value.type.rank - 1)
+            mask = _read(source, kept, value.type.shape[axis])
+            constants[index] = arrays.get(index, value.data).compress(mask, axis), _quant(value.type, axis, mask)
+        if link.sums:
+            data, quant = constants[1]
+            constants[1] = data[..., self.kept.get(node.input(0), slice(None))], quant
+        out = node.output.type
+        shape, axis = (*out.shape[:-1], int(kept.sum())), out.rank - 1
+        type_ = replace(out, shape=shape, quant=_quant(out, axis, kept))
+        return _Change(link.narrowed(shape[-1]) if shape != out.shape else node.op, constants, type_)
+
+    def _summed(self, node: Node) -> dict[int, Array]:
+        """Weights and bias: constants folded, what nobody wants 0."""
+        weights, bias, values = _constant(node, 1), _constant(node, 2), self.folded(node)
+        folded, wanted = ~np.isnan(values), self.wanted[node.output]
+        zero_point = node.sig.input(0).q.zero_point
+        steps = np.where(folded, values, zero_point).astype(np.int64) - zero_point
+        sums = weights.reshape(len(weights), -1, len(values)).astype(np.int64).sum(1) @ steps + bias
+        sums = np.where(wanted, sums, 0)
+        rest = np.where(folded | ~wanted.reshape(-1, *[1] * (weights.ndim - 1)), 0, weights)
+        return {1: rest.astype(weights.dtype), 2: sums.astype(sum_dtype(np.abs(sums)).numpy)}
+
+    def rounds_alike(self, node: Node, change: _Change) -> bool:
+        """Whether multipliers and shift stay: they may depend on the largest scale or sum of all channels."""
+        sig, out = node.sig, node.output.type
+        if node.op.bias_input is None or out.quant is None or sig.input(0).quant is None or not change.differs(node):
+            return True
+        kept, wanted = self.kept[node.output], self.wanted[node.output]
+        (weights, quant), (bias, _) = change.constants[1], change.constants[2]
+        narrow = Signature((sig.input(0), replace(sig.input(1), quant=quant)), (change.type,))
+        before = requantizer(sig, largest_sums(sig.input(0), _constant(node, 1), _constant(node, 2)))
+        after = requantizer(narrow, largest_sums(sig.input(0), weights, bias))
+        old, new = (np.broadcast_to(r.multiplier, m.shape)[m] for r, m in ((before, kept), (after, kept[kept])))
+        return before.shift == after.shift and bool((old == new)[wanted[kept]].all())
 
 
-def _tied(value: Value, kept: dict[Value, Mask]) -> Mask:
-    """Of what works channel by channel, what its input keeps, which is no less; in order of computation."""
-    node = value.producer
-    assert node is not None
-    if _is_channelwise(node):
-        kept[value] = kept.get(node.input(0), np.ones_like(kept[value]))
-    return kept[value]
+@dataclass(frozen=True)
+class _Change:
+    """What becomes of a node: its operator, its constants by input, the type of its output."""
+
+    op: Operator
+    constants: Mapping[int, tuple[Array, QuantParams | None]]
+    type: TensorType
+
+    def differs(self, node: Node) -> bool:
+        """Whether anything changes."""
+        same = all(np.array_equal(data, _constant(node, index)) for index, (data, _) in self.constants.items())
+        return not same or self.type != node.output.type
+
+    def apply(self, graph: Graph, node: Node) -> None:
+        """Puts it in the node's place."""
+        inputs = list(node.inputs)
+        for index, (data, quant) in self.constants.items():
+            inputs[index] = graph.constant(node.input(index).name, data, quant)
+        graph.rewrite(node, self.op, inputs, types=[self.type])
 
 
-def _rounded(kept: Mask) -> Mask:
-    """With the first of the others up to a multiple."""
-    missing = -int(kept.sum()) % MULTIPLE or (0 if kept.any() else MULTIPLE)
-    grown = kept.copy()
-    grown[np.flatnonzero(~kept)[:missing]] = True
-    return grown
+def _width(value: Value) -> int:
+    """Channels of a tensor; a scalar has one."""
+    return value.type.shape[-1] if value.type.rank else 1
 
 
-def _narrow(graph: Graph, node: Node, read: Mask | None, written: Mask) -> None:
-    """The node from the channels `read` (None: all) to the channels `written`."""
-    op, out, channels = node.op, node.output.type, int(written.sum())
-    shape = (*out.shape[:-1], channels)
-    constants: tuple[Value, ...] = ()
-    if isinstance(op, Reshape):
-        op = replace(op, shape=shape)
-    elif isinstance(op, Conv | Dense):
-        constants = _narrow_constants(graph, node, read, written)
-        op = replace(op, groups=channels) if isinstance(op, Conv) and op.groups > 1 else op
-    graph.rewrite(node, op, (node.input(0), *constants), types=[replace(out, shape=shape)])
+def _constant(node: Node, index: int) -> Array:
+    data = node.input(index).data
+    assert data is not None
+    return data
 
 
-def _narrow_constants(graph: Graph, node: Node, read: Mask | None, written: Mask) -> tuple[Value, Value]:
-    """Weights and bias; those of one filter a channel have no axis of input channels."""
-    weights, bias = node.input(1), node.input(2)
-    assert weights.data is not None and bias.data is not None
-    data, quant = weights.data[written], weights.type.q
-    if read is not None and data.shape[-1] == len(read):
-        data = data[..., read]
-    if quant.axis is not None:
-        quant = QuantParams(tuple(quant.scales[written].tolist()), quant.zero_point, quant.axis)
-    return graph.constant(weights.name, data, quant), graph.constant(bias.name, bias.data[written])
+def _read(source: Array, wanted: Mask, width: int) -> Mask:
+    """The channels of an input of that width that the wanted ones of the output are made of."""
+    mask = np.zeros(width, bool)
+    mask[source[wanted & (source >= 0)]] = True
+    return mask
+
+
+def _quant(type_: TensorType, axis: int, mask: Mask) -> QuantParams | None:
+    """The parameters of some channels."""
+    quant = type_.quant
+    if quant is None or quant.axis != axis:
+        return quant
+    return replace(quant, scale=tuple(quant.scales[mask].tolist()))

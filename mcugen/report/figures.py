@@ -20,12 +20,14 @@ from mcugen.report.layers import LayerComparison
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """The network itself."""
+    """The network itself, without what it has of channels that are constant or that nobody reads."""
 
     name: str
     sha256: str
     macs: int
     parameters: int
+    dropped_channels: int
+    dropped_macs: int
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,12 @@ class Flash:
 class Ram:
     """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call.
 
-    `state` is what one stream of inputs keeps between calls, `copies` are weights that start-up copies to RAM.
+    `state` is what one stream of inputs keeps between calls, `copies` are weights that start-up copies to RAM. No
+    placement of the same buffers, in the same order of layers, takes less than `arena_bound`.
     """
 
     arena: int
+    arena_bound: int
     state: int
     io: int
     copies: int
@@ -154,16 +158,19 @@ def memory_use(program: Program, placement: Placement, weights: int) -> list[Mem
 
 def describe(
     program: Program,
+    graph: Graph,
     board: Board,
     sha256: str,
-    parameters: int,
     kernels: str = "auto",
     memories: Sequence[MemoryUse] = (),
 ) -> Report:
     """What the compiler knows without running anything. `kernels` says how they were chosen."""
     macs = sum(program.head(layer).macs for layer in program.layers())
+    copies = sum(m.copies for m in memories)
+    dropped = [part.dropped for part in graph.nested()]
+    channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
     return Report(
-        model=ModelFigures(program.name, sha256, macs, parameters),
+        model=ModelFigures(program.name, sha256, macs, count_parameters(graph), channels, unneeded),
         board=board.name,
         cpu=board.cpu,
         precision=_precision(program),
@@ -175,7 +182,7 @@ def describe(
         milliseconds_estimate=None,
         clock_hz=board.clock_hz,
         flash=Flash(None, sum(m.weights for m in memories) or program.weights_size, None),
-        ram=Ram(program.arena_size, program.state_size, 0, sum(m.copies for m in memories), None, None, None),
+        ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
         memories=list(memories),
         accuracy=None,
         quantization=None,

@@ -17,6 +17,7 @@ from mcugen.hir.graph import Graph
 from mcugen.lir.plan import peak_live_bytes
 from mcugen.lir.program import Program
 from mcugen.report.figures import Report
+from mcugen.report.text import dropped_text
 
 
 def print_boards(console: Console, as_json: bool) -> None:
@@ -68,6 +69,8 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
         origin = f"output '{symbol.output}'" if symbol.output else "an argument of the run function"
         facts.add_row("size", escape(printable(f"{symbol.name}: {symbol.low} to {symbol.high}, {origin}")))
     facts.add_row("MACs", f"{report.model.macs:,}")
+    if report.model.dropped_channels:
+        facts.add_row("MACs dropped", f"{report.model.dropped_macs:,}: {dropped_text(report.model)}")
     facts.add_row("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants")
     facts.add_row(
         "peak activation memory",

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
-from mcugen.report.figures import Layer, MemoryUse, Report
+from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report
 from mcugen.report.layers import LayerComparison, LayerError
 from mcugen.report.metrics import described
 from mcugen.report.tradeoffs import Goal, Step
@@ -83,6 +83,8 @@ def _totals(report: Report) -> Table:
     if report.accuracy is not None:
         _add_accuracy(table, report.accuracy)
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
+    if model.dropped_channels:
+        table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
@@ -95,7 +97,7 @@ def _totals(report: Report) -> Table:
     table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
     table.add_row("flash: weights", _number(flash.weights), "bytes")
     table.add_row("flash: total", _number(flash.total), "bytes")
-    table.add_row("RAM: arena", _number(ram.arena), "bytes: activations, scratch, inputs, outputs")
+    table.add_row("RAM: arena", _number(ram.arena), f"bytes, {_optimality(ram)}: activations, scratch, inputs, outputs")
     if ram.state:
         table.add_row("RAM: state", _number(ram.state), "bytes, kept between calls")
     if ram.copies:
@@ -113,6 +115,19 @@ def holds(memory: MemoryUse) -> str:
     parts = (("arena", memory.arena), ("weights", memory.weights), ("copies of weights", memory.copies))
     listing = ", ".join(f"{what} {nbytes:,}" for what, nbytes in parts if nbytes)
     return f"of {memory.size:,} bytes: {listing or 'nothing'}"
+
+
+def _optimality(ram: Ram) -> str:
+    """How much smaller the arena could be if buffers were placed elsewhere."""
+    if ram.arena <= ram.arena_bound:
+        return "proven optimal"
+    excess = 100 * (ram.arena / ram.arena_bound - 1)
+    return f"at most {excess:.1f} % above the least possible (lower bound {ram.arena_bound:,})"
+
+
+def dropped_text(model: ModelFigures) -> str:
+    """Which channels need not be computed."""
+    return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
 def _add_accuracy(table: Table, accuracy: Accuracy) -> None:

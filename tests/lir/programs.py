@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mcugen.hir.types import DType
-from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program, Space
+from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Param, Program, Space
 
 
 class Sketch:
@@ -16,8 +16,8 @@ class Sketch:
         self.program = Program("sketch")
         self.buffers: dict[str, Buffer] = {}
 
-    def buffer(self, name: str, nbytes: int = 16, space: Space = Space.ARENA) -> Buffer:
-        self.buffers[name] = Buffer(name, DType.INT8, nbytes, space)
+    def buffer(self, name: str, count: int = 16, space: Space = Space.ARENA, dtype: DType = DType.INT8) -> Buffer:
+        self.buffers[name] = Buffer(name, dtype, count, space)
         self.program.buffers.append(self.buffers[name])
         return self.buffers[name]
 
@@ -45,6 +45,22 @@ class Sketch:
             operands.append(Operand("s", Access.SCRATCH, self.buffer(f"{target}.scratch", scratch)))
         allowed = range(len(sources)) if inplace is True else inplace or ()
         instr = Instr("kernel", target, tuple(operands), inplace=tuple(("y", f"x{i}") for i in allowed))
+        self.program.instrs.append(instr)
+        return instr
+
+    def emit(
+        self,
+        kernel: str,
+        *operands: tuple[str, Access, str],
+        code: Mapping[str, object] | None = None,
+        overlaps: tuple[Overlap, ...] = (),
+        **params: Param,
+    ) -> Instr:
+        """An instruction, named like its last operand, or a marker."""
+        control = Control(kernel) if kernel in {c.value for c in Control} else Control.NONE
+        found = tuple(Operand(role, access, self.buffers[name]) for role, access, name in operands)
+        name = operands[-1][2] if operands else kernel
+        instr = Instr(kernel, name, found, params, code=code or {}, overlaps=overlaps, control=control, group=1)
         self.program.instrs.append(instr)
         return instr
 

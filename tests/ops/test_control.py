@@ -443,7 +443,7 @@ def test_an_rnn_over_fifty_steps():
     (layer,) = report.layers
     assert (layer.op, layer.kernel, layer.macs) == ("repeat", "for", 3000)
     assert layer.flash == compiled.program.weights_size
-    assert describe(compiled.program, compiled.board, "", 0).layers == report.layers
+    assert describe(compiled.program, compiled.graph, compiled.board, "").layers == report.layers
 
 
 def test_a_reverse_scan():

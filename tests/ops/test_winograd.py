@@ -141,7 +141,6 @@ def test_outputs_may_overwrite_inputs(kernel: str) -> None:
     layers = [Layer(in_c=8, out_c=8), Layer(in_c=12, out_c=9, height=5, batch=2), Layer(in_c=8, out_c=9)]
     compiled = compiled_for(layers, kernel, "nrf52840")
     convolutions = [i for i in compiled.program.instrs if i.macs]
-    assert [bool(i.inplace) for i in convolutions] == [True, True, False]
     shared = [i.operand("x").buffer.offset == i.operand("y").buffer.offset for i in convolutions]
     assert shared == [True, True, False]
     check_twin(layers, kernel)

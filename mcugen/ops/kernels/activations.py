@@ -9,10 +9,11 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer
+from mcugen.ops.traversal import Traversal, nested, overlap
 
 
 def dense_int8(sig: Signature) -> bool:
@@ -34,6 +35,7 @@ def emit_sum(
         ("x1", Access.IN, builder.buffer(node.input(1))),
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
+    order = Traversal.forward(node.output.type.count)
     builder.emit(
         node,
         "add_s8",
@@ -41,7 +43,7 @@ def emit_sum(
         params,
         baked=("shift",),
         code={"clamped": is_clamped},
-        inplace=[("y", "x0"), ("y", "x1")],
+        overlaps=[each for i in (0, 1) for each in overlap(node.input(i).type, node.output.type, order, into=f"x{i}")],
         variant="clamped" if is_clamped else "",
     )
 
@@ -76,8 +78,28 @@ def emit_average(
     parts = [variant] * bool(variant) + ["even"] * bool(flags["ties"])
     parts += ["many"] * (not flags["few"] and x.dtype is DType.INT8)
     parts += [f"to_{y.dtype.tag}"] * (x.dtype is not y.dtype)
-    kernel = f"average_pool_{x.dtype.tag}"
-    builder.emit(node, kernel, operands, {**params, **more}, code={**code, **flags}, variant="_".join(parts))
+    kernel, near = f"average_pool_{x.dtype.tag}", overlap(x, y, pooling(params))
+    builder.emit(
+        node, kernel, operands, {**params, **more}, code={**code, **flags}, overlaps=near, variant="_".join(parts)
+    )
+
+
+def pooling(params: Mapping[str, Param]) -> Traversal:
+    """Pixel by pixel, four channels at a time; `params` are the window's geometry."""
+    size = {name: int(value) for name, value in params.items() if isinstance(value, int)}
+    image, channels = size["in_h"] * size["in_w"], size["channels"]
+    rows, columns = (
+        first_taps(size[f"out_{axis}"], size[f"stride_{axis}"], size[f"pad_{axis}"], size.get(f"dilation_{axis}", 1))
+        for axis in "hw"
+    )
+    pixels = nested(np.arange(size["batch"]) * image, rows * size["in_w"], columns)
+    return Traversal.pixels(pixels * channels, channels, block=4)
+
+
+def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
+    """By output position along an axis: where the first tap of its window lies that is inside the input."""
+    start = np.arange(out) * stride - pad
+    return np.where(start < 0, start % dilation, start)
 
 
 def average_code(requantize: Requantizer, area: int, x: DType, y: DType) -> dict[str, object]:

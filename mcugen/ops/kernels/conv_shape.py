@@ -10,6 +10,7 @@ from typing import Protocol, cast
 from mcugen.hir.graph import Node
 from mcugen.lir.program import Param
 from mcugen.ops.spatial import Window
+from mcugen.ops.weighted import weights_of
 
 PARAMS = (
     *("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w"),
@@ -93,3 +94,12 @@ class ConvShape:
         """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""
         same = (self.in_h - 1) // self.stride_h + 1 == self.out_h and (self.in_w - 1) // self.stride_w + 1 == self.out_w
         return self.k_h == self.k_w == 1 and not (self.pad_h or self.pad_w) and same
+
+
+def shape_of(node: Node) -> ConvShape:
+    """Of a convolution, or of a dense layer as one of pixels in a row."""
+    if weights_of(node).ndim > 2:
+        return ConvShape.of(node)
+    channels, depth = weights_of(node).shape
+    rows = node.output.type.count // channels
+    return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)

@@ -17,7 +17,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.portable import depthwise, may_overwrite_input, padded_width, ring_size
+from mcugen.ops.kernels.portable import depthwise, padded_width, ring_size
+from mcugen.ops.kernels.traversal import overlaps, rows
 from mcugen.ops.weighted import (
     Store,
     clamp_of,
@@ -418,7 +419,7 @@ def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
         ],
         params | {key: store.params[key] for key in ("x_zero", "low", "high")},
         code={"stride": shape.stride_w, "clamp": _is_clamped(node, store), "short": short},
-        inplace=[("y", "x")] if may_overwrite_input(shape, DType.INT8, DType.INT8) else [],
+        overlaps=overlaps(node, rows(shape)),
         variant=f"stride{shape.stride_w}",
     )
 
@@ -449,8 +450,8 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Eight (or four) channels of a pixel at a time, from a ring of padded rows."""
     shape, weights, store, name = _lane_shape(node), weights_of(node), store_of(node), node.output.name
     lanes = 2 * WORD if shape.in_c >= 2 * WORD else WORD
-    rows = np.concatenate([store.constants["bias"][None], weights.reshape(shape.in_c, -1).T])
-    packed = np.concatenate([rows[:, block].reshape(-1) for block in blocks_of(shape.in_c, lanes)])
+    taps = np.concatenate([store.constants["bias"][None], weights.reshape(shape.in_c, -1).T])
+    packed = np.concatenate([taps[:, block].reshape(-1) for block in blocks_of(shape.in_c, lanes)])
     params: dict[str, Param] = shape.params() | {"row_w": padded_width(shape)}
     relu = not math.isinf(float(store.params["low"]))
     builder.emit(
@@ -465,7 +466,7 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
         params | {key: store.params[key] for key in ("high",) if key in store.params},
         code={"lanes": lanes, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params}
         | {"written_out": shape.k_h <= 3 and shape.k_h * shape.k_w <= 9},
-        inplace=[("y", "x")] if may_overwrite_input(shape, DType.FLOAT32, DType.FLOAT32) else [],
+        overlaps=overlaps(node, rows(shape)),
         variant=f"{shape.k_h}x{shape.k_w}" + "_relu" * relu,
     )
 

@@ -15,7 +15,10 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range
-from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
+from mcugen.ops.kernels.traversal import in_turn, overlaps, windows
+from mcugen.ops.kernels.traversal import rows as ring_rows
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import (
     bias_of,
     clamp_of,
@@ -96,15 +99,6 @@ def _number(value: object) -> int:
 
 
 # ---------------------------------------------------------------------------------------------- conditions
-
-
-def shape_of(node: Node) -> ConvShape:
-    """Of a convolution, or of a dense layer as one of pixels in a row."""
-    if weights_of(node).ndim > 2:
-        return ConvShape.of(node)
-    channels, depth = weights_of(node).shape
-    rows = node.output.type.count // channels
-    return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)
 
 
 def ungrouped(node: Node) -> bool:
@@ -257,19 +251,15 @@ def rows_of(shape: ConvShape) -> Rows:
     return Rows(True, span_h + (pair_h - 1) * shape.stride_h, pitch, margin, pair_h)
 
 
-def may_overwrite_input(shape: ConvShape, rows: Rows, x: DType, y: DType) -> bool:
-    """Whether the output never reaches input that is yet to be read, if both begin at one address.
-
-    Input is read by whole rows into the ring, or window by window where it lies.
-    """
-    in_row, out_row = shape.in_w * shape.in_c * x.nbytes, shape.out_w * shape.out_c * y.nbytes
-    if not rows.is_padded:
-        in_step, out_step = shape.stride_w * shape.in_c * x.nbytes, shape.out_c * y.nbytes
-        return rows.pair_h == 1 and out_step <= in_step and out_row <= shape.stride_h * in_row
-    ends = range(0, shape.out_h, rows.pair_h)
-    read = [min(oy * shape.stride_h + rows.ring_h - shape.pad_h, shape.in_h) * in_row for oy in ends]
-    written = [min(oy + rows.pair_h, shape.out_h) * out_row for oy in ends]
-    return all(w <= r for w, r in zip(written, read, strict=True))
+def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
+    """Pairs of pixels, whose windows are read where they lie, or rows by way of the ring."""
+    if rows.is_padded:
+        return ring_rows(shape, rows.pair_h)
+    stacked = shape.out_h // 2 * 2 if rows.pair_h == 2 else 0
+    pixels = np.arange(shape.out_h * shape.out_w).reshape(shape.out_h, shape.out_w)
+    pairs = [pixels[oy : oy + 2].T for oy in range(0, stacked, 2)]
+    pairs += [row[in_turn(shape.out_w, 2)] for row in pixels[stacked:]]
+    return windows(shape, np.concatenate(pairs))
 
 
 def in_patch_order(node: Node, runs: Runs, packed: bool) -> Array:
@@ -302,8 +292,8 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest}
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
     code |= {"few": written if few else None, "steps": steps if few else 0}
-    inplace = [("y", "x")] if may_overwrite_input(shape, rows, x.type.dtype, y.type.dtype) else []
-    builder.emit(node, kernel, operands, params, code=code, inplace=inplace, variant=_variant(sums, runs, few))
+    free = overlaps(node, traversal_of(shape, rows))
+    builder.emit(node, kernel, operands, params, code=code, overlaps=free, variant=_variant(sums, runs, few))
 
 
 def conv_steps(node: Node, few: bool = False) -> int:
@@ -350,14 +340,19 @@ def one_row(node: Node) -> bool:
     return shape.groups == 1 and shape.reads_pixels and node.output.type.count == shape.out_c
 
 
+def whole_steps(node: Node) -> bool:
+    """inputs in groups of eight"""
+    return weights_of(node).size // len(weights_of(node)) % 8 == 0
+
+
 def several_rows(node: Node) -> bool:
     """several rows, as pixels"""
     return not one_row(node)
 
 
 def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight."""
-    packed, name = pairs_of_weights in kernel.when, node.output.name
+    """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight, or as they lie."""
+    packed, is_direct, name = pairs_of_weights in kernel.when, whole_steps in kernel.when, node.output.name
     sums = sums_of(node, packed)
     x, y = node.input(0), node.output
     flat = weights_of(node).reshape(y.type.count, -1)
@@ -370,13 +365,16 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
         ("x", Access.IN, builder.buffer(x)),
         ("w", Access.IN, builder.const(f"{name}.weights", stream(laid, sums, 4, packed))),
         ("y", Access.OUT, builder.buffer(y)),
-        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, -(-depth // 16) * 16)),
     ]
+    if not is_direct:
+        patch = builder.scratch(f"{name}.patch", DType.INT16, -(-depth // 16) * 16)
+        operands.append(("patch", Access.SCRATCH, patch))
     params: dict[str, Param] = {"depth": depth, "padded": padded, "channels": len(flat)}
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
     variant = "clamped" if sums.is_clamped else ""
     params |= sums.params
-    builder.emit(node, kernel, operands, params, code=code, inplace=[("y", "x")], variant=variant)
+    overlap = [] if is_direct else overlaps(node, windows(shape_of(node), in_turn(1, 1)))
+    builder.emit(node, kernel, operands, params, code=code, overlaps=overlap, variant=variant)
 
 
 def dense_steps(node: Node) -> int:
@@ -420,8 +418,8 @@ def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     code = {"in_c": shape.in_c}
     size = f"{shape.in_c}x{shape.out_c}"
     params["zero"] = sums.params["zero"]
-    inplace = [("y", "x")] if shape.out_c <= shape.in_c else []
-    builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, inplace=inplace, variant=size)
+    free = overlaps(node, windows(shape, in_turn(shape.out_w, strip)))
+    builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, overlaps=free, variant=size)
 
 
 _CODES8 = (int8_tensors, high_word)
@@ -430,6 +428,7 @@ _CODES16 = (int16_tensors, shifted_high_word)
 
 ROW: tuple[Kernel, ...] = (
     Kernel("dense_s8_dsp", _DSP, (one_row, *_CODES8, pairs_of_weights), emit_dense, dense_steps),
+    Kernel("dense_s8_dsp_direct", _DSP, (one_row, *_CODES8, pairs_of_weights, whole_steps), emit_dense, dense_steps),
     Kernel("dense_s8_dsp16", _DSP, (one_row, *_CODES8_WIDENED), emit_dense, dense_steps),
     Kernel("dense_s16_dsp", _DSP, (one_row, *_CODES16), emit_dense, dense_steps),
 )

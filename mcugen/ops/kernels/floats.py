@@ -10,11 +10,13 @@ import math
 import numpy as np
 
 from mcugen.hir.graph import Node
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
-from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.portable import depthwise, may_overwrite_input
+from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
+from mcugen.ops.kernels.portable import depthwise
+from mcugen.ops.kernels.traversal import in_turn, overlaps, rows, windows
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import BLOCK, bias_of, clamp_of, float_store, float_tensors, weights_of
 
 ROWS = 4
@@ -48,21 +50,23 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     rows = node.output.type.count // channels
     params: dict[str, Param] = {"rows": rows, "depth": depth, "out_c": channels}
     code = _clamp_code(node) | {"single": rows == 1}
-    _emit(node, builder, kernel, params, ("patch", 0 if rows == 1 else ROWS * depth), code)
+    whole, shape = rows // ROWS * ROWS, shape_of(node)
+    fours, single = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
+    order = fours + windows(shape, single, last=channels % BLOCK or BLOCK)
+    _emit(node, builder, kernel, params, ("patch", 0 if rows == 1 else ROWS * depth), code, order)
 
 
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Four pixels are gathered and interleaved; behind them lies a pixel of zeros.
-
-    A pointwise convolution that does not widen may overwrite its input: pixels are copied before they are computed.
-    """
+    """Four pixels are gathered and interleaved, the last ones of an image one by one; behind them lies one of zeros."""
     shape = ConvShape.of(node)
     depth = math.prod(weights_of(node).shape[1:])
     direct = shape.reads_pixels and shape.stride_h == shape.stride_w == 1
     params = shape.params() | {"depth": depth, "direct": int(direct)}
     patch = ("patch", ROWS * depth + shape.in_c)
-    inplace = direct and shape.out_c <= shape.in_c
-    _emit(node, builder, kernel, params, patch, _clamp_code(node), inplace=inplace)
+    pixels = np.arange(shape.out_h * shape.out_w)
+    whole = len(pixels) // ROWS * ROWS
+    blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
+    _emit(node, builder, kernel, params, patch, _clamp_code(node), windows(shape, blocks))
 
 
 def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -81,8 +85,8 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
         params,
         ("rows", ring),
         code,
+        rows(shape),
         variant=f"{shape.k_h}x{shape.k_w}",
-        inplace=may_overwrite_input(shape, DType.FLOAT32, DType.FLOAT32),
     )
 
 
@@ -108,9 +112,8 @@ def _emit(
     params: dict[str, Param],
     scratch: tuple[str, int],
     code: dict[str, object],
-    *,
+    order: Traversal,
     variant: str = "",
-    inplace: bool = False,
 ) -> None:
     """A layer whose weights hold its bias; `scratch` is a role and a number of floats."""
     name, weights, floats = node.output.name, weights_of(node), node.input(0).type.dtype
@@ -125,8 +128,8 @@ def _emit(
     if count:
         operands.append((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", floats, count)))
     code |= {"high": store.code["high"]}
-    pairs = [("y", "x")] if inplace else []
-    builder.emit(node, kernel, operands, params | store.params, code=code, inplace=pairs, variant=variant)
+    free = overlaps(node, order)
+    builder.emit(node, kernel, operands, params | store.params, code=code, overlaps=free, variant=variant)
 
 
 def _clamp_code(node: Node) -> dict[str, object]:

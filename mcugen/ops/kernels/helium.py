@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from mcugen.hir.graph import Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.ops.kernels.helium_conv import (
     eight_channels,
     emit_columns,
     emit_conv,
+    emit_direct,
     emit_eight_channels,
     emit_overwriting,
     overwriting,
@@ -28,6 +31,7 @@ from mcugen.ops.kernels.helium_depthwise import (
 )
 from mcugen.ops.kernels.helium_layer import BLOCK, VECTOR, block_products, emit, int8_requantized, loop, pack_vectors
 from mcugen.ops.kernels.portable import depthwise, single_row
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import weights_of
 
 Emit = Callable[[Node, Builder, Kernel], None]
@@ -42,17 +46,17 @@ def emit_row(node: Node, builder: Builder, kernel: Kernel) -> None:
     """One vector by a matrix: eight channels at a time."""
     rows = weights_of(node).reshape(len(weights_of(node)), -1)
     params, flags = loop(*divmod(rows.shape[1], VECTOR))
-    emit(node, builder, kernel, pack_vectors(rows, 2 * BLOCK), params, flags, block=2 * BLOCK)
+    order = Traversal.runs(np.zeros(len(rows), np.int64), 1)  # of which each, in plain C, reads all of x
+    emit(node, builder, kernel, pack_vectors(rows, 2 * BLOCK), params, flags, block=2 * BLOCK, orders=[order])
 
 
 def emit_vectors(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Several vectors by a matrix: a pointwise convolution."""
-    weights = weights_of(node)
-    channels, depth = weights.shape
+    channels, depth = weights_of(node).shape
     params, flags = loop(*divmod(depth, VECTOR))
     params |= {"batch": 1, "image": 0, "rows": 1, "row_step": 0, "row_pixels": node.output.type.count // channels}
     params |= {"x_next": 2 * depth, "out_c": channels}
-    emit(node, builder, kernel, pack_vectors(weights, BLOCK), params, {**flags, "mode": "direct"})
+    emit_direct(node, builder, kernel, params, flags)
 
 
 def pair_products(node: Node) -> int:

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
-from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.helium_layer import BLOCK, VECTOR, emit, loop, may_overwrite_input, pack_vectors, strip_params
+from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
+from mcugen.ops.kernels.helium_layer import BLOCK, VECTOR, emit, loop, pack_vectors, strip_params
+from mcugen.ops.kernels.traversal import in_turn, rows, windows
 from mcugen.ops.weighted import weights_of
 
 LONGEST_ROW = 12
@@ -58,8 +60,7 @@ def emit_rows(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) ->
     params["x_next"] = 2 * shape.stride_w * shape.in_c
     flags = {"mode": "rows", "unroll": vectors, "looped": shape.k_h > 1, "tail": False, "jump": shape.k_h > 1}
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, shape.k_h, -1), BLOCK)
-    inplace = may_overwrite_input(shape)
-    emit(node, builder, kernel, packed, params, flags, scratch=("strip", span * pitch + VECTOR), inplace=inplace)
+    emit(node, builder, kernel, packed, params, flags, scratch=("strip", span * pitch + VECTOR), orders=[rows(shape)])
 
 
 def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[str, object] | None:
@@ -98,8 +99,27 @@ def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     else:
         params |= {"batch": shape.batch, "image": shape.in_h * in_row, "rows": shape.out_h}
         params |= {"row_step": shape.stride_h * in_row, "row_pixels": shape.out_w}
-    packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
-    emit(node, builder, kernel, packed, params, {**flags, "mode": "direct"})
+    emit_direct(node, builder, kernel, params, flags)
+
+
+def emit_direct(
+    node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param], flags: Mapping[str, object]
+) -> None:
+    """Two pixels at a time, or one by one in plain C; they are read again for every four channels."""
+    shape, weights = shape_of(node), weights_of(node)
+    if shape.stride_h == shape.stride_w == 1:
+        shape = in_a_row(shape)
+    pairs = (np.arange(shape.out_h)[:, None, None] * shape.out_w + in_turn(shape.out_w, 2)).reshape(-1, 2)
+    last = (shape.out_c - 1) % BLOCK + 1
+    orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_h * shape.out_w, 1))]
+    packed = pack_vectors(weights.reshape(len(weights), -1), BLOCK)
+    emit(node, builder, kernel, packed, params, {**flags, "mode": "direct"}, orders=orders)
+
+
+def in_a_row(shape: ConvShape) -> ConvShape:
+    """A pointwise convolution with all pixels of all images in one row."""
+    pixels = shape.batch * shape.out_h * shape.out_w
+    return replace(shape, batch=1, in_h=1, in_w=pixels, out_h=1, out_w=pixels)
 
 
 def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
@@ -117,7 +137,10 @@ def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape)
     flags |= {"mode": "patch", "gather": written_out_gather(shape, params) if joined else None}
     size = int(params["span"]) * int(params["pitch"]) + most * vectors * VECTOR + 2 * VECTOR
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
-    emit(node, builder, kernel, packed, params, flags, scratch=("strip", size), inplace=may_overwrite_input(shape))
+    pixels = (np.arange(shape.out_h) + 1) * shape.out_w
+    written = pixels // most * most * shape.out_c if shape.batch == 1 else None
+    order = rows(shape, writes=written)
+    emit(node, builder, kernel, packed, params, flags, scratch=("strip", size), orders=[order])
 
 
 def overwriting(node: Node) -> bool:
@@ -135,7 +158,8 @@ def emit_overwriting(node: Node, builder: Builder, kernel: Kernel) -> None:
     params |= {"pixels": pixels, "most": min(PATCHES, pixels)}
     packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
     scratch = ("patches", min(PATCHES, pixels) * shape.in_c + VECTOR)
-    emit(node, builder, kernel, packed, params, flags, scratch=scratch, inplace=True)
+    order = windows(in_a_row(shape), in_turn(pixels, PATCHES))
+    emit(node, builder, kernel, packed, params, flags, scratch=scratch, orders=[order])
 
 
 def eight_channels(node: Node) -> bool:
@@ -174,5 +198,4 @@ def emit_columns(node: Node, builder: Builder, kernel: Kernel) -> None:
     pairs = weights_of(node).reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
     packed = np.ascontiguousarray(pairs.transpose(0, 2, 4, 3, 1, 5)).reshape(-1)
     size = int(params["span"]) * int(params["pitch"]) + VECTOR
-    inplace = may_overwrite_input(shape)
-    emit(node, builder, kernel, packed, params, flags, block=2, scratch=("strip", size), inplace=inplace)
+    emit(node, builder, kernel, packed, params, flags, block=2, scratch=("strip", size), orders=[rows(shape)])

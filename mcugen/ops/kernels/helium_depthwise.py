@@ -13,7 +13,9 @@ from mcugen.hir.types import Array
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.helium_layer import VECTOR, blocks_of, emit, may_overwrite_input, strip_params
+from mcugen.ops.kernels.helium_layer import VECTOR, blocks_of, emit, strip_params
+from mcugen.ops.kernels.traversal import by_image, rows
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import weights_of
 
 COLUMNS = 2048
@@ -37,9 +39,9 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
         params | {"pairs": taps.shape[1] // 2},
         {},
         block=8,
-        order=(0, 2, 4, 6, 1, 3, 5, 7),
+        channel_order=(0, 2, 4, 6, 1, 3, 5, 7),
         scratch=("strip", int(params["span"]) * int(params["pitch"]) + VECTOR),
-        inplace=may_overwrite_input(shape),
+        orders=[rows(shape)],
         offsets=np.pad(offsets, (0, even)).astype(np.int32),
     )
 
@@ -123,9 +125,19 @@ def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     masked = s.out_h % int(params["steps"]) > 0 or not full
     flags = {"both_rows": _two_rows(s), "full": full, "masked": masked, "stride_w": s.stride_w}
     flags |= {"dilation_w": s.dilation_w, "back": not full or int(params["overlap"]) > 0}
-    inplace = _patches_may_overwrite_input(shape)
-    columns = ("columns", scratch)
-    emit(node, builder, kernel, pack_patches(weights), params, flags, block=1, scratch=columns, inplace=inplace)
+    forward = s is shape and shape.in_c <= VECTOR
+    emit(
+        node,
+        builder,
+        kernel,
+        pack_patches(weights),
+        params,
+        flags,
+        block=1,
+        scratch=("columns", scratch),
+        orders=[_sections_in_turn(shape, int(params["steps"]), int(params["sections"]))] if forward else [],
+        inplace=not forward and _patches_may_overwrite_input(shape),
+    )
 
 
 def half_groups(node: Node) -> int:
@@ -172,6 +184,19 @@ def distances(plane: Plane, params: Mapping[str, Param]) -> dict[str, Param]:
     }
 
 
+def _sections_in_turn(shape: ConvShape, steps: int, sections: int) -> Traversal:
+    """Sections of `steps` output rows: two more input rows are transposed for each, up to `sections` at a time."""
+    reads, taken = [0], 0
+    ends: list[int] = []
+    while not ends or ends[-1] < shape.out_h:
+        left = shape.out_h - (ends[-1] if ends else 0)
+        taken += min(max(left // steps, 1), sections)
+        ends.append(min(taken * steps, shape.out_h))
+        reads.append(min(max(2 + 2 * taken - shape.pad_h, 0), shape.in_h))
+    row_in, row_out = shape.in_w * shape.in_c, shape.out_w * shape.out_c
+    return by_image(shape, np.array(reads[:-1]) * row_in, np.array(ends) * row_out)
+
+
 def _patches_may_overwrite_input(shape: ConvShape) -> bool:
     """Whether output always ends before the first input row that has not been transposed."""
     steps = 2 if _two_rows(shape) else 1
@@ -213,5 +238,4 @@ def emit_large_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     packed = np.ascontiguousarray(patches).reshape(-1)
     flags = {"bands": bands, "blocks": blocks, "stride_w": shape.stride_w}
     strip = ("strip", int(params["columns_at"]) + 64 * read * bands)
-    inplace = may_overwrite_input(shape)
-    emit(node, builder, kernel, packed, params, flags, block=1, scratch=strip, inplace=inplace)
+    emit(node, builder, kernel, packed, params, flags, block=1, scratch=strip, orders=[rows(shape)])

@@ -13,6 +13,8 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.traversal import overlaps
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import (
     clamp_of,
     folded_bias_of,
@@ -128,14 +130,6 @@ def strip_params(shape: ConvShape) -> dict[str, Param]:
     return shape.params() | {"span": (shape.k_h - 1) * shape.dilation_h + 1, "pitch": pitch}
 
 
-def may_overwrite_input(shape: ConvShape) -> bool:
-    """Whether each row of output ends before the first input row that the strip has not yet taken in."""
-    reach = (shape.k_h - 1) * shape.dilation_h + 1 - shape.pad_h
-    in_row, out_row = shape.in_w * shape.in_c, shape.out_w * shape.out_c
-    rows = range(shape.out_h)
-    return all(min(oy * shape.stride_h + reach, shape.in_h) * in_row >= (oy + 1) * out_row for oy in rows)
-
-
 def emit(
     node: Node,
     builder: Builder,
@@ -145,14 +139,18 @@ def emit(
     flags: Mapping[str, object],
     *,
     block: int = BLOCK,
-    order: Sequence[int] | None = None,
+    channel_order: Sequence[int] | None = None,
     scratch: tuple[str, int] | None = None,
+    orders: Sequence[Traversal] = (),
     inplace: bool = False,
     offsets: Array | None = None,
 ) -> None:
-    """Emits a kernel with `packed` weights, a table by blocks of channels, and scratch: a role and bytes."""
+    """Emits a kernel with `packed` weights, a table by blocks of channels, and scratch: a role and bytes.
+
+    `channel_order` is that of the channels in a block of the table, `orders` those in which the kernel walks the image.
+    """
     name, out, channels = node.output.name, node.output.type, len(weights_of(node))
-    table, shift = pack_table(node, block, order)
+    table, shift = pack_table(node, block, channel_order)
     low, high = clamp_range(clamp_of(node), out.q, out.dtype)
     clamped = (low, high) != out.dtype.limits
     operands: list[tuple[str, Access, Buffer]] = [
@@ -176,4 +174,5 @@ def emit(
         {name: known[name] for name in dict.fromkeys([*FRAMES[kernel.name], *known])},
         code={**flags, "ragged": ragged, "clamp": clamped, "shifted": shift > 0},
         inplace=[("y", "x")] if inplace else [],
+        overlaps=overlaps(node, *orders) if orders else [],
     )

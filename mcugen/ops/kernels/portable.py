@@ -8,10 +8,10 @@ import math
 import numpy as np
 
 from mcugen.hir.graph import Node
-from mcugen.hir.types import DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Param
-from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
+from mcugen.ops.kernels.traversal import in_turn, overlaps, rows, windows
 from mcugen.ops.weighted import (
     BLOCK,
     emit_weighted,
@@ -44,7 +44,10 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     weights = weights_of(node).reshape(len(weights_of(node)), -1)
     channels, depth = weights.shape
     params: dict[str, Param] = {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
-    emit_weighted(node, builder, kernel, interleave(weights), params, code={"rest": channels % BLOCK != 0})
+    rest, shape = channels % BLOCK != 0, shape_of(node)
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else BLOCK)
+    code: dict[str, object] = {"rest": rest}
+    emit_weighted(node, builder, kernel, interleave(weights), params, code=code, overlaps=overlaps(node, order))
 
 
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -58,6 +61,8 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
     params["group_in"] = weights.shape[-1]
     joined = shape.dilation_w == 1 and shape.groups == 1
     params |= {"direct": int(direct), "runs": 1 if joined else shape.k_w, "taps": shape.k_w if joined else 1}
+    rest = channels // shape.groups % BLOCK != 0
+    last = (1 if rest else BLOCK) if direct else 0
     emit_weighted(
         node,
         builder,
@@ -65,8 +70,9 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
         packed,
         params,
         scratch=("patches", 0 if direct else 2 * depth),
-        code={"rest": channels // shape.groups % BLOCK != 0},
+        code={"rest": rest},
         baked=("groups",) if shape.groups == 1 else (),
+        overlaps=overlaps(node, windows(shape, in_turn(shape.out_h * shape.out_w, 2), last)),
         variant="grouped" if shape.groups > 1 else "",
     )
 
@@ -85,7 +91,7 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
         params,
         scratch=("rows", ring_size(shape)),
         code={"k_h": shape.k_h, "k_w": shape.k_w} if unrolled else {"k_h": 0, "k_w": 0},
-        inplace=may_overwrite_input(shape, node.input(0).type.dtype, node.output.type.dtype),
+        overlaps=overlaps(node, rows(shape)),
         variant=f"{shape.k_h}x{shape.k_w}" if unrolled else "",
     )
 
@@ -98,17 +104,6 @@ def padded_width(shape: ConvShape) -> int:
 def ring_size(shape: ConvShape) -> int:
     """Elements of the padded rows under the kernel."""
     return ((shape.k_h - 1) * shape.dilation_h + 1) * padded_width(shape) * shape.in_c
-
-
-def may_overwrite_input(shape: ConvShape, x: DType, y: DType) -> bool:
-    """Whether row oy of a depthwise output ends before the first input row that is not yet in the ring.
-
-    After row oy the ring holds input rows up to oy·stride − pad + span − 1; the next one must start at or
-    behind the end of output row oy, for every oy.
-    """
-    reach = (shape.k_h - 1) * shape.dilation_h + 1 - shape.pad_h
-    in_row, out_row = shape.in_w * x.nbytes, shape.out_w * y.nbytes
-    return all(min(oy * shape.stride_h + reach, shape.in_h) * in_row >= (oy + 1) * out_row for oy in range(shape.out_h))
 
 
 DENSE: tuple[Kernel, ...] = (

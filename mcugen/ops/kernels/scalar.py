@@ -16,7 +16,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
-from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
+from mcugen.ops.kernels.traversal import in_turn, overlaps, windows
 from mcugen.ops.weighted import (
     clamp_of,
     folded_bias_of,
@@ -161,17 +162,8 @@ def _emit_conv(
         ("words", Access.SCRATCH, builder.scratch(f"{name}.words", DType.INT32, words)),
         ("copies", Access.SCRATCH, builder.scratch(f"{name}.copies", DType.INT8, copies)),
     ]
-    inplace = [("y", "x")] if _may_overwrite_input(shape) else []
-    builder.emit(node, kernel, operands, params, code=code, inplace=inplace)
-
-
-def _may_overwrite_input(shape: ConvShape) -> bool:
-    """Whether each six pixels of the output end before the first input that those behind them read."""
-    if shape.batch > 1 or not shape.reads_pixels:
-        return False
-    starts = range(PIXELS, shape.out_h * shape.out_w, PIXELS)
-    read = (shape.stride_h * (i // shape.out_w) * shape.in_w + shape.stride_w * (i % shape.out_w) for i in starts)
-    return all(pixel * shape.in_c >= i * shape.out_c for pixel, i in zip(read, starts, strict=True))
+    sixes = windows(shape, in_turn(shape.out_h * shape.out_w, PIXELS))
+    builder.emit(node, kernel, operands, params, code=code, overlaps=overlaps(node, sixes))
 
 
 def chunks(row: Array) -> list[Array]:
@@ -304,7 +296,10 @@ def _emit_dense(
         *((role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()),
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
-    builder.emit(node, kernel, operands, params, code=code | {"rest": channels % block != 0})
+    rest, shape = channels % block, shape_of(node)
+    rows = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # plain C stores one by one
+    code = code | {"rest": rest != 0}
+    builder.emit(node, kernel, operands, params, code=code, overlaps=overlaps(node, rows))
 
 
 def conv_depth(node: Node) -> int:

@@ -20,6 +20,8 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Requantizer, clamp_range
 from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.kernels.traversal import overlaps, rows
+from mcugen.ops.traversal import Traversal
 from mcugen.ops.weighted import (
     clamp_of,
     folded_bias_of,
@@ -120,12 +122,12 @@ def stream(node: Node) -> Array:
     u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * chunk_of(groups))
     steps = np.broadcast_to(next_steps(groups), (count, *next_steps(groups).shape))
     starts = sum_starts(_biases(node)[channels], groups)
-    rows = np.concatenate([starts, np.concatenate([u, steps], -1).reshape(count, 4, -1)], -1)
+    by_row = np.concatenate([starts, np.concatenate([u, steps], -1).reshape(count, 4, -1)], -1)
     tails = np.empty((count, 6), np.int64)
     tails[:, :2] = _multipliers(node)[channels]
     tails[:, 2], tails[:, 4], tails[:, 5] = _limits(node)
     tails[:, 3] = np.append(np.diff(channels[:, 0]), 0)
-    return np.concatenate([rows.reshape(count, -1), tails], -1).astype(np.int32).reshape(-1)
+    return np.concatenate([by_row.reshape(count, -1), tails], -1).astype(np.int32).reshape(-1)
 
 
 def int8_stream(node: Node) -> Array:
@@ -148,8 +150,8 @@ def plain_stream(node: Node) -> Array:
     tails[:, 0] = _multipliers(node)
     tails[:, 1], tails[:, 3], tails[:, 4] = _limits(node)
     tails[:, 2] = np.arange(len(u)) < len(u) - 1
-    rows = np.concatenate([starts, words], -1).reshape(len(u), -1)
-    return np.concatenate([rows, tails], -1).astype(np.int32).reshape(-1)
+    by_row = np.concatenate([starts, words], -1).reshape(len(u), -1)
+    return np.concatenate([by_row, tails], -1).astype(np.int32).reshape(-1)
 
 
 def plain_int8_stream(node: Node) -> Array:
@@ -227,6 +229,17 @@ class Tiles:
         strips = shape.batch * -(-self.blocks(shape) * self.across // (2 * strip))
         return self.work(node) + strips * FILTER_WORK * weights_of(node).size
 
+    def written(self, shape: ConvShape, strip: int) -> Array:
+        """By pair of rows of blocks' inputs: where the outputs end that full strips of so many blocks give by then."""
+        width, count = -(-shape.out_w // self.across), self.blocks(shape)
+        done = np.arange(width, count + 1, width) // strip * strip
+        done[-1] = count
+        oy, ox = done // width * 2, done % width * self.across
+        above = np.minimum(oy, shape.out_h) * shape.out_w
+        within = (np.minimum(oy + 2, shape.out_h) - 1) * shape.out_w + np.minimum(ox, shape.out_w)
+        ends: Array = np.where(ox > 0, within, above) * shape.out_c
+        return ends
+
     def is_cut(self, shape: ConvShape) -> bool:
         """Whether some blocks reach over the border."""
         return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
@@ -264,7 +277,7 @@ def emit_flash(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles) -> No
     scratch: Scratch = {"v": (tiles.v, tiles.v_size(shape.in_c))}
     if tiles.is_cut(shape):
         scratch["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
-    _emit(node, builder, kernel, tiles, tiles.stream(node), scratch, {})
+    _emit(node, builder, kernel, tiles, tiles.stream(node), scratch, {}, rows(shape, 2))
 
 
 def emit_fly(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles, strip: int) -> None:
@@ -274,7 +287,8 @@ def emit_fly(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles, strip: 
     scratch = {"v": (tiles.v, tiles.v_size(shape.in_c) * blocks), "u": (DType.INT32, tiles.words(shape.in_c))}
     rounding, low, high = _limits(node)
     params: dict[str, Param] = {"blocks": blocks, "rounding": rounding, "low": low, "high": high}
-    _emit(node, builder, kernel, tiles, tiles.int8_stream(node), scratch, params)
+    order = rows(shape, 2, tiles.written(shape, blocks))
+    _emit(node, builder, kernel, tiles, tiles.int8_stream(node), scratch, params, order)
 
 
 def _emit(
@@ -285,6 +299,7 @@ def _emit(
     packed: Array,
     scratch: Scratch,
     params: dict[str, Param],
+    order: Traversal,
 ) -> None:
     """With a ring of four rows, padded to whole blocks."""
     shape, name = ConvShape.of(node), node.output.name
@@ -299,17 +314,8 @@ def _emit(
     numbers = {key: shape.params()[key] for key in SHAPE}
     params = numbers | {"pitch": pitch, "x_zero": node.sig.input(0).q.zero_point} | params
     variant = "cut" if tiles.is_cut(shape) else ""
-    inplace = [("y", "x")] if may_overwrite_input(shape) else []
-    builder.emit(node, kernel, operands, params, code=_code(node, tiles), inplace=inplace, variant=variant)
-
-
-def may_overwrite_input(shape: ConvShape) -> bool:
-    """Whether output rows oy and oy + 1 end before the first input row that is not yet in the ring, for every block."""
-    in_row, out_row = shape.in_w * shape.in_c, shape.out_w * shape.out_c
-    return all(
-        min(oy + 4 - shape.pad_h, shape.in_h) * in_row >= min(oy + 2, shape.out_h) * out_row
-        for oy in range(0, shape.out_h, 2)
-    )
+    free = overlaps(node, order)
+    builder.emit(node, kernel, operands, params, code=_code(node, tiles), overlaps=free, variant=variant)
 
 
 def _code(node: Node, tiles: Tiles) -> dict[str, object]:

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of instructions with the least peak of live bytes.
+
+A model's file gives some order. Any other one that keeps every reader behind its writer, and every writer behind those
+who used the buffer before, computes the same. Layers (see Program.layers) move as a whole.
+
+The search goes through sets of layers that are done: what has been done decides what is alive, whatever the order was
+(dynamic programming over the down-sets of the dependencies). Sets of equal size are looked at together, and of each
+only the best way to it is kept. Where there are too many sets of a size, only the most promising ones go on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mcugen.lir.program import ALIGNMENT, MOVE, Access, Buffer, Control, Instr, Program, Space
+
+MOST_SETS = 8_000
+"""So many sets of done layers are looked at in all, about: with fewer the order is the best one."""
+
+LEAST_WIDTH = 16
+"""So many sets of one size are kept at least."""
+
+
+def reorder(program: Program) -> None:
+    """Sorts the instructions of `program` for the least peak of live bytes; equal peaks keep the given order.
+
+    A program in which sizes are computed stays as it is: formulas read those sizes, operands do not tell.
+    """
+    if any(symbol.output for symbol in program.symbols):
+        return
+    problem = _Problem(program)
+    order = _search(problem)
+    program.instrs = [program.instrs[i] for unit in order for i in problem.units[unit]]
+
+
+# ------------------------------------------------------------------------------------------------- what moves
+
+
+def _units(program: Program) -> list[range]:
+    """Runs of instructions that stay together: layers, and outermost blocks."""
+    ends = dict(program.blocks())
+    found: list[range] = []
+    end = -1
+    for layer in program.layers():
+        if layer.start <= end:
+            found[-1] = range(found[-1].start, layer.stop)
+        else:
+            found.append(layer)
+        end = max(end, *(ends.get(i, i) for i in layer))
+    return found
+
+
+def _dependencies(program: Program, units: Sequence[range]) -> list[int]:
+    """For each unit the set (bits) of those that must be done before it.
+
+    A move comes behind all that use its source before it, as if it took it away: its target may take the place.
+    """
+    before = [0] * len(units)
+    writers: dict[Buffer, int] = defaultdict(int)
+    readers: dict[Buffer, int] = defaultdict(int)
+    for number, unit in enumerate(units):
+        for instr, operand in ((program.instrs[i], o) for i in unit for o in program.instrs[i].operands):
+            buffer = operand.buffer
+            if buffer.space is Space.CONST:
+                continue
+            before[number] |= writers[buffer]
+            if operand.access is Access.IN and instr.kernel != MOVE:
+                readers[buffer] |= 1 << number
+            else:
+                before[number] |= readers[buffer]
+                writers[buffer] |= 1 << number
+        before[number] &= ~(1 << number)
+    return before
+
+
+# --------------------------------------------------------------------------------------------------- measure
+
+
+@dataclass(frozen=True)
+class _Saving:
+    """Bytes that an output need not take if it begins its life at the instruction, and its input ends its own there."""
+
+    nbytes: int
+    target: int
+    source: int
+
+
+class _Problem:
+    """Units, their dependencies, and the bytes that are alive. Sets of units and of buffers are bits of integers."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.units = _units(program)
+        self._before = _dependencies(program, self.units)
+        self._after = [[s for s, mask in enumerate(self._before) if mask >> n & 1] for n in range(len(self.units))]
+        self.first_ready = sum(1 << n for n, mask in enumerate(self._before) if not mask)
+        users: dict[Buffer, int] = defaultdict(int)
+        for number, unit in enumerate(self.units):
+            for buffer in self._buffers(unit):
+                users[buffer] |= 1 << number
+        ends = [e.buffer for e in (*program.inputs, *program.outputs)]
+        inner = {b for b, mask in users.items() if b not in ends and self._is_inner(mask)}
+        numbered = [b for b in dict.fromkeys((*ends, *users)) if b.planned and b not in inner]
+        self._bit = {b: 1 << n for n, b in enumerate(numbered)}
+        self._sizes = {self._bit[b]: _aligned(b.nbytes) for b in numbered}
+        self._users = {self._bit[b]: users[b] for b in numbered}
+        self.first_live = self._mask(e.buffer for e in program.inputs)
+        self._kept = self._mask(e.buffer for e in program.outputs)
+        self._touched = [self._mask(self._buffers(unit)) for unit in self.units]
+        self._inner = self._inner_bytes(inner)
+        self._savings = [list(self._unit_savings(unit)) for unit in self.units]
+        self._hosts = self._find_hosts()
+        self._known: dict[int, int] = {}
+
+    def _is_inner(self, users: int) -> bool:
+        """Whether one unit of several instructions has the buffer for itself."""
+        return users.bit_count() == 1 and len(self.units[users.bit_length() - 1]) > 1
+
+    def _buffers(self, unit: range) -> list[Buffer]:
+        return [o.buffer for i in unit for o in self._program.instrs[i].operands if o.buffer.planned]
+
+    def _mask(self, buffers: Iterator[Buffer] | Sequence[Buffer]) -> int:
+        mask = 0
+        for buffer in buffers:
+            mask |= self._bit.get(buffer, 0)
+        return mask
+
+    def _inner_bytes(self, inner: set[Buffer]) -> list[int]:
+        """The most bytes alive within each unit of several instructions, of buffers that it has for itself."""
+        if not inner:
+            return [0] * len(self.units)
+        ranges = [
+            (first, last, _aligned(b.nbytes)) for b, (first, last) in self._program.live_ranges().items() if b in inner
+        ]
+        return [max(sum(n for first, last, n in ranges if first <= i <= last) for i in unit) for unit in self.units]
+
+    def _unit_savings(self, unit: range) -> Iterator[_Saving]:
+        """Of a single instruction, or of a block as a whole."""
+        head = self._program.instrs[unit.start]
+        if len(unit) > 1 and head.control is Control.NONE:
+            return
+        for out, into, extent in _shared_extents(head):
+            if out in self._bit and into in self._bit:
+                saved = _aligned(out.nbytes) + _aligned(into.nbytes) - _aligned(extent)
+                yield _Saving(saved, self._bit[out], self._bit[into])
+
+    def _find_hosts(self) -> dict[int, int]:
+        """For each buffer the larger ones that it may lie within: a move makes it a part of them, or takes it out."""
+        direct: dict[int, int] = {}
+        for pair in self._joined():
+            guest, host = sorted(pair, key=lambda bit: self._sizes[bit])
+            direct.setdefault(guest, host)
+        hosts: dict[int, int] = {}
+        for guest, host in direct.items():
+            while host and not hosts.get(guest, 0) & host:
+                hosts[guest] = hosts.get(guest, 0) | host
+                host = direct.get(host, 0)
+        return hosts
+
+    def _joined(self) -> Iterator[tuple[int, int]]:
+        """Source and target of each move that may vanish: nobody needs the moved bytes of the source afterwards."""
+        taken: dict[int, list[range]] = defaultdict(list)
+        for instr in self._program.instrs:
+            if instr.kernel != MOVE or instr.distance % ALIGNMENT:
+                continue
+            x, y = (self._bit.get(instr.operand(role).buffer, 0) for role in "xy")
+            start = int(instr.params.get("x_at", 0))
+            part = range(start, start + int(instr.params["nbytes"]))
+            if x and y and x != y and not x & self._kept and not any(_meet(part, other) for other in taken[x]):
+                taken[x].append(part)
+                yield x, y
+
+    def nbytes(self, live: int) -> int:
+        """Of a set of buffers, those apart that lie in others of the set."""
+        if live not in self._known:
+            self._known[live] = sum(self._sizes[b] for b in _bits(live) if not self._hosts.get(b, 0) & live)
+        return self._known[live]
+
+    def step(self, unit: int, done: int, live: int) -> tuple[int, int]:
+        """Bytes alive while `unit` runs after `done`, and the buffers alive afterwards."""
+        during = live | self._touched[unit]
+        done |= 1 << unit
+        dying = 0
+        for bit in _bits(self._touched[unit] & ~self._kept):
+            if not self._users[bit] & ~done:
+                dying |= bit
+        possible = (s.nbytes for s in self._savings[unit] if s.source & dying and not s.target & live)
+        saved = max(possible, default=0)
+        return self.nbytes(during) + self._inner[unit] - saved, during & ~dying
+
+    def released(self, unit: int, done: int) -> int:
+        """The units that can come next because `unit` is the last of what is now done."""
+        return sum(1 << n for n in self._after[unit] if not self._before[n] & ~done)
+
+    @cached_property
+    def floor(self) -> int:
+        """A bound of the peak of any order: each unit alone, as if all it reads died there."""
+        alone = [
+            self.nbytes(touched) + inner - max((s.nbytes for s in savings), default=0)
+            for touched, inner, savings in zip(self._touched, self._inner, self._savings, strict=True)
+        ]
+        return max(self.nbytes(self.first_live), self.nbytes(self._kept), *alone, 0)
+
+    def peak(self, order: Sequence[int]) -> int:
+        """Of an order of the units."""
+        done, live, peak = 0, self.first_live, self.floor
+        for unit in order:
+            cost, live = self.step(unit, done, live)
+            done, peak = done | 1 << unit, max(peak, cost)
+        return peak
+
+
+def _shared_extents(instr: Instr) -> Iterator[tuple[Buffer, Buffer, int]]:
+    """Output, input, and the bytes that both take in all where they may share memory."""
+    buffers = {o.role: o.buffer for o in instr.operands}
+    uses = Counter(o.buffer for o in instr.operands)
+    leads = [(out, into, 0) for out, into in instr.inplace if buffers[out].nbytes <= buffers[into].nbytes]
+    for out, into, lead in leads + [(o.out, o.into, o.lead) for o in instr.overlaps]:
+        y, x = buffers[out], buffers[into]
+        extent = max(max(lead, 0) + x.nbytes, y.nbytes)
+        if uses[x] == 1 and extent < x.nbytes + y.nbytes:
+            yield y, x, extent
+
+
+def _meet(a: range, b: range) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
+
+
+# ---------------------------------------------------------------------------------------------------- search
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The best known way to do a set of units: its peak, what is alive and what can be done after it, its last step."""
+
+    peak: int
+    live: int
+    ready: int
+    unit: int = -1
+    earlier: _Way | None = None
+
+    def order(self) -> list[int]:
+        """The units in turn."""
+        found: list[int] = []
+        way = self
+        while way.earlier is not None:
+            found.append(way.unit)
+            way = way.earlier
+        return found[::-1]
+
+
+def _search(problem: _Problem) -> Sequence[int]:
+    """The best order that is found within the bounds; the given one unless another has a lower peak."""
+    given = range(len(problem.units))
+    limit = problem.peak(given)
+    if limit == problem.floor:
+        return given
+    width = max(MOST_SETS // len(given), LEAST_WIDTH)
+    ways = {0: _Way(problem.floor, problem.first_live, problem.first_ready)}
+    for _ in given:
+        found: dict[int, _Way] = {}
+        for done, way in ways.items():
+            for step in _steps(problem, done, way):
+                after = done | 1 << step.unit
+                if step.peak < limit and (after not in found or step.peak < found[after].peak):
+                    found[after] = step
+        best = sorted(found, key=lambda done: (found[done].peak, problem.nbytes(found[done].live)))
+        ways = {done: found[done] for done in best[:width]}
+    return next((way.order() for way in ways.values()), given)
+
+
+def _steps(problem: _Problem, done: int, way: _Way) -> list[_Way]:
+    """What may come next.
+
+    A unit that neither raises the peak nor leaves more alive is as well done at once: whatever comes later is none the
+    worse for it.
+    """
+    steps = []
+    alive = problem.nbytes(way.live)
+    for bit in _bits(way.ready):
+        unit = bit.bit_length() - 1
+        cost, live = problem.step(unit, done, way.live)
+        ready = way.ready ^ bit | problem.released(unit, done | bit)
+        steps.append(_Way(max(way.peak, cost), live, ready, unit, way))
+        if cost <= way.peak and problem.nbytes(live) <= alive:
+            return steps[-1:]
+    return steps

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The orders in which kernels read their inputs and write their outputs, and how far the two may overlap for them.
+
+A traversal is a sequence of steps, each of which reads what it needs before it writes. What is read but multiplied by
+nothing does not count: it may be overwritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.types import Array, TensorType
+from mcugen.lir.overlap import least_lead
+from mcugen.lir.program import Overlap
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """By step, in elements: the first of x that it reads, or more than x has; where what it writes of y ends."""
+
+    reads: Array
+    writes: Array
+
+    def __add__(self, other: Traversal) -> Traversal:
+        """One after the other."""
+        return Traversal(np.concatenate([self.reads, other.reads]), np.concatenate([self.writes, other.writes]))
+
+    @staticmethod
+    def forward(count: int) -> Traversal:
+        """Element by element, as many of both."""
+        return Traversal.pixels(np.zeros(1, np.int64), count)
+
+    @staticmethod
+    def runs(reads: Array, length: int) -> Traversal:
+        """Runs of `length` outputs side by side, which read the inputs from `reads` on."""
+        reads = np.asarray(reads).reshape(-1)
+        return Traversal(reads, (np.arange(len(reads)) + 1) * length)
+
+    @staticmethod
+    def rereading(reads: Array, length: int) -> Traversal:
+        """The same, where nothing of what a run reads may be overwritten by it: as if it were read once more."""
+        once = Traversal.runs(reads, length)
+        return Traversal(np.repeat(once.reads, 2), np.repeat(once.writes, 2))
+
+    @staticmethod
+    def pixels(reads: Array, channels: int, block: int = 1) -> Traversal:
+        """Output pixels one by one, `block` channels at a time and the rest one by one.
+
+        `reads` are by output pixel: the first channel of the first pixel that it reads.
+        """
+        ends = {min(block, channels), channels - block if channels % block == 0 else channels - 1, channels}
+        within = np.array(sorted(end for end in ends if end > 0))  # between them everything grows evenly
+        first = np.asarray(reads).reshape(-1, 1) + np.append(0, within[:-1])
+        pixel = np.arange(len(first))[:, None] * channels
+        return Traversal(first.reshape(-1), (pixel + within).reshape(-1))
+
+
+def nested(*axes: Array) -> Array:
+    """Sums of one entry an axis, the last axis running fastest: where a nest of loops reads."""
+    total: Array = np.zeros(1, np.int64)
+    for axis in axes:
+        total = (total[:, None] + np.asarray(axis, np.int64)).reshape(-1)
+    return total
+
+
+def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", into: str = "x") -> list[Overlap]:
+    """How far y, the operand `out`, may lie over x, `into`; nothing if that saves no byte.
+
+    There are several `orders` where the kernel's fast path has another than plain C.
+    """
+    if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
+        return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
+    steps = [(0, x.nbytes)]  # where all is read before anything is written, y may begin anywhere in x
+    for order in orders:
+        written = np.maximum.accumulate(order.writes[:-1]) * y.dtype.nbytes
+        unread = np.minimum.accumulate(order.reads[:0:-1])[::-1] * x.dtype.nbytes
+        matters = unread < x.nbytes
+        steps += zip(written[matters].tolist(), unread[matters].tolist(), strict=True)
+    lead = least_lead(steps)
+    return [Overlap(out, into, lead)] if lead < y.nbytes else []

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interval analysis of integer networks: what each element lies between, whatever the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Operator
+from mcugen.hir.types import Bounds, TensorType
+from mcugen.ops.fixedpoint import clamp_range
+from mcugen.ops.weighted import clamp_of
+
+
+def bounds_of(graph: Graph) -> dict[Value, Bounds]:
+    """Of each quantized tensor, exact for sums of independent inputs: padding, rounding and saturation included."""
+    found = {value: _limits(value.type) for value in graph.inputs if value.type.quant is not None}
+    for node in graph.nodes:
+        for value, bounds in zip(node.outputs, _results(node, node.op, found), strict=True):
+            if value.type.quant is not None:
+                found[value] = _limits(value.type) if bounds is None else _shaped(bounds, value.type)
+    return found
+
+
+def drop_clamps(graph: Graph) -> bool:
+    """A clamp that no element of codes reaches → none: saturation is left."""
+    clamped = [(node, op) for node in graph.nodes if (op := node.op.without_clamp()) and _is_narrow(node)]
+    found = bounds_of(graph) if clamped and not graph.shapes_vary else {}
+    needless = [(node, op) for node, op in clamped if _is_same(node, op, found)]
+    for node, op in needless:
+        graph.rewrite(node, op, node.inputs, types=[node.output.type])
+    return bool(needless)
+
+
+def _is_narrow(node: Node) -> bool:
+    """Whether a clamp is more than the saturation of codes."""
+    out = node.output.type
+    return out.quant is not None and clamp_range(clamp_of(node), out.quant, out.dtype) != out.dtype.limits
+
+
+def _is_same(node: Node, op: Operator, found: Mapping[Value, Bounds]) -> bool:
+    """Whether another operator, which would differ only where it leaves the bounds of the node, never does."""
+    known = found.get(node.output)
+    bounds = _results(node, op, found)[0] if known else None
+    if known is None or bounds is None:
+        return False
+    return all(np.array_equal(*ends) for ends in zip(known, _shaped(bounds, node.output.type), strict=True))
+
+
+def _results(node: Node, op: Operator, found: Mapping[Value, Bounds]) -> Sequence[Bounds | None]:
+    """What an operator would make in place of the node's."""
+    inputs = [(v.data, v.data) if v.data is not None else found.get(v) for v in node.inputs if v is not None]
+    return op.bounds(node.sig, *inputs)
+
+
+def _limits(type_: TensorType) -> Bounds:
+    low, high = (np.broadcast_to(np.asarray(end, type_.dtype.numpy), type_.shape) for end in type_.dtype.limits)
+    return low, high
+
+
+def _shaped(bounds: Bounds, type_: TensorType) -> Bounds:
+    low, high = (np.ascontiguousarray(end, type_.dtype.numpy).reshape(type_.shape) for end in bounds)
+    return low, high

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of layers, row by row: the same bits as layer by layer, by numpy and in C, for the least RAM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx_models import Net, assert_close, imported, random_feeds
+
+from mcugen import pipeline
+from mcugen.board import load_board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import UsageError
+from mcugen.hir.graph import Graph
+from mcugen.hir.interpreter import interpret
+from mcugen.lir.cost import cost_table
+from mcugen.lir.program import Control
+from mcugen.lir.verify_plan import verify_plan
+from mcugen.ops.stream import Streamed, group_of
+from mcugen.options import CompileOptions
+from mcugen.pipeline import optimize
+from mcugen.streaming import Streaming, Stretch, with_groups
+
+STEP = 0.05
+ROWS = CompileOptions(optimize="ram")
+
+
+class Image:
+    """Layers after one another on an image, int8 or float32."""
+
+    def __init__(self, height: int, width: int, channels: int, seed: int = 1, real: bool = False) -> None:
+        self.random, self.net, self.real = np.random.default_rng(seed), Net(), real
+        self.channels = channels
+        x = self.net.input("x", 1, channels, height, width, dtype=np.float32 if real else np.int8)
+        self.last = x if real else self.net.dequantize(x, STEP, 3)
+
+    def _fake(self, y: str, zero: int) -> None:
+        self.last = y if self.real else self.net.fake(y, STEP, zero)
+
+    def conv(
+        self,
+        channels: int,
+        kernel: Sequence[int] = (3, 3),
+        stride: int = 1,
+        pads: Sequence[int] = (1, 1, 1, 1),
+        *,
+        depthwise: bool = False,
+        dilation: int = 1,
+    ) -> Image:
+        """Pads are above, left, below, right."""
+        shape = (channels, 1 if depthwise else self.channels, *kernel)
+        weights = self.random.integers(-90, 91, shape)
+        scale = 0.3 / (90 * np.sqrt(np.prod(shape[1:])))
+        w = (
+            self.net.const(weights * scale)
+            if self.real
+            else self.net.dequantize(self.net.const(weights, np.int8), scale)
+        )
+        bias = self.net.const(self.random.normal(0, 0.2, channels))
+        y = self.net.op(
+            "Conv",
+            *(self.last, w, bias),
+            group=channels if depthwise else 1,
+            strides=[stride] * 2,
+            dilations=[dilation] * 2,
+            pads=list(pads),
+        )
+        self.channels = channels
+        self._fake(y, 7)
+        return self
+
+    def residual(self, channels: int, stride: int = 1) -> Image:
+        """Two convolutions and what passes them by, which a third one brings to size where it must be."""
+        before, width = self.last, self.channels
+        self.conv(channels, stride=stride).relu().conv(channels)
+        main = self.last
+        if stride > 1 or channels != width:
+            self.last, self.channels = before, width
+            self.conv(channels, (1, 1), stride, (0, 0, 0, 0))
+            before = self.last
+        self._fake(self.net.op("Add", before, main), -5)
+        return self
+
+    def relu(self) -> Image:
+        self._fake(self.net.op("Relu", self.last), -128)
+        return self
+
+    def max_pool(self, kernel: int, stride: int, pads: Sequence[int]) -> Image:
+        y = self.net.op("MaxPool", self.last, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=list(pads))
+        self._fake(y, 7)
+        return self
+
+    def average_pool(self, kernel: int, stride: int) -> Image:
+        self._fake(self.net.op("AveragePool", self.last, kernel_shape=[kernel] * 2, strides=[stride] * 2), 2)
+        return self
+
+    def mean(self) -> Image:
+        self._fake(self.net.op("GlobalAveragePool", self.last), -9)
+        return self
+
+    def finished(self) -> Net:
+        if self.real:
+            self.net.output(self.net.op("Identity", self.last, out="y"))
+        else:
+            self.net.output(self.net.quantize(self.last, STEP, 1, out="y"), dtype=np.int8)
+        return self.net
+
+
+def optimized(net: Net) -> Graph:
+    graph = imported(net.model())
+    optimize(graph)
+    return graph
+
+
+def groups(graph: Graph) -> list[tuple[int, int]]:
+    """All stretches between two cuts that can be groups."""
+    streaming = Streaming(graph, frozenset(), cost_table("cortex-m4"))
+    return [(s.first, s.end) for s in streaming.stretches if s.op]
+
+
+def check_groups(net: Net) -> int:
+    """Every group gives what its layers give; the length of the longest."""
+    graph = optimized(net)
+    feeds = random_feeds(net.model())
+    expected = interpret(graph, feeds)
+    spans = groups(graph)
+    for span in spans:
+        assert_close(interpret(with_groups(graph, [_stretch(graph, span)]), feeds), expected)
+    return max((end - first for first, end in spans), default=0)
+
+
+def _stretch(graph: Graph, span: tuple[int, int]) -> Stretch:
+    return Stretch(*span, group_of(graph.nodes[slice(*span)]), 0, 0.0)
+
+
+NETS = {
+    "residual": lambda: Image(12, 11, 3).conv(8).residual(8).residual(16, 2).mean(),
+    "separable": lambda: (
+        Image(14, 9, 3)
+        .conv(8, stride=2, pads=(0, 0, 1, 1))
+        .conv(8, depthwise=True)
+        .conv(16, (1, 1), pads=(0, 0, 0, 0))
+        .conv(16, stride=2, pads=(0, 0, 1, 1), depthwise=True)
+        .conv(8, (1, 1), pads=(0, 0, 0, 0))
+    ),
+    "speech": lambda: (
+        Image(25, 10, 1)
+        .conv(16, (10, 4), 2, (4, 1, 5, 1))
+        .conv(16, depthwise=True)
+        .conv(12, (1, 1), pads=(0, 0, 0, 0))
+        .mean()
+    ),
+    "pools": lambda: Image(15, 12, 4).conv(8).max_pool(3, 2, (1, 1, 1, 1)).conv(8).average_pool(2, 2).relu(),
+    "one-sided": lambda: Image(9, 8, 5).conv(7, (2, 3), 1, (1, 0, 0, 2)).conv(5, (3, 1), 1, (0, 1, 2, 0)),
+    "dilated": lambda: Image(13, 13, 4).conv(8, dilation=2, pads=(2, 2, 2, 2)).conv(8, dilation=3, pads=(3, 3, 3, 3)),
+    "large steps": lambda: Image(17, 13, 3).conv(6, stride=3).conv(6, (1, 1), 2, (0, 0, 0, 0)).conv(4),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_group_of_a_network_gives_what_its_layers_give(name: str) -> None:
+    assert check_groups(NETS[name]().finished()) > 1
+
+
+@st.composite
+def random_images(draw: st.DrawFn) -> Net:
+    size = (draw(st.integers(8, 15)), draw(st.integers(7, 13)), draw(st.integers(1, 6)))
+    image = Image(*size, seed=draw(st.integers(0, 99)))
+    for _ in range(draw(st.integers(2, 5))):
+        kind = draw(st.sampled_from(("conv", "depthwise", "pointwise", "residual", "pool")))
+        if kind == "conv":
+            kernel = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
+            pads = [draw(st.integers(0, k - 1)) for k in (*kernel, *kernel)]
+            image.conv(draw(st.integers(1, 9)), kernel, draw(st.integers(1, 2)), pads)
+        elif kind == "depthwise":
+            image.conv(image.channels, depthwise=True) if image.channels > 1 else image.relu()
+        elif kind == "pointwise":
+            image.conv(draw(st.integers(1, 9)), (1, 1), pads=(0, 0, 0, 0))
+        elif kind == "residual":
+            image.residual(draw(st.integers(1, 8)), draw(st.integers(1, 2)))
+        else:
+            image.max_pool(2, 1, (0, 1, 1, 0))
+    return image.finished()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(net=random_images())
+def test_random_networks(net: Net) -> None:
+    try:
+        net.model()
+    except Exception:  # the image became smaller than a kernel
+        return
+    try:
+        check_groups(net)
+    except pipeline.VerificationError:
+        raise
+    except Exception as error:
+        if "must fit" not in str(error):
+            raise
+
+
+def in_groups(net: Net, board: str, spans: Sequence[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
+    """The model with chosen stretches as groups."""
+    monkeypatch.setattr(
+        pipeline, "_ways", lambda graph, board, options: [with_groups(graph, [_stretch(graph, s) for s in spans])]
+    )
+    return compile_model(net.model(), board, ROWS)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_longest_group_in_c(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = NETS[name]().finished()
+    longest = max(groups(optimized(net)), key=lambda span: span[1] - span[0])
+    compiled = in_groups(net, "host", [longest], monkeypatch)
+    assert any(instr.control is Control.STREAM for instr in compiled.program.instrs)
+    feeds = random_feeds(net.model(), seed=5)
+    found = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+    assert_close({name: array[0] for name, array in found.items()}, interpret(compiled.graph, feeds))
+
+
+@pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "corstone300"])
+@pytest.mark.parametrize("name", ["residual", "speech"])
+def test_the_same_bits_on_every_cpu(name: str, board: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = NETS[name]().finished()
+    longest = max(groups(optimized(net)), key=lambda span: span[1] - span[0])
+    compiled = in_groups(net, board, [longest], monkeypatch)
+    feeds = random_feeds(net.model(), seed=6)
+    found = compiled.simulate([feeds], measure=False).outputs[0]
+    assert_close(found, interpret(compiled.graph, feeds))
+
+
+def test_float_networks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Image(10, 9, 3, real=True).conv(8).conv(8, depthwise=True).conv(6, stride=2).finished()
+    assert check_groups(net) > 2
+    longest = max(groups(optimized(net)), key=lambda span: span[1] - span[0])
+    compiled = in_groups(net, "host", [longest], monkeypatch)
+    feeds = random_feeds(net.model())
+    found = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+    assert_close({name: array[0] for name, array in found.items()}, interpret(compiled.graph, feeds))
+
+
+def test_two_groups_in_a_row_may_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = NETS["residual"]().finished()
+    spans = groups(optimized(net))
+    pair = next((a, b) for a in spans for b in spans if a[1] == b[0])
+    compiled = in_groups(net, "host", pair, monkeypatch)
+    assert sum(instr.control is Control.STREAM for instr in compiled.program.instrs) == 2
+    feeds = random_feeds(net.model())
+    found = compiled.run({"x": feeds["x"][None]}, sanitize=True)
+    assert_close({name: array[0] for name, array in found.items()}, interpret(compiled.graph, feeds))
+
+
+def test_the_output_of_a_group_may_lie_over_its_input_just_as_far_as_it_says() -> None:
+    graph = optimized(Image(12, 12, 8).conv(8).conv(16, (1, 1), pads=(0, 0, 0, 0)).finished())
+    first, end = max(groups(graph), key=lambda span: span[1] - span[0])
+    op = group_of(graph.nodes[first:end])
+    assert op is not None
+    assert _survives(op, op.lead)
+    assert not _survives(op, op.lead - 1)
+
+
+def _survives(op: Streamed, lead: int) -> bool:
+    """Whether no row is written over one yet to be read, if the output begins so many bytes before the input."""
+    row, out = op.tensors[0].nbytes, op.tensors[-1].nbytes
+    got = put = 0
+    for tensor, is_row in op.schedule.events:
+        got += tensor == 0 and is_row
+        if tensor == len(op.layers):
+            put += 1
+            if got < op.tensors[0].height and put * out - lead > got * row:
+                return False
+    return True
+
+
+def test_ram_takes_groups_where_they_need_less() -> None:
+    net = Image(24, 20, 3).conv(8).residual(8).residual(16, 2).mean().finished()
+    plain = compile_model(net.model(), "nrf52840", CompileOptions())
+    least = compile_model(net.model(), "nrf52840", ROWS)
+    assert least.program.arena_size < 0.7 * plain.program.arena_size
+    verify_plan(least.program)
+    assert not any(instr.control is Control.STREAM for instr in plain.program.instrs)
+    assert least.bundle.files == compile_model(net.model(), "nrf52840", ROWS).bundle.files
+
+
+def test_plans_trade_instructions_for_ram() -> None:
+    graph = optimized(NETS["residual"]().finished())
+    board = load_board("nrf52840")
+    plans = list(Streaming(graph, board.features, cost_table(board.cpu)).plans())
+    ram = [max(s.ram for s in plan) for plan in plans]
+    cost = [sum(s.instructions for s in plan) for plan in plans]
+    assert len(plans) > 1
+    assert all(a < b for a, b in pairwise(ram))
+    assert all(a >= b for a, b in pairwise(cost))
+
+
+@pytest.mark.parametrize("name", ["residual", "separable", "speech"])
+def test_the_input_row_by_row(name: str) -> None:
+    net = NETS[name]().finished()
+    options = replace(ROWS, stream_input=True)
+    compiled = compile_model(net.model(), "host", options)
+    feeds = random_feeds(net.model(), seed=2)
+    found = compiled.run({"x": feeds["x"][None]}, sanitize=True)
+    assert_close({name: array[0] for name, array in found.items()}, interpret(compiled.graph, feeds))
+    held = compile_model(net.model(), "host", ROWS)
+    assert compiled.program.arena_size <= held.program.arena_size
+
+
+def test_an_input_that_is_needed_as_a_whole_cannot_come_row_by_row() -> None:
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 24, dtype=np.int8), STEP)
+    w = net.dequantize(net.const(np.arange(-60, 60).reshape(24, 5), np.int8), 0.01)
+    net.output(net.quantize(net.op("MatMul", x, w), STEP, out="y"), dtype=np.int8)
+    with pytest.raises(UsageError, match="stream-input"):
+        compile_model(net.model(), "host", CompileOptions(stream_input=True))
