@@ -338,7 +338,7 @@ def emit_copy(
     contiguous = dims[-1][1] == dims[-1][2] == 1
     outer = dims[:-1] if contiguous else dims
     x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
-    if contiguous and not outer and x_buffer.planned and not builder.any_size:
+    if contiguous and not outer and not builder.any_size:
         at = {"x_at": source_offset * x.dtype.nbytes, "y_at": target_offset * y.dtype.nbytes}
         builder.move(node, x_buffer, y_buffer, "", **at, nbytes=math.prod(shape) * y.dtype.nbytes)
         return
