@@ -34,7 +34,7 @@ EACH_CPU = ["rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300
 SPLIT = Places(("fast", "slow"), hot_weights=("mid", 1024))
 
 
-def board(cpu: str = "nrf52840", fast: int = 1600) -> Board:
+def board(cpu: str = "nrf52840", fast: int = 1024) -> Board:
     """A board with that one's CPU; `zero` lies at address 0."""
     memories = (
         Memory("zero", "ram", 0, 4096, 1),
@@ -111,7 +111,7 @@ def test_everything_lies_where_it_was_asked_for(tmp_path: Path, cpu: str):
         assert_right(model, outputs, given)
 
     machine = find_machine(target.qemu)
-    regions = {r.name: r for r in machine.with_memories({"fast": 1600, "slow": 65536, "mid": 4096})}
+    regions = {r.name: r for r in machine.with_memories({"fast": 1024, "slow": 65536, "mid": 4096})}
     starts = sorted((r.origin, r.origin + r.size) for r in regions.values())
     assert all(end <= start for (_, end), (start, _) in pairwise(starts))
     with (tmp_path / "model.elf").open("rb") as file:
@@ -137,7 +137,7 @@ def test_everything_lies_where_it_was_asked_for(tmp_path: Path, cpu: str):
 def test_an_area_of_the_arena_is_no_larger_than_its_memory():
     model = compiled(place=Places(("fast", "slow")))
     assert len(model.program.area_sizes) == 2
-    assert model.program.area_sizes[0] <= 1600
+    assert model.program.area_sizes[0] <= 1024
     header = model.bundle.files["net.h"]
     assert re.findall(r"#define NET_ARENA(\d)_SIZE (\d+)u", header) == [
         (str(i), str(size)) for i, size in enumerate(model.program.area_sizes)
