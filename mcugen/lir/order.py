@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mcugen.lir.program import ALIGNMENT, MOVE, Access, Buffer, Control, Instr, Program, Space
+from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Program, Space
 
 MOST_SETS = 8_000
 """So many sets of done layers are looked at in all, about: with fewer the order is the best one."""
@@ -165,9 +165,12 @@ class _Problem:
         """Source and target of each move that may vanish: nobody needs the moved bytes of the source afterwards."""
         taken: dict[int, list[range]] = defaultdict(list)
         for instr in self._program.instrs:
-            if instr.kernel != MOVE or instr.distance % ALIGNMENT:
+            if instr.kernel != MOVE or not instr.has_fixed_parts:
                 continue
-            x, y = (self._bit.get(instr.operand(role).buffer, 0) for role in "xy")
+            buffers = [instr.operand(role).buffer for role in "xy"]
+            if any(instr.distance % max(WORD, b.dtype.nbytes) for b in buffers):
+                continue
+            x, y = (self._bit.get(b, 0) for b in buffers)
             start = int(instr.params.get("x_at", 0))
             part = range(start, start + int(instr.params["nbytes"]))
             if x and y and x != y and not x & self._kept and not any(_meet(part, other) for other in taken[x]):

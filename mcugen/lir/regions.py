@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
@@ -140,6 +140,16 @@ def joined_regions(lives: Lives, joins: bool) -> list[Region]:
         if _is_aligned(region) and _may_join(lives, move, source, target, by):
             region_of.update(dict.fromkeys(joined, region))
     return list(dict.fromkeys(region_of.values()))
+
+
+def bytes_taken(spans: Iterable[tuple[int, int, int]]) -> int:
+    """Of spans (number of a region, begin and end in it), what several share counted once."""
+    total, reached = 0, (-1, 0)
+    for region, start, end in sorted(spans):
+        begin = max(start, reached[1]) if region == reached[0] else start
+        total += max(end - begin, 0)
+        reached = (region, max(end, begin))
+    return total
 
 
 @dataclass(frozen=True)

@@ -346,7 +346,7 @@ def large(count: int, seed: int) -> Sketch:
 
 
 def test_work_on_large_graphs_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    sketch = large(300, 1)
+    sketch = large(300, 5)
     steps = 0
     step = order._Problem.step
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx_models import (
@@ -22,6 +23,8 @@ from onnx_models import (
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UnsupportedError
 from mcugen.hir.types import DType
+from mcugen.lir.program import MOVE
+from mcugen.options import CompileOptions
 
 SIZES = (2, 3, 4, 5)
 TOP = 2**63 - 1
@@ -354,3 +357,153 @@ def test_blocks_that_are_not_whole_are_refused(op_type: str, size: int):
     net.output(net.op(op_type, "x", blocksize=size), shape=(2, 12, 4, 6))
     with pytest.raises(McugenError):
         imported(net.plain_model())
+
+
+# ---------------------------------------------------------------------------------------------------- zero-copy
+
+
+def moves(model: onnx.ModelProto) -> list[bool]:
+    """Of each move of the compiled model whether it vanished; the C calls those that did not, and is right."""
+    check_everywhere(model)
+    compiled = compile_model(model)
+    found = [i.moves_nothing for i in compiled.program.instrs if i.kernel == MOVE]
+    source = compiled.bundle.files["net.c"]
+    layers = len(compiled.bundle.layers)
+    assert source.count("    move_") == found.count(False)
+    assert layers == len(compiled.program.instrs) - sum(found) == source.count("MCUGEN_ON_LAYER(")
+    return found
+
+
+def test_parts_are_computed_where_they_are_joined():
+    net = net_of_x(1, 64)
+    parts = [net.op(op, "x") for op in ("Exp", "Sigmoid", "Softmax")]
+    net.output(net.op("Concat", *parts, axis=1, out="y"))
+    assert moves(net.model()) == [True] * 3
+    assert compile_model(net.model()).program.arena_size <= 4 * (64 + 3 * 64)
+
+
+def test_parts_are_read_where_they_were():
+    net = net_of_x(4, 32)
+    x = net.op("Softmax", "x")
+    for part, op in zip(net.ops("Split", x, outs=["a", "b"], axis=0), ("Exp", "Neg"), strict=True):
+        net.output(net.op(op, part, out=op))
+    net.output(net.op("Tanh", net.op("Slice", x, ints(net, [1]), ints(net, [3])), out="middle"))
+    assert moves(net.model()) == [True] * 3
+
+
+def test_joined_rows_of_pictures_are_not_copied():
+    """Channels last, their rows follow each other."""
+    net = net_of_x(1, 4, 6, 6)
+    kernel = net.const(np.random.default_rng(0).standard_normal((4, 4, 1, 1)))
+    top, bottom = net.op("Conv", "x", kernel), net.op("Conv", net.op("Relu", "x"), kernel)
+    y = net.op("Conv", net.op("Concat", top, bottom, axis=2), kernel)
+    net.output(*net.ops("Split", y, outs=["upper", "lower"], axis=2))
+    assert moves(net.model()) == [True] * 4
+
+
+def test_parts_of_an_input_and_wholes_of_inputs():
+    net = net_of_x(4, 8)
+    net.input("z", 4, 8)
+    net.output(*net.ops("Split", "x", outs=["a", "b"], axis=0))
+    net.output(net.op("Concat", "z", "x", axis=0, out="y"))
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_part_that_others_read_too(is_late: bool):
+    net = net_of_x(1, 32)
+    a, b = net.op("Exp", "x"), net.op("Neg", "x")
+    readers = [lambda: net.op("Softmax", a, out="other"), lambda: net.op("Concat", a, b, axis=1, out="y")]
+    net.output(*(read() for read in (readers[::-1] if is_late else readers)))
+    found = moves(net.model())
+    assert is_late or found == [True, True]
+
+
+def test_the_same_part_twice_is_copied_once():
+    net = net_of_x(1, 32)
+    a = net.op("Exp", "x")
+    net.output(net.op("Softmax", net.op("Concat", a, a, axis=1), out="y"))
+    assert sorted(moves(net.model())) == [False, True]
+
+
+def test_a_part_of_two_wholes_is_copied_once():
+    net = net_of_x(1, 32)
+    a, b = net.op("Exp", "x"), net.op("Neg", "x")
+    net.output(net.op("Softmax", net.op("Concat", a, b, axis=1), out="y"))
+    net.output(net.op("Softmax", net.op("Concat", b, a, axis=1), out="z"))
+    found = moves(net.model())
+    assert len(found) == 4 and found.count(True) == 2
+
+
+def test_a_part_that_is_an_output_too():
+    net = net_of_x(1, 32)
+    a, b = net.op("Exp", "x", out="a"), net.op("Neg", "x")
+    net.output(a, net.op("Concat", a, b, axis=1, out="y"))
+    check_everywhere(net.model())
+
+
+def test_parts_that_nobody_may_overwrite_are_copied():
+    """What is computed in place of a part must not change what others read of the whole."""
+    net = net_of_x(4, 32)
+    x = net.op("Softmax", "x")
+    a, _ = net.ops("Split", x, outs=["a", "b"], axis=0)
+    doubled = net.op("Exp", net.op("Neg", net.op("Tanh", a)))
+    net.output(net.op("Add", net.op("Concat", doubled, a, axis=0), x, out="y"))
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize(("start", "vanishes"), [(4, True), (1, False), (2, False)])
+def test_parts_begin_at_words(start: int, vanishes: bool):
+    net = net_of_x(1, 64, dtype=np.int8)
+    x = net.op("Abs", "x")
+    part = net.op("Slice", x, ints(net, [start]), ints(net, [start + 20]), ints(net, [1]))
+    net.output(net.op("Neg", part, out="y"), net.op("Sign", x, out="z"), dtype=np.int8)
+    assert moves(net.model()) == [vanishes]
+
+
+def test_constant_parts_come_from_flash():
+    net = net_of_x(1, 32)
+    one = net.const(np.ones((1, 32)))
+    net.output(net.op("Concat", one, net.op("Exp", "x"), axis=1, out="y"))
+    net.output(net.op("Concat", net.op("Neg", "x"), one, axis=1, out="z"))
+    assert moves(net.model()) == [False, True, True, False]
+
+
+def test_what_does_not_lie_together_is_copied():
+    net = net_of_x(2, 8)
+    net.output(net.op("Concat", net.op("Exp", "x"), net.op("Neg", "x"), axis=1, out="joined"))
+    net.output(*net.ops("Split", "x", outs=["a", "b"], axis=1))
+    net.output(net.op("Slice", "x", ints(net, [0]), ints(net, [8]), ints(net, [0]), ints(net, [2]), out="step"))
+    assert moves(net.model()) == []
+    kernels = [i.kernel for i in compile_model(net.model()).program.instrs]
+    assert kernels.count("copy") == 4
+
+
+def test_joined_codes_of_one_scale_are_not_copied():
+    net = net_of_x(1, 4, 4, 8, dtype=np.int8)
+    x = net.dequantize("x", 0.05, 3)
+    kernel = net.dequantize(net.const(np.arange(-8, 8).reshape(4, 4, 1, 1), np.int8), 0.02)
+    parts = [net.fake(net.op("Conv", source, kernel), 0.04, -5) for source in (x, net.fake(net.op("Relu", x), 0.04))]
+    joined = net.op("Concat", *parts, axis=2)
+    net.output(net.quantize(net.op("AveragePool", joined, kernel_shape=[2, 2]), 0.04, -5, out="y"), dtype=np.int8)
+    check_quantized(net.model(), share=0.02)
+    found = [i.moves_nothing for i in compile_model(net.model()).program.instrs if i.kernel == MOVE]
+    assert found == [True, True]
+
+
+def test_shapes_alone_take_no_instruction():
+    net = net_of_x(2, 3, 4)
+    net.input("z", 1, 3, 1)
+    net.output(net.op("Reshape", "x", ints(net, [6, 4]), out="reshaped"), net.op("Flatten", "x", out="flat"))
+    net.output(net.op("Squeeze", "z", out="squeezed"), net.op("Unsqueeze", "z", ints(net, [0]), out="unsqueezed"))
+    check_everywhere(net.model())
+    program = compile_model(net.model()).program
+    assert program.instrs == []
+    assert program.arena_size == 96 + 16
+
+
+def test_sizes_known_at_run_time_only_keep_their_copies():
+    net = net_of_x("n", 4)
+    net.output(net.op("Concat", net.op("Exp", "x"), net.op("Neg", "x"), axis=0, out="y"))
+    program = compile_model(net.model(), options=CompileOptions(dims={"n": (1, 5)})).program
+    assert [i.kernel for i in program.instrs].count("copy") == 2
