@@ -59,7 +59,7 @@ from mcugen.report.listing import print_board, print_boards, print_memory, print
 from mcugen.report.memory import MemoryMap, memory_map
 from mcugen.report.operators import operator_table
 from mcugen.report.samples import Samples, graph_endpoints, load_samples, random_samples
-from mcugen.report.text import print_report, print_tradeoffs
+from mcugen.report.text import holds, print_report, print_tradeoffs
 from mcugen.version import __version__
 
 app = typer.Typer(
@@ -106,9 +106,11 @@ def compile_command(
         return
     ram, flash = compiled.report.ram, compiled.report.flash
     _tell(
-        f"{folder}: {len(compiled.bundle.files)} files, arena {ram.arena:,} bytes, "
+        f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
         f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
     )
+    for memory in compiled.report.memories if compiled.bundle.sections else ():
+        _tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
     if compiled.report.budget is not None:
         _tell(str(compiled.report.budget))
     if compiled.quantization:

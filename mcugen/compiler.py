@@ -10,6 +10,7 @@ import onnx
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.memory import weights_bytes
 from mcugen.codegen.render import Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
@@ -20,7 +21,7 @@ from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Trace, build_program, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
-from mcugen.report.figures import describe
+from mcugen.report.figures import describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
 
@@ -50,10 +51,14 @@ def compile_model(
     optimize(graph, trace)
     fit = variants.program(symbols) if symbols else build_program(graph, target, options)
     program = fit.program
-    place(program, target)
+    placement = place(program, target, options.place)
+    if options.weights_blob and placement.copies:
+        raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
     kernels = ", ".join(options.kernels) or "auto"
-    figures = describe(program, graph, target, source.sha256, kernels, fit)
+    memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
+    figures = describe(program, graph, target, source.sha256, kernels, fit, memories)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
-    bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())
+    sample = variants.sample(graph, symbols)
+    bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

@@ -599,3 +599,49 @@ def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], few: Path, tmp_
     assert not (tmp_path / "other").exists()
     both = mcugen(*auto, "--min-sqnr", 30, "--max-accuracy-drop", 1)
     assert both.code == 2 and "there can be one goal" in both.err
+
+
+# ------------------------------------------------------------------------------------------------------- memories
+
+
+def test_place_and_a_file_of_weights(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    folder = tmp_path / "out"
+    options = (
+        "--board",
+        "stm32h743",
+        "-o",
+        folder,
+        "--place",
+        "arena=dtcm",
+        "--place",
+        "weights=flash",
+        "--weights-blob",
+    )
+    done = mcugen("compile", model, *options)
+    assert done.code == 0, done.err
+    assert re.search(r"dtcm: [\d,]+ of 131,072 bytes: arena", done.err)
+    assert {"tiny_net_memory.ld", "tiny_net_weights.bin"} <= {path.name for path in folder.iterdir()}
+
+
+def test_report_says_what_lies_where(mcugen: Callable[..., Done], model: Path):
+    done = mcugen("report", model, "--board", "host", "--place", "auto", "--json", "-", "-q")
+    assert done.code == 0, done.err
+    assert {m["name"]: m["kind"] for m in json.loads(done.out)["memories"]} == {"ram": "ram", "flash": "flash"}
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("dtcm", r"--place must read WHAT=MEMORY.*found: 'dtcm'"),
+        ("stack=dtcm", r"--place must read WHAT=MEMORY of arena, weights and hot-weights.*'stack=dtcm'"),
+        ("arena=", r"--place must read WHAT=MEMORY.*'arena='"),
+        ("arena=dtcm++itcm", r"--place must read WHAT=MEMORY"),
+        ("arena=dtcm,arena=itcm", r"--place must be given once for each name.*'arena' twice"),
+        ("auto,arena=itcm", r"'arena' twice"),
+        ("hot-weights=dtcm", r"--place hot-weights must read MEMORY:BYTES.*'dtcm'"),
+        ("hot-weights=dtcm:x", r"--place hot-weights must read MEMORY:BYTES"),
+        ("arena=dtmc", r"no memory 'dtmc'.*one of dtcm"),
+    ],
+)
+def test_usage_2_of_place(mcugen: Callable[..., Done], model: Path, place: str, message: str):
+    assert_failed(mcugen("compile", model, "--board", "stm32h743", "--place", place), 2, message)

@@ -96,10 +96,10 @@ class Reshape(Movement):
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the input, perhaps several times in a row."""
-        wide, (*rows, count) = sig.input(0).shape[-1:], self.shape or (0,)
-        if not wide or not wide[0] or count % wide[0]:
+        x = sig.input(0).shape
+        if not x or not self.shape or not x[-1] or self.shape[-1] % x[-1]:
             return None
-        return Channels((np.arange(count) % wide[0],), lambda count: Reshape((*rows, count)))
+        return Channels((np.arange(self.shape[-1]) % x[-1],), lambda count: Reshape((*self.shape[:-1], count)))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Reshape to these sizes."""
@@ -147,6 +147,20 @@ def _matrices(node: Node) -> tuple[int, int, int] | None:
 
 WRITTEN_OUT = 4
 """Planes that are interleaved by as many named pointers."""
+
+
+def strided_elements(node: Node) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    matrices = _matrices(node)
+    assert matrices is not None
+    return 0 if matrices[2] <= WRITTEN_OUT else node.output.type.count
+
+
+def elements_of_many_planes(node: Node) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    planes = Planes.of(node)
+    assert planes is not None
+    return 0 if planes.planes <= WRITTEN_OUT else node.output.type.count
 
 
 def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -239,8 +253,8 @@ class Transpose(Movement):
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
     kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose),
-        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place),
+        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose, extra=strided_elements),
+        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place, extra=elements_of_many_planes),
     )
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -645,7 +659,7 @@ def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Transpose", kernels=("transpose", "copy"), keeps_halves=True)
+@onnx_operator("Transpose", kernels=("transpose", "transpose_inplace", "copy"), keeps_halves=True)
 def _import_transpose(node: OnnxNode) -> list[Value]:
     rank = node.input(0).type.rank
     return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]

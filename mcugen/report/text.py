@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
-from mcugen.report.figures import Layer, ModelFigures, Ram, Report, layer_title
+from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title
 from mcugen.report.layers import LayerComparison, LayerError
 from mcugen.report.metrics import described
 from mcugen.report.tradeoffs import Goal, Step
@@ -129,15 +129,26 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     table.add_row("RAM: arena", _number(ram.arena), f"bytes, {_optimality(ram)}: activations, scratch, inputs, outputs")
     if ram.state:
         table.add_row("RAM: state", _number(ram.state), "bytes, kept between calls")
+    if ram.copies:
+        table.add_row("RAM: copies", _number(ram.copies), "bytes of weights, copied at start-up")
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     table.add_row("RAM: total", _number(ram.total), "bytes")
+    for memory in report.memories:
+        table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
     if report.budget is not None:
         budget = report.budget
         table.add_row("budget: RAM", _number(budget.ram), "bytes of arena and state")
         table.add_row("budget: flash, estimate", _number(budget.flash_estimate), "bytes of weights and code")
         table.add_row("budget: kept by", "", str(budget))
     return table.rows
+
+
+def holds(memory: MemoryUse) -> str:
+    """What lies in a memory."""
+    parts = (("arena", memory.arena), ("weights", memory.weights), ("copies of weights", memory.copies))
+    listing = ", ".join(f"{what} {nbytes:,}" for what, nbytes in parts if nbytes)
+    return f"of {memory.size:,} bytes: {listing or 'nothing'}"
 
 
 def _optimality(ram: Ram) -> str:

@@ -124,7 +124,7 @@ def moves() -> Layers:
 
 
 def copies() -> Layers:
-    """By memcpy, whose operands must not overlap: the sanitizer would tell. Or some of what is read has no weight."""
+    """By memcpy, whose operands must not overlap: the sanitizer would tell. Or not all that is read counts."""
     layers = Layers()
     for shape, scales in (((1, 3, 4, 5), [1, 1, 2, 2]), ((2, 3, 6, 4), [1, 1, 0.5, 3]), ((1, 5, 9), [1, 1, 2])):
         for codes in (False, True):
@@ -138,6 +138,8 @@ def copies() -> Layers:
         layers.add("Slice", (5, 7), *map(np.array, (start, end, [0, 1], step)))
     layers.add("Resize", (1, 2, 4, 5), NONE, np.array([1, 1, 2, 2], np.float32), mode="cubic")
     layers.add("Resize", (2, 3), NONE, np.array([2, 3], np.float32), mode="nearest")
+    layers.add("MatMul", (4, 3, 5), (4, 5, 6))
+    layers.add("MatMul", (3, 4, 9), (3, 9, 4), codes=True)
     layers.add("Expand", (3, 4, 1), np.array([3, 4, 5]))
     layers.add("Expand", (3, 1, 4), np.array([3, 5, 4]))
     return layers
