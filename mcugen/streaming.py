@@ -8,16 +8,15 @@ where they can, as a group (mcugen.ops.stream).
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.choose import SURROUNDINGS, alive_at, fitting_kernels
+from mcugen.lir.choose import SURROUNDINGS, fitting_kernels, offers_of
 from mcugen.lir.cost import CostTable, work
-from mcugen.lir.lower import lower, lower_nodes
+from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import Access, Program
 from mcugen.ops.stream import Layer, Streamed, group_of
@@ -101,22 +100,12 @@ class Streaming:
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
         """By node: bytes alive while it runs, and its instructions."""
-        choices = {
-            node: self._lightest(node, found)
+        offers, others = offers_of(self.graph, self._features, self._costs)
+        best = {node: min(offer, key=lambda c: (c.ram, c.instructions)) for node, offer in offers.items()}
+        return [
+            (best[node].ram, best[node].instructions) if node in best else (others.get(node.outputs[0].name, 0), 0.0)
             for node in self.graph.nodes
-            if (found := fitting_kernels(node, self._features, any_size=False))
-        }
-        program = lower(self.graph, self._features, choices=choices)
-        alive, scratch = alive_at(program), Counter[str]()
-        for instr in program.instrs:
-            needed = sum(o.buffer.nbytes for o in instr.operands if o.access is Access.SCRATCH)
-            scratch[instr.name] = max(scratch[instr.name], needed)
-        rows = []
-        for node in self.graph.nodes:
-            name, kernel = node.outputs[0].name, choices.get(node)
-            ram = alive[name].nbytes - alive[name].saved + scratch[name] if name in alive else 0
-            rows.append((ram, self._costs.of(kernel).instructions(work(node, kernel)) if kernel else 0.0))
-        return rows
+        ]
 
     def _lightest(self, node: Node, found: Sequence[Kernel]) -> Kernel:
         """The kernel with the least scratch memory, and of those the fastest."""

@@ -14,18 +14,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcugen.errors import UsageError
-from mcugen.hir.graph import Graph, Node
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower
 from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
-from mcugen.lir.regions import freedom
+from mcugen.lir.regions import Lives, bytes_taken, freedom, joined_regions
 
 SURROUNDINGS = (1024, 1024)
 """Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
 
-FAVOUR = 1024
+FAVOUR = 32
 """What matters most counts so much more: a thousandth of it as twice another, lest a few bytes cost all speed."""
 
 MAX_ROUNDS = 8
@@ -86,27 +86,38 @@ def choose_kernels(
     `any_size` leaves those whose parameters follow from sizes that are known at run time. UsageError for a wanted
     kernel that fits nowhere.
     """
+    offers, others = offers_of(graph, features, costs, wanted=wanted, any_size=any_size)
+    _require(wanted, {c.kernel.name for offer in offers.values() for c in offer})
+    narrowed = [[c for c in offer if c.kernel.name in wanted][:1] or offer for offer in offers.values()]
+    if all(len(offer) == 1 for offer in narrowed):
+        return {node: offer[0].kernel for node, offer in zip(offers, narrowed, strict=True)}
+    taken = _search(narrowed, goal, limits, max(others.values(), default=0))
+    return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
+
+
+def offers_of(
+    graph: Graph,
+    features: frozenset[str],
+    costs: CostTable,
+    *,
+    wanted: Collection[str] = (),
+    any_size: bool = False,
+) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
+    """What each kernel would cost, by the nodes that have any; the bytes that others need, by first outputs' names."""
     fitting = {
         node: (times, found) for node, times in _nodes(graph) if (found := fitting_kernels(node, features, any_size))
     }
-    _require(wanted, {k.name for _, found in fitting.values() for k in found})
     chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
-    if all(len(found) == 1 for _, found in fitting.values()):
-        return chosen
     program = lower(graph, features, choices=chosen)
     reorder(program)
     alive = alive_at(program)
-    offers = [
-        [
-            _candidate(node, k, features, costs, times, alive)
-            for k in ([chosen[node]] if chosen[node].name in wanted else found)
-        ]
+    lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
+    offers = {
+        node: [_candidate(node, k, features, costs, times, alive, lasting) for k in found]
         for node, (times, found) in fitting.items()
-    ]
+    }
     others = alive.keys() - {node.outputs[0].name for node in fitting}
-    floor = max((alive[name].nbytes - alive[name].saved for name in others), default=0)
-    taken = _search(offers, goal, limits, floor)
-    return {node: candidate.kernel for node, candidate in zip(fitting, taken, strict=True)}
+    return offers, {name: alive[name].nbytes - alive[name].saved for name in others}
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
@@ -132,30 +143,47 @@ def _require(wanted: Collection[str], known: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Alive:
-    """Bytes alive while an instruction runs, but for its scratch; and those of them that it saves in place."""
+    """Bytes alive while an instruction runs, but for its scratch; and those of them that it saves in place.
+
+    `is_free`: whether its output has a place of its own, and is not a part of something larger.
+    """
 
     nbytes: int
     saved: int
+    is_free: bool
 
 
 def alive_at(program: Program) -> dict[str, Alive]:
     """By the name of a node's first output, at its busiest instruction."""
-    ranges = program.live_ranges()
     scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
-    spans = [(first, last, b.nbytes) for b, (first, last) in ranges.items() if b not in scratch]
+    lives = Lives(program, 0)
+    places = {
+        b: (number, at, len(region.members) == 1)
+        for number, region in enumerate(joined_regions(lives, True))
+        for b, at in region.members.items()
+        if b not in scratch
+    }
     found: dict[str, Alive] = {}
     for index, instr in enumerate(program.instrs):
-        alive = sum(nbytes for first, last, nbytes in spans if first <= index <= last)
-        ending = {b for b, (_, last) in ranges.items() if last == index}
-        now = Alive(alive, _saved_in_place([instr], ending))
+        alive = [b for b in places if lives.ranges[b][0] <= index <= lives.ranges[b][1]]
+        nbytes = bytes_taken((places[b][0], places[b][1], places[b][1] + b.nbytes) for b in alive)
+        is_free = all(places[o.buffer][2] for o in instr.operands if o.access is Access.OUT and o.buffer in places)
+        ending = {b for b, (_, last) in lives.ranges.items() if last == index}
+        now = Alive(nbytes, _saved_in_place([instr], ending) if is_free else 0, is_free)
         found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
     return found
 
 
 def _candidate(
-    node: Node, kernel: Kernel, features: frozenset[str], costs: CostTable, times: int, alive: Mapping[str, Alive]
+    node: Node,
+    kernel: Kernel,
+    features: frozenset[str],
+    costs: CostTable,
+    times: int,
+    alive: Mapping[str, Alive],
+    lasting: Collection[Value],
 ) -> Candidate:
-    """What a kernel costs at a node, by lowering the node alone."""
+    """What a kernel costs at a node, by lowering the node alone. `lasting` are values that nothing may overwrite."""
     builder = Builder(Program("trial"), features)
     assert kernel.emit is not None
     kernel.emit(node, builder, kernel)
@@ -163,14 +191,11 @@ def _candidate(
     flash: dict[object, int] = {instr.function_key: cost.code for instr in program.instrs}
     flash |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
     around = alive.get(node.outputs[0].name)
-    ending = {builder.buffer(v) for v in node.inputs if v is not None and not v.is_constant and set(v.users) == {node}}
+    ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
     scratch = sum(o.buffer.nbytes for i in program.instrs for o in i.operands if o.access is Access.SCRATCH)
-    return Candidate(
-        kernel,
-        times * cost.instructions(work(node, kernel)),
-        flash,
-        (around.nbytes if around else 0) - _saved_in_place(program.instrs, ending) + scratch,
-    )
+    saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
+    ram = (around.nbytes if around else 0) - saved + scratch
+    return Candidate(kernel, times * cost.instructions(work(node, kernel)), flash, ram)
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:

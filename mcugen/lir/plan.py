@@ -12,7 +12,7 @@ from math import gcd
 
 from mcugen.lir.exact import Interval, Problem, solve
 from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program
-from mcugen.lir.regions import Freedom, Lives, Region, freedom, joined_regions
+from mcugen.lir.regions import Freedom, Lives, Region, bytes_taken, freedom, joined_regions
 
 
 def plan_memory(program: Program) -> None:
@@ -165,13 +165,7 @@ class _Layout:
 
     def _extent(self, alive: Sequence[Buffer], granule: int) -> int:
         """Bytes that buffers of different regions take together if they are apart."""
-        spans = sorted(self._span(b, granule) for b in alive)
-        total, reached = 0, (-1, 0)
-        for region, start, end in spans:
-            begin = max(start, reached[1]) if region == reached[0] else start
-            total += max(end - begin, 0)
-            reached = (region, max(end, begin))
-        return total
+        return bytes_taken(self._span(b, granule) for b in alive)
 
     def _span(self, buffer: Buffer, granule: int) -> tuple[int, int, int]:
         """Its region, and its bytes there in whole granules: no other buffer begins within one."""

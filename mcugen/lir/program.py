@@ -207,10 +207,14 @@ class Instr:
         """Of a move, whether its parts begin at the same places whatever the sizes known at run time only."""
         return not {"x_at", "y_at"} & self.formulas.keys()
 
+    def part(self, role: str) -> tuple[int, int]:
+        """Of a move, where the part of `x` or `y` begins, and how many bytes it has."""
+        return int(self.params.get(f"{role}_at", 0)), int(self.params["nbytes"])
+
     @property
     def distance(self) -> int:
         """Of a move, how many bytes behind `x` its target `y` begins if nothing is to be moved."""
-        return int(self.params.get("x_at", 0)) - int(self.params.get("y_at", 0))
+        return self.part("x")[0] - self.part("y")[0]
 
     @property
     def function_key(self) -> tuple[object, ...]:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
@@ -47,16 +47,13 @@ def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
 
 
 @dataclass(frozen=True)
-class Uses:
-    """Which instructions use a buffer, and which of these write it; -1 and their number stand for the caller."""
+class Use:
+    """An instruction that uses the bytes of a buffer from `low` to before `high`; −1 and their number: the caller."""
 
-    all: list[int] = field(default_factory=list)
-    writes: list[int] = field(default_factory=list)
-
-
-def _between(sorted_numbers: list[int], first: int, end: int) -> list[int]:
-    """Those from `first` to before `end`."""
-    return sorted_numbers[bisect_left(sorted_numbers, first) : bisect_left(sorted_numbers, end)]
+    index: int
+    writes: bool
+    low: int
+    high: int
 
 
 class Lives:
@@ -65,19 +62,30 @@ class Lives:
     def __init__(self, program: Program, area: int) -> None:
         self.program = program
         self.ranges = {b: life for b, life in program.live_ranges().items() if b.area == area and b.nbytes}
-        self.uses = {b: Uses() for b in self.ranges}
+        self._uses: dict[Buffer, list[Use]] = {b: [] for b in self.ranges}
         for endpoint in program.inputs:
-            self._use(endpoint.buffer, -1, True)
+            self._add(endpoint.buffer, -1, True)
         for index, instr in enumerate(program.instrs):
             for operand in instr.operands:
-                self._use(operand.buffer, index, operand.access is not Access.IN)
+                at, nbytes = instr.part(operand.role) if instr.kernel == MOVE else (0, operand.buffer.nbytes)
+                self._add(operand.buffer, index, operand.access is not Access.IN, at, nbytes)
         for endpoint in program.outputs:
-            self._use(endpoint.buffer, len(program.instrs), False)
+            self._add(endpoint.buffer, len(program.instrs), False)
 
-    def _use(self, buffer: Buffer, index: int, writes: bool) -> None:
-        if buffer in self.uses:
-            self.uses[buffer].all.append(index)
-            self.uses[buffer].writes.extend([index] * writes)
+    def _add(self, buffer: Buffer, index: int, writes: bool, at: int = 0, nbytes: int | None = None) -> None:
+        if buffer in self._uses:
+            end = buffer.nbytes if nbytes is None else at + nbytes
+            self._uses[buffer].append(Use(index, writes, at, end))
+
+    def uses(self, buffer: Buffer, first: int, end: int, low: int, high: int) -> list[Use]:
+        """Who uses the bytes from `low` to `high` of a buffer, from instruction `first` to before `end`."""
+        uses = self._uses[buffer]
+        start, stop = (bisect_left(uses, index, key=lambda use: use.index) for index in (first, end))
+        return [use for use in uses[start:stop] if use.low < high and low < use.high]
+
+    def writers(self, buffer: Buffer) -> list[int]:
+        """The instructions that write a buffer."""
+        return [use.index for use in self._uses[buffer] if use.writes]
 
     def meet(self, a: Buffer, b: Buffer) -> bool:
         """Whether both are alive at some instruction."""
@@ -125,13 +133,23 @@ def joined_regions(lives: Lives, joins: bool) -> list[Region]:
         source, target = region_of[move.x], region_of[move.y]
         if source is target:
             continue
-        by = source.members[move.x] + move.distance - target.members[move.y]
+        by = source.members[move.x] + move.x_at - move.y_at - target.members[move.y]
         joined = source.members | {b: at + by for b, at in target.members.items()}
         start = min(joined.values())
         region = Region({b: at - start for b, at in joined.items()})
         if _is_aligned(region) and _may_join(lives, move, source, target, by):
             region_of.update(dict.fromkeys(joined, region))
     return list(dict.fromkeys(region_of.values()))
+
+
+def bytes_taken(spans: Iterable[tuple[int, int, int]]) -> int:
+    """Of spans (number of a region, begin and end in it), what several share counted once."""
+    total, reached = 0, (-1, 0)
+    for region, start, end in sorted(spans):
+        begin = max(start, reached[1]) if region == reached[0] else start
+        total += max(end - begin, 0)
+        reached = (region, max(end, begin))
+    return total
 
 
 @dataclass(frozen=True)
@@ -145,10 +163,6 @@ class _Move:
     y_at: int
     nbytes: int
 
-    @property
-    def distance(self) -> int:
-        return self.x_at - self.y_at
-
 
 def _moves(lives: Lives) -> Iterator[_Move]:
     """Those that may vanish."""
@@ -156,8 +170,7 @@ def _moves(lives: Lives) -> Iterator[_Move]:
         if instr.kernel == MOVE and instr.has_fixed_parts:
             x, y = instr.operand("x").buffer, instr.operand("y").buffer
             if x is not y and x in lives.ranges and y in lives.ranges:
-                x_at, y_at = int(instr.params.get("x_at", 0)), int(instr.params.get("y_at", 0))
-                yield _Move(index, x, y, x_at, y_at, int(instr.params["nbytes"]))
+                yield _Move(index, x, y, instr.part("x")[0], *instr.part("y"))
 
 
 def _is_aligned(region: Region) -> bool:
@@ -173,7 +186,7 @@ def _may_join(lives: Lives, move: _Move, source: Region, target: Region, by: int
     """
     is_view = (
         len(target.members) == 1
-        and lives.uses[move.y].writes == [move.index] == [lives.ranges[move.y][0]]
+        and lives.writers(move.y) == [move.index] == [lives.ranges[move.y][0]]
         and move.nbytes == move.y.nbytes
     )
     for m, m_at in source.members.items():
@@ -181,40 +194,46 @@ def _may_join(lives: Lives, move: _Move, source: Region, target: Region, by: int
             low, high = max(m_at, t_at + by), min(m_at + m.nbytes, t_at + by + t.nbytes)
             if low >= high or not lives.meet(m, t):
                 continue
-            begin = target.members[move.y] + by + move.y_at
-            inside = begin <= low and high <= begin + move.nbytes
-            if not (
-                (t is move.y and _ends_in(lives, move, m, inside, t_at + by - m_at))
-                or (is_view and not _between(lives.uses[m].writes, move.index + 1, lives.ranges[t][1] + 1))
+            common = _Common(m, low - m_at, low - t_at - by, high - low)
+            if t is not move.y or not (
+                _ends_in(lives, move, common) or (is_view and not _is_written_under(lives, move, common))
             ):
                 return False
     return True
 
 
-def _ends_in(lives: Lives, move: _Move, m: Buffer, inside: bool, distance: int) -> bool:
-    """Whether `m` may share bytes with the move's target, `distance` bytes before it, until the move at the latest.
+@dataclass(frozen=True)
+class _Common:
+    """The bytes that a buffer would have in common with a move's target, and where they begin in both."""
 
-    What these held is overwritten by the move, if it runs and if they are `inside` of its part; or it is nothing yet.
+    m: Buffer
+    m_at: int
+    y_at: int
+    nbytes: int
+
+
+def _is_written_under(lives: Lives, move: _Move, common: _Common) -> bool:
+    """Whether the bytes are written through `m` while the target, a view of them, lives."""
+    _, last = lives.ranges[move.y]
+    uses = lives.uses(common.m, move.index + 1, last + 1, common.m_at, common.m_at + common.nbytes)
+    return any(use.writes for use in uses)
+
+
+def _ends_in(lives: Lives, move: _Move, common: _Common) -> bool:
+    """Whether `m` may have these bytes, which are no longer its own after the move at the latest.
+
+    What they hold for the target is overwritten by the move, if it runs and if they are in its part; or it is nothing
+    yet.
     """
-    first, last = lives.ranges[m]
+    first, last = lives.ranges[common.m]
     is_fresh = lives.ranges[move.y][0] == move.index
+    inside = move.y_at <= common.y_at and common.y_at + common.nbytes <= move.y_at + move.nbytes
     if last > move.index or not (is_fresh or (inside and lives.is_certain(move.index, first))):
         return False
-    used = [i for i in _between(lives.uses[move.y].all, first, move.index) if not _writes_beside(lives, i, move)]
+    used = lives.uses(move.y, first, move.index, common.y_at, common.y_at + common.nbytes)
     if not used:
         return True
-    if used != [first] or first < 0 or lives.program.instrs[first].control is not Control.NONE:
+    if [use.index for use in used] != [first] or first < 0 or lives.program.instrs[first].control is not Control.NONE:
         return False
-    free = freedom(lives.program.instrs[first], m, move.y)  # who computes it reads the old value
-    return free is not None and free.allows(-distance)
-
-
-def _writes_beside(lives: Lives, index: int, move: _Move) -> bool:
-    """Whether an instruction does no more with the target of `move` than write another part of it by a move."""
-    if index < 0 or lives.program.instrs[index].kernel != MOVE:
-        return False
-    other = lives.program.instrs[index]
-    if other.operand("x").buffer is move.y or not other.has_fixed_parts:
-        return False
-    at = int(other.params.get("y_at", 0))
-    return at + int(other.params["nbytes"]) <= move.y_at or move.y_at + move.nbytes <= at
+    free = freedom(lives.program.instrs[first], common.m, move.y)  # who computes it reads the old value
+    return free is not None and free.allows(common.y_at - common.m_at)

@@ -152,8 +152,8 @@ class _Replay:
             self.write(operand.buffer)
 
     def _move(self, instr: Instr) -> None:
-        x, y, nbytes = instr.operand("x").buffer, instr.operand("y").buffer, int(instr.params["nbytes"])
-        x_at, y_at = int(instr.params.get("x_at", 0)), int(instr.params.get("y_at", 0))
+        x, y = instr.operand("x").buffer, instr.operand("y").buffer
+        (x_at, nbytes), (y_at, _) = instr.part("x"), instr.part("y")
         if not self.holds(x, x_at, nbytes):
             _fail(x, f"{instr.name}: read after another buffer took its place")
         if not y.planned:
@@ -161,8 +161,8 @@ class _Replay:
         if not x.planned:
             self._put(y, y_at, self._new(self._cells(nbytes)))
             return
-        distance = _start(y) + y_at - _start(x) - x_at
-        if x is not y and x.area == y.area and not instr.moves_nothing and abs(distance) < nbytes:
+        apart = abs(_start(y) + y_at - _start(x) - x_at) >= nbytes and instr.has_fixed_parts
+        if _collide(x, y) and not (instr.moves_nothing or apart):
             _fail(y, f"{instr.name}: overlaps operand %{x.name}")
         self._put(y, y_at, self._memory[self._span(self._own, x, x_at, nbytes)].copy())
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mcugen.hir.types import DType
-from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Param, Program, Space
+from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Param, Program, Space
 
 
 class Sketch:
@@ -35,8 +35,12 @@ class Sketch:
         inplace: bool | Sequence[int] = False,
         scratch: int = 0,
         access: Access = Access.OUT,
+        lead: int | None = None,
     ) -> Instr:
-        """An instruction; `inplace` names the operands whose memory the result may take (True: all)."""
+        """An instruction; `inplace` names the operands whose memory the result may take (True: all).
+
+        With a `lead` it may lie over the first, at that distance.
+        """
         if target not in self.buffers:
             self.buffer(target, nbytes)
         operands = [Operand(f"x{i}", Access.IN, self.buffers[name]) for i, name in enumerate(sources)]
@@ -44,9 +48,20 @@ class Sketch:
         if scratch:
             operands.append(Operand("s", Access.SCRATCH, self.buffer(f"{target}.scratch", scratch)))
         allowed = range(len(sources)) if inplace is True else inplace or ()
-        instr = Instr("kernel", target, tuple(operands), inplace=tuple(("y", f"x{i}") for i in allowed))
+        overlaps = () if lead is None else (Overlap("y", "x0", lead),)
+        pairs = tuple(("y", f"x{i}") for i in allowed)
+        instr = Instr("kernel", target, tuple(operands), inplace=pairs, overlaps=overlaps)
         self.program.instrs.append(instr)
         return instr
+
+    def part(self, source: str, target: str, x_at: int = 0, y_at: int = 0, nbytes: int | None = None) -> Instr:
+        """A move of a part: of all that there is, unless `nbytes` says less. The target must exist."""
+        x, y = self.buffers[source], self.buffers[target]
+        params = {"nbytes": nbytes or min(x.nbytes - x_at, y.nbytes - y_at), "x_at": x_at, "y_at": y_at}
+        used = any(o.buffer is y for i in self.program.instrs for o in i.operands)
+        operands = (Operand("x", Access.IN, x), Operand("y", Access.INOUT if used else Access.OUT, y))
+        self.program.instrs.append(Instr(MOVE, target, operands, params))
+        return self.program.instrs[-1]
 
     def emit(
         self,

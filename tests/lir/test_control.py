@@ -46,7 +46,7 @@ class Flow(Sketch):
         self.mark(Control.FOR, ("index", Access.OUT, index), *conds, *rows, steps=steps)
         return lambda: self.mark(Control.END, ("index", Access.INOUT, index), *conds)
 
-    def part(self, index: str, source: str, stack: str) -> None:
+    def row(self, index: str, source: str, stack: str) -> None:
         """A part of `stack`, written by each step."""
         names = (("x", Access.IN, source), ("y", Access.INOUT, stack), ("step", Access.IN, index))
         operands = tuple(Operand(role, access, self.buffers[name]) for role, access, name in names)
@@ -99,7 +99,7 @@ def test_stacked_parts_begin_with_the_loop():
     end = flow.loop("i", 3, "all")
     flow.step("a", "x")
     flow.step("b", "a")
-    flow.part("i", "b", "all")
+    flow.row("i", "b", "all")
     end()
     flow.output("all")
     plan_memory(flow.program)
@@ -112,7 +112,7 @@ def test_stacked_parts_that_nobody_reads_keep_their_place_in_the_loop():
     flow.input("x")
     flow.buffer("all", 3 * CELL)
     end = flow.loop("i", 3, "all")
-    flow.part("i", "x", "all")
+    flow.row("i", "x", "all")
     flow.step("y", "x", nbytes=64)
     end()
     flow.step("z", "x")
@@ -254,7 +254,9 @@ class Machine:
     def execute(self, instr: Instr) -> None:
         reads = tuple(self.read(o.buffer) for o in instr.operands if o.access.reads)
         if instr.kernel == MOVE:
-            for cell, value in zip(self.span(instr.operand("y").buffer), reads[0], strict=True):
+            x, y, length = (int(instr.params.get(key, 0)) // CELL for key in ("x_at", "y_at", "nbytes"))
+            targets = self.span(instr.operand("y").buffer)[y : y + length]
+            for cell, value in zip(targets, reads[0][x : x + length], strict=True):
                 self.cells[cell] = value
             return
         for operand in instr.operands:
@@ -277,22 +279,40 @@ def run_both_ways(program: Program, choices: list[bool]) -> None:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Flow:
-    """Steps, branches and loops at random, nested at most twice; all of one size."""
+    """Steps, moves of parts, branches and loops at random, nested at most twice; all but concats are one cell."""
     flow = Flow()
     names = (f"v{i}" for i in itertools.count())
 
-    def some(visible: list[str]) -> str:
+    def any_of(visible: list[str]) -> str:
         return draw(st.sampled_from(visible))
+
+    def some(visible: list[str]) -> str:
+        return any_of([name for name in visible if flow.buffers[name].nbytes == CELL])
 
     def steps(visible: list[str], depth: int) -> None:
         for _ in range(draw(st.integers(1, 4))):
-            kind = draw(st.sampled_from(["step"] * 4 + ["if", "loop"] * (depth < 2)))
-            {"step": step, "if": branch, "loop": loop}[kind](visible, depth)
+            kind = draw(st.sampled_from(["step"] * 4 + ["concat", "take"] + ["if", "loop"] * (depth < 2)))
+            {"step": step, "concat": concat, "take": take, "if": branch, "loop": loop}[kind](visible, depth)
 
     def step(visible: list[str], depth: int) -> None:
-        sources = list(dict.fromkeys(some(visible) for _ in range(draw(st.integers(1, 2)))))
+        sources = list(dict.fromkeys(any_of(visible) for _ in range(draw(st.integers(1, 2)))))
         name = next(names)
         flow.step(name, *sources, inplace=draw(st.booleans()), scratch=draw(st.sampled_from([0, 0, 32])))
+        visible.append(name)
+
+    def concat(visible: list[str], depth: int) -> None:
+        parts = [any_of(visible) for _ in range(draw(st.integers(1, 3)))]
+        sizes = [flow.buffers[part].nbytes for part in parts]
+        name = next(names)
+        flow.buffer(name, sum(sizes))
+        for part, end in zip(parts, itertools.accumulate(sizes), strict=True):
+            flow.part(part, name, y_at=end - flow.buffers[part].nbytes)
+        visible.append(name)
+
+    def take(visible: list[str], depth: int) -> None:
+        source, name = any_of(visible), next(names)
+        flow.buffer(name)
+        flow.part(source, name, x_at=CELL * draw(st.integers(0, flow.buffers[source].nbytes // CELL - 1)))
         visible.append(name)
 
     def branch(visible: list[str], depth: int) -> None:
@@ -314,7 +334,7 @@ def programs(draw: st.DrawFn) -> Flow:
         end = flow.loop(index, draw(st.integers(1, 3)), stack)
         inner = [*visible, *states, index]
         steps(inner, depth + 1)
-        flow.part(index, some(inner), stack)
+        flow.row(index, some(inner), stack)
         moves = [(flow.buffers[some(inner)], flow.buffers[state]) for state in states]
         for source, target in at_once(moves, lambda like: flow.buffer(next(names), like.nbytes)):
             flow.move(source.name, target.name)

@@ -9,6 +9,7 @@ import pytest
 
 from mcugen.errors import VerificationError
 from mcugen.lir.plan import plan_memory
+from mcugen.lir.program import Access, Operand
 from mcugen.lir.verify_plan import verify_plan
 
 from .programs import Sketch
@@ -104,4 +105,109 @@ def test_two_inputs_in_one_place():
     plan_memory(sketch.program)
     sketch.buffers["y"].offset = sketch.buffers["x"].offset
     with pytest.raises(VerificationError, match="%x: z: read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+# ------------------------------------------------------------------------------------- overlaps and parts
+
+
+def overlapped() -> Sketch:
+    """x → y, which may begin 32 bytes before it."""
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.step("y", "x", nbytes=64, lead=32)
+    sketch.output("y")
+    plan_memory(sketch.program)
+    return sketch
+
+
+def test_an_output_at_the_declared_lead_passes_and_at_one_unit_less_does_not():
+    sketch = overlapped()
+    assert sketch.offsets() == {"x": 32, "y": 0}
+    verify_plan(sketch.program)
+    sketch.buffers["x"].offset = 16
+    with pytest.raises(VerificationError, match="%y: y: overlaps operand %x"):
+        verify_plan(sketch.program)
+
+
+def test_an_overlapped_input_is_gone():
+    sketch = overlapped()
+    sketch.step("z", "x")
+    sketch.buffers["z"].offset = 96
+    sketch.program.area_sizes = [112]
+    with pytest.raises(VerificationError, match="%x: z: read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+def test_an_operand_read_twice_must_allow_it_twice():
+    sketch = overlapped()
+    (instr,) = sketch.program.instrs
+    instr.operands = (*instr.operands, Operand("again", Access.IN, sketch.buffers["x"]))
+    with pytest.raises(VerificationError, match="%y: y: overlaps operand %x"):
+        verify_plan(sketch.program)
+
+
+def windowed() -> Sketch:
+    """window → row → its second half; nothing else is left of it but the first."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.step("window", "x", nbytes=32)
+    sketch.step("row", "window", nbytes=16)
+    sketch.part("row", "window", y_at=16)
+    sketch.output("window")
+    plan_memory(sketch.program)
+    return sketch
+
+
+def test_a_part_that_is_made_while_its_window_is_in_use_is_found():
+    sketch = windowed()
+    verify_plan(sketch.program)
+    sketch.buffers["row"].offset = sketch.buffers["window"].offset + 16
+    with pytest.raises(VerificationError, match="%row: row: overlaps operand %window"):
+        verify_plan(sketch.program)
+
+
+def test_a_view_of_what_is_written_later_is_found():
+    sketch = Sketch()
+    sketch.input("x", 32)
+    sketch.buffer("view")
+    sketch.part("x", "view", x_at=16)
+    sketch.step("x", access=Access.INOUT)
+    sketch.step("y", "view")
+    sketch.output("y")
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+    sketch.buffers["view"].offset = sketch.buffers["x"].offset + 16
+    with pytest.raises(VerificationError, match="%view: y: read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize("by", [-4, 4, 12])
+def test_a_part_moved_onto_itself_with_a_shift_is_found(by: int):
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.buffer("y", 32)
+    sketch.part("x", "y", x_at=16)
+    sketch.output("y")
+    plan_memory(sketch.program)
+    sketch.buffers["x"].offset, sketch.buffers["y"].offset = 0, 16 + by
+    with pytest.raises(VerificationError, match="%y: y: overlaps operand %x"):
+        verify_plan(sketch.program)
+
+
+def test_only_part_of_a_result_written_is_found():
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.buffer("y", 32)
+    sketch.part("x", "y")
+    sketch.output("y")
+    plan_memory(sketch.program)
+    with pytest.raises(VerificationError, match="%y: an output is overwritten before the end"):
+        verify_plan(sketch.program)
+
+
+def test_an_area_that_was_not_planned():
+    sketch = sound_plan()
+    sketch.buffers["a"].area = 1
+    with pytest.raises(VerificationError, match="%a: lies outside the arena"):
         verify_plan(sketch.program)
