@@ -44,7 +44,7 @@ def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
     space = (shape.out_h, 1, shape.out_w)
     first = _first_elements(shape).reshape(space) + starts[:, None]
     end = np.arange(shape.out_h * shape.out_w).reshape(space) * shape.out_c + starts[:, None] + count
-    return _by_image(shape, first.reshape(-1), end.reshape(-1))
+    return by_image(shape, first.reshape(-1), end.reshape(-1))
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
