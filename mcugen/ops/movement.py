@@ -96,10 +96,10 @@ class Reshape(Movement):
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the input, perhaps several times in a row."""
-        wide, (*rows, count) = sig.input(0).shape[-1:], self.shape or (0,)
-        if not wide or not wide[0] or count % wide[0]:
+        x = sig.input(0).shape
+        if not x or not self.shape or not x[-1] or self.shape[-1] % x[-1]:
             return None
-        return Channels((np.arange(count) % wide[0],), lambda count: Reshape((*rows, count)))
+        return Channels((np.arange(self.shape[-1]) % x[-1],), lambda count: Reshape((*self.shape[:-1], count)))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Reshape to these sizes."""

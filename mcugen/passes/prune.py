@@ -81,13 +81,13 @@ class _Plan:
         found = ((node, self._link(node)) for node in self.graph.nodes if node not in self.wide)
         self.links = {node: link for node, link in found if link is not None}
         self.wanted = self._wanted()
-        self.kept = {v: m if v.producer in self.links else np.ones_like(m) for v, m in self.wanted.items()}
+        self.kept = {v: m | (v.producer not in self.links) for v, m in self.wanted.items()}
         while self._tie() or self._fill():
             pass
 
     @staticmethod
     def _link(node: Node) -> Channels | None:
-        """How it works on channels, if it computes anything with codes and one output."""
+        """How it works on channels, if that is known; sums must be of codes, which are exact in any order."""
         if len(node.outputs) > 1 or not node.sig.output.count:
             return None
         link = node.op.channels(node.sig)
@@ -132,11 +132,9 @@ class _Plan:
     def _fill(self) -> bool:
         """Rounds the number of sums up to a multiple; whether that was news."""
         before = self._count()
-        for node, link in self.links.items():
-            kept = self.kept[node.output]
-            missing = -int(kept.sum()) % MULTIPLE or (0 if kept.any() else MULTIPLE)
-            if link.sums:
-                kept[np.flatnonzero(~kept)[:missing]] = True
+        for kept in (self.kept[node.output] for node, link in self.links.items() if link.sums):
+            missing = -max(int(kept.sum()), 1) % MULTIPLE + (not kept.any())
+            kept[np.flatnonzero(~kept)[:missing]] = True
         return self._count() > before
 
     def _count(self) -> int:
@@ -203,7 +201,9 @@ class _Change:
         """Puts it in the node's place."""
         inputs = list(node.inputs)
         for index, (data, quant) in self.constants.items():
-            inputs[index] = graph.constant(node.input(index).name, data, quant)
+            old = node.input(index)
+            dtype = old.type.dtype if data.dtype == old.type.dtype.numpy else None
+            inputs[index] = graph.constant(old.name, data, quant, dtype)
         graph.rewrite(node, self.op, inputs, types=[self.type])
 
 

@@ -354,3 +354,22 @@ def test_inconsistent_convolutions_are_refused(
     with pytest.raises(McugenError) as error:
         optimized(net.plain_model())
     assert error.value.exit_code in (3, 4)
+
+
+@pytest.mark.parametrize("board", ["rp2040", "nrf52840", "corstone300"])
+def test_equal_layers_have_their_packed_constants_once(board: str):
+    random = np.random.default_rng(0)
+    weights, bias = random.integers(-90, 91, (8, 8, 3, 3)), random.normal(0, 0.3, 8)
+
+    def constants(layers: int) -> int:
+        net = Net()
+        x = net.dequantize(net.input("x", 1, 8, 6, 5, dtype=np.int8), 0.05, -128)
+        for _ in range(layers):
+            real = net.dequantize(net.const(weights, np.int8), 0.01)
+            x = net.fake(net.op("Relu", net.op("Conv", x, real, net.const(bias), pads=[1] * 4)), 0.05, -128)
+        net.output(net.quantize(x, 0.05, -128, out="y"), dtype=np.int8)
+        compiled = compile_model(net.model(), board)
+        assert len({layer.kernel for layer in compiled.report.layers if layer.macs}) == 1
+        return compiled.program.weights_size
+
+    assert constants(3) == constants(1) > weights.size

@@ -157,6 +157,15 @@ def test_unread_channels_vanish_transitively():
     assert check_widths(chain.finished()) == [16, 4, 5]
 
 
+def test_single_elements_have_no_channels():
+    chain = Chain()
+    chain.conv(1, pad=False)
+    net = chain.net
+    single = net.op("ReduceMean", chain.last, keepdims=0)
+    net.output(net.quantize(net.op("Add", single, net.fake(single, STEP, -128)), STEP, -128, out="y"), dtype=np.int8)
+    check(net)
+
+
 def test_outputs_keep_their_shape():
     chain = Chain()
     chain.conv(24, idle=16)
