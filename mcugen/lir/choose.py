@@ -22,11 +22,11 @@ from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 from mcugen.lir.regions import Lives, bytes_taken, freedom, joined_regions
 
-SURROUNDINGS = (1024, 1024)
-"""Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
+SURROUNDINGS = (32768, 1024)
+"""Bytes of RAM and flash that firmware takes besides: so that products do not chase a few bytes."""
 
 FAVOUR = 32
-"""What matters most counts so much more: a thousandth of it as twice another, lest a few bytes cost all speed."""
+"""What matters most counts so much more: a hundredth of it as much as a quarter of another."""
 
 MAX_ROUNDS = 8
 

@@ -280,6 +280,9 @@ class Transpose(Movement):
             return source
         real = [axis for axis in self.perm if source.type.shape[axis] != 1]
         if real == sorted(real):
+            if source.type.shape == node.output.type.shape:  # then it is of either layout
+                source.type = source.type.with_shape(source.type.shape)
+                return source
             return graph.add(Reshape(node.output.type.shape), [source], node.origin, before=node).output
         if source.producer is not None and isinstance(source.producer.op, Transpose):
             merged = Transpose(compose(source.producer.op.perm, self.perm))

@@ -13,10 +13,11 @@ from c_programs import build_and_run, check_compiles, write
 from lir.programs import Sketch
 from measure_costs import BOARDS, roomy
 
-from mcugen.board import load_board
+from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.render import Provenance, Sample, render
 from mcugen.hir.types import Array, DType
+from mcugen.lir.place import place
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import MOVE, READ_ROWS, Access, Endpoint, Param, Space
 from mcugen.lir.verify_plan import verify_plan
@@ -26,6 +27,7 @@ from mcugen.simulate import simulate
 
 IN, OUT, INOUT = Access.IN, Access.OUT, Access.INOUT
 OK, NULL, INPUT = 0, 1, 5
+HOST = load_board("host")
 NOBODY = Provenance("by hand", "0" * 64, "host", "none")
 
 Arrays = dict[str, Array]
@@ -64,17 +66,19 @@ class Draft(Sketch):
             for _ in range(count)
         ]
 
-    def bundle(self) -> Bundle:
+    def bundle(self, board: Board = HOST) -> Bundle:
         plan_memory(self.program)
         verify_plan(self.program)
         (sample,) = self.samples(1)
-        return render(self.program, NOBODY, Sample(sample, self.reference(sample), 0.0, 0), {})
+        return render(
+            self.program, NOBODY, Sample(sample, self.reference(sample), 0.0, 0), {}, place(self.program, board)
+        )
 
     def check(self, board: str = "host") -> None:
         """The C gives what the reference gives, on the host under the sanitizers."""
         samples, is_host = self.samples(), board == "host"
-        target = load_board(board) if is_host else roomy(BOARDS[board])
-        found = simulate(self.bundle(), target, samples, measure=False, sanitize=is_host).outputs
+        target = HOST if is_host else roomy(BOARDS[board])
+        found = simulate(self.bundle(target), target, samples, measure=False, sanitize=is_host).outputs
         for sample, outputs in zip(samples, found, strict=True):
             for name, wanted in self.reference(sample).items():
                 np.testing.assert_array_equal(outputs[name], wanted, err_msg=name)
@@ -268,7 +272,7 @@ def test_other_inputs_and_states_stay_as_they_are():
     first, rows = np.zeros(20, np.int8), draft.reference
     draft.reference = lambda inputs: {**rows(inputs), "before": first}
     samples, bundle = draft.samples(), draft.bundle()
-    found = simulate(bundle, load_board("host"), samples, sanitize=True).outputs
+    found = simulate(bundle, HOST, samples, sanitize=True).outputs
     for sample, before, outputs in zip(samples, [first, *(s["other"] for s in samples)], found, strict=False):
         for name, wanted in {**rows(sample), "before": before}.items():
             np.testing.assert_array_equal(outputs[name], wanted, err_msg=name)

@@ -20,6 +20,7 @@ from mcugen.codegen.render import Provenance, Sample, render
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
+from mcugen.lir.place import place
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Operand, Overlap, Program, Space
 from mcugen.simulate import simulate
 
@@ -176,4 +177,5 @@ def _random(dtype: np.dtype, shape: tuple[int, ...], random: np.random.Generator
 
 
 def _rendered(program: Program, inputs: dict[str, Array], outputs: dict[str, Array]) -> Bundle:
-    return render(program, Provenance("overlaps", "", "", ""), Sample(inputs, outputs, 0.0, 0), {})
+    placement = place(program, load_board("host"))
+    return render(program, Provenance("overlaps", "", "", ""), Sample(inputs, outputs, 0.0, 0), {}, placement)
