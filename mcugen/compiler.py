@@ -54,6 +54,7 @@ def compile_model(
     placement = place(program, target, options.place)
     if options.weights_blob and placement.copies:
         raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
+    fit = fit.placed(target, options)
     kernels = ", ".join(options.kernels) or "auto"
     memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
     figures = describe(program, graph, target, source.sha256, kernels, fit, memories)

@@ -161,7 +161,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
 
     def attempt(name: str, build: Build) -> Attempt:
         program = build(graph, board, options)
-        return Attempt(name, program, use_of(program, cost_table(board.cpu)))
+        return Attempt(name, program, use_of(program, board, options))
 
     asked = attempt(AS_ASKED, _as_asked)
     if not budget.excess(asked.use):
@@ -194,13 +194,13 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
     The choice knows nothing of the planner's tricks, nor of code without a choice: by what it misjudged, its limits
     are moved. Of what that gives, the best is taken: what fits with the fewest instructions, or fits least badly.
     """
-    budget, costs = Budget.of(options), cost_table(board.cpu)
+    budget = Budget.of(options)
     limits = _limits(budget, board)
     tried: dict[Limits, Attempt] = {}
     while limits not in tried and len(tried) < CORRECTIONS:
         ways = _ways(graph, board, options)
         program = _least(planned(lowered(way, board, options, limits=limits)) for way in ways)
-        use = use_of(program, costs)
+        use = use_of(program, board, options)
         tried[limits] = Attempt("", program, use)
         limits = Limits(
             limits.ram + (0 if budget.ram is None else budget.ram - use.ram),
@@ -224,7 +224,7 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     for plan in near[-MOST_WAYS:]:
         way = with_groups(graph, plan, is_streamed_in=options.stream_input) if plan else graph
         program = planned(lowered(way, board, options, limits=limits))
-        attempts.append(Attempt("", program, use_of(program, costs)))
+        attempts.append(Attempt("", program, use_of(program, board, options)))
     return _best(attempts, budget)
 
 

@@ -20,7 +20,6 @@ from mcugen.hir.types import Array, Shape
 from mcugen.importer import import_model, size_output
 from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.budget import Attempt, Budget, Fit, cheapest, use_of
-from mcugen.lir.cost import cost_table
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
@@ -63,7 +62,7 @@ class Variants:
         Kernels that fit any size are few: there are no other ways to make it.
         """
         program = planned(merge_sizes(symbols, self._at))
-        attempt = Attempt(AS_ASKED, program, use_of(program, cost_table(self.board.cpu)))
+        attempt = Attempt(AS_ASKED, program, use_of(program, self.board, self.options))
         budget = Budget.of(self.options)
         return Fit(budget, cheapest([attempt], budget), attempt)
 

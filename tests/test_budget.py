@@ -12,12 +12,13 @@ import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 
 from mcugen import CompileOptions, compile_model, pipeline
-from mcugen.board import Board
+from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.hir.graph import Graph
 from mcugen.lir.budget import Attempt, Budget, Use, cheapest
 from mcugen.lir.program import Program
+from mcugen.options import Places
 from mcugen.pipeline import AS_ASKED, STEPS
 from mcugen.report.figures import Report, require_fit
 
@@ -138,6 +139,25 @@ def test_state_counts_as_ram() -> None:
     assert compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need)).report.budget.ram == need
     with pytest.raises(DoesNotFitError, match="256 of state"):
         compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need - 1))
+
+
+def test_copies_of_weights_count_as_ram(model: onnx.ModelProto) -> None:
+    free = compiled(model, max_ram=1 << 20)
+    places = Places(weights=free.board.arena_memory)
+    found = compiled(model, place=places, max_ram=1 << 20)
+    assert found.report.budget.ram - free.report.budget.ram >= found.report.flash.weights
+    with pytest.raises(DoesNotFitError, match=r"of copied weights"):
+        compiled(model, place=places, max_ram=found.report.flash.weights)
+
+
+def test_an_arena_in_several_memories_counts_as_a_whole(model: onnx.ModelProto) -> None:
+    board = load_board(BOARD)
+    need = ram(compiled(model))
+    small = [replace(m, size=min(m.size, need - 2048)) if m.kind == "ram" else m for m in board.memories]
+    board = replace(board, memories=tuple(small))
+    found = compile_model(model, board, CompileOptions(place=Places(("auto",)), max_ram=1 << 20))
+    assert len(found.program.area_sizes) > 1
+    assert found.report.budget.ram == sum(found.program.area_sizes)
 
 
 def test_sizes_known_at_run_time_are_as_large_as_can_be() -> None:

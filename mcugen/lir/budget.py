@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.lir.choose import SURROUNDINGS
-from mcugen.lir.cost import CostTable
+from mcugen.lir.cost import cost_table
 from mcugen.lir.peak import busiest, moments
+from mcugen.lir.place import copied_bytes
 from mcugen.lir.program import Buffer, Control, Program, Space
 from mcugen.options import CompileOptions
 
@@ -27,7 +29,8 @@ CALL = 24
 class Budget:
     """The most bytes that a model may take; None is no limit. UsageError unless they are positive.
 
-    `ram` counts all of the arena and the state, not the stack; `flash` counts weights and an estimate of code.
+    `ram` counts all of the arena, the state and copies of weights, not the stack; `flash` counts weights and an
+    estimate of code.
     """
 
     ram: int | None = None
@@ -93,19 +96,26 @@ class Fit:
         """What was taken."""
         return self.taken.program
 
+    def placed(self, board: Board, options: CompileOptions) -> Fit:
+        """As it is in the board's memories: an arena in several may take more. DoesNotFitError if that is too much."""
+        taken = replace(self.taken, use=use_of(self.program, board, options))
+        return replace(self, taken=cheapest([taken], self.budget))
+
     @property
     def slowdown(self) -> float | None:
         """By which share of the instructions the budget made it slower, by estimate; None where that is unknown."""
         return self.taken.instructions / self.asked.instructions - 1 if self.asked.instructions else None
 
 
-def use_of(program: Program, costs: CostTable) -> Use:
+def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     """What a planned program takes."""
+    costs = cost_table(board.cpu)
     calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
     functions = {i.function_key: i.kernel for i in calls}
     code = SURROUNDINGS[1] + sum(costs.code_of(kernel) for kernel in functions.values())
     code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
-    return Use(sum(program.area_sizes) + program.state_size, program.weights_size + code)
+    copies = copied_bytes(program, board, options.place)
+    return Use(sum(program.area_sizes) + program.state_size + copies, program.weights_size + code)
 
 
 def cheapest(attempts: Sequence[Attempt], budget: Budget) -> Attempt:
@@ -125,7 +135,9 @@ def _refusal(nearest: Attempt, budget: Budget) -> DoesNotFitError:
         names = [_short(i.name) for i in program.instrs]
         where = f"layer '{names[peak.index]}'" if 0 <= peak.index < len(names) else "the call"
         state = f", {program.state_size:,} of state" if program.state_size else ""
-        found.append(f"{use.ram:,} bytes of RAM ({where}: {_largest(peak.buffers)}{state})")
+        copied = use.ram - sum(program.area_sizes) - program.state_size
+        copies = f", {copied:,} of copied weights" if copied else ""
+        found.append(f"{use.ram:,} bytes of RAM ({where}: {_largest(peak.buffers)}{state}{copies})")
     if budget.flash is not None and use.flash > budget.flash:
         constants = [b for b in program.buffers if b.space is Space.CONST]
         found.append(f"about {use.flash:,} bytes of flash, {program.weights_size:,} of weights ({_largest(constants)})")

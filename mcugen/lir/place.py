@@ -99,6 +99,11 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
     return fitting[0]
 
 
+def copied_bytes(program: Program, board: Board, places: Places) -> int:
+    """Bytes of RAM that copies of weights take."""
+    return sum(_aligned(buffer) for buffer in _copies(program, board, places))
+
+
 def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
     """The constants that are to lie in RAM: of hot weights, those that are read most often for their size."""
     copies: dict[Buffer, Memory] = {}

@@ -103,8 +103,8 @@ class Layer:
 class BudgetFigures:
     """What the user allows (bytes, None: no limit), what is taken of it, and at which price.
 
-    `ram` are arena and state, `flash_estimate` weights and code. `step` names how the program was made to fit;
-    `slowdown_estimate` is by which share of its estimated instructions that made it slower.
+    `ram` are arena, state and copies of weights, `flash_estimate` weights and code. `step` names how the program was
+    made to fit; `slowdown_estimate` is by which share of its estimated instructions that made it slower.
     """
 
     max_ram: int | None

@@ -138,7 +138,7 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
         table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
     if report.budget is not None:
         budget = report.budget
-        table.add_row("budget: RAM", _number(budget.ram), "bytes of arena and state")
+        table.add_row("budget: RAM", _number(budget.ram), "bytes of arena, state, copies of weights")
         table.add_row("budget: flash, estimate", _number(budget.flash_estimate), "bytes of weights and code")
         table.add_row("budget: kept by", "", str(budget))
     return table.rows
