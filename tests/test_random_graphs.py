@@ -8,6 +8,7 @@ large as the models say: the bytes around them are guarded. So nothing reads wha
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -16,8 +17,10 @@ from batch import combine
 from onnx_models import Feeds, assert_close, onnxruntime_outputs, random_feeds
 from random_graphs import FLOAT, INT8, RandomModel, random_model
 
+from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
+from mcugen.errors import VerificationError
 from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import simulate
@@ -83,3 +86,20 @@ def test_random_graphs(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(BATCHES_IN_CI, BATCHES))
 def test_more_random_graphs(batch: int) -> None:
     check(range(batch * BATCH, (batch + 1) * BATCH))
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_what_lies_behind_an_arena_is_guarded(beyond: int) -> None:
+    random = random_model(0)
+    bundle = compiled(random).bundle
+    source, macro = f"{bundle.name}.c", f"{bundle.name.upper()}_ARENA_SIZE"
+    head, end, tail = bundle.files[source].rpartition("    return MCUGEN_OK;\n")
+    assert end
+    stray = f"    ((volatile unsigned char *)arena)[{macro} - 1 + {beyond}] = 1;\n"
+    damaged = replace(bundle, files={**bundle.files, source: head + stray + end + tail})
+    samples = [{f"{bundle.name}/{name}": array for name, array in random_feeds(random.model).items()}]
+    if beyond:
+        with pytest.raises(VerificationError, match="use-after-poison"):
+            simulate(combine([damaged]), load_board("host"), samples, sanitize=True)
+    else:
+        simulate(combine([damaged]), load_board("host"), samples, sanitize=True)
