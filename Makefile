@@ -2,7 +2,7 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench costs docs quant-study onnx-tests sweep clean setup
+.PHONY: demo test lint bench costs docs quant-study onnx-tests random-graphs sweep clean setup
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -36,6 +36,9 @@ quant-study: setup  ## accuracy of quantized models, technique by technique; rew
 onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
 	$(BIN)/python -W ignore tools/onnx_tests.py --also rp2040 --also nrf52840 --also corstone300 \
 		--write-docs docs/onnx_coverage.md
+
+random-graphs: setup  ## 200 random models, under the sanitizers
+	$(BIN)/pytest -n 2 tests/test_random_graphs.py
 
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 -m slow

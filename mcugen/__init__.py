@@ -5,7 +5,7 @@ from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
-from mcugen.options import CompileOptions
+from mcugen.options import CompileOptions, Places
 from mcugen.plugins import load_plugin
 from mcugen.version import __version__
 
@@ -14,6 +14,7 @@ __all__ = [
     "CompileOptions",
     "CompiledModel",
     "McugenError",
+    "Places",
     "__version__",
     "compile_model",
     "load_board",

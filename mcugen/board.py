@@ -24,6 +24,10 @@ _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
 
 
+NULL_GUARD = 16
+"""Bytes that stay free at the beginning of a memory at address 0: keeps the alignment of what lies behind them."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """One address range of the board: `origin` is its first address, `size` its length in bytes."""
@@ -39,6 +43,11 @@ class Memory:
     def end(self) -> int:
         """The first address behind the memory."""
         return self.origin + self.size
+
+    @property
+    def room(self) -> int:
+        """Bytes for data: none lie at address 0, where a pointer to them would be a null pointer."""
+        return self.size if self.origin else self.size - NULL_GUARD
 
 
 @dataclass(frozen=True)

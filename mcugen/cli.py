@@ -51,12 +51,15 @@ from mcugen.quant.profile import profile_model
 from mcugen.quant.profile_file import read_profile, write_profile
 from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer, with_states
 from mcugen.quant.scheme import Scheme
+from mcugen.report.drawing import draw
 from mcugen.report.figures import Report, require_fit
+from mcugen.report.html import report_page
 from mcugen.report.layers import DIVERGED_DB
-from mcugen.report.listing import print_board, print_boards, print_model
+from mcugen.report.listing import print_board, print_boards, print_memory, print_model
+from mcugen.report.memory import MemoryMap, memory_map
 from mcugen.report.operators import operator_table
 from mcugen.report.samples import Samples, graph_endpoints, load_samples, random_samples
-from mcugen.report.text import print_report, print_tradeoffs
+from mcugen.report.text import holds, print_report, print_tradeoffs
 from mcugen.version import __version__
 
 app = typer.Typer(
@@ -103,9 +106,13 @@ def compile_command(
         return
     ram, flash = compiled.report.ram, compiled.report.flash
     _tell(
-        f"{folder}: {len(compiled.bundle.files)} files, arena {ram.arena:,} bytes, "
+        f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
         f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
     )
+    for memory in compiled.report.memories if compiled.bundle.sections else ():
+        _tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
+    if compiled.report.budget is not None:
+        _tell(str(compiled.report.budget))
     if compiled.quantization:
         _tell_islands(compiled.quantization)
 
@@ -124,6 +131,9 @@ def report(
     ] = False,
     diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB,
     wait_states: Annotated[int, typer.Option(min=0, help="flash's, for the estimate of cycles")] = 0,
+    html: Annotated[
+        Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
+    ] = None,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
@@ -137,6 +147,8 @@ def report(
         metric = metric_of(judging.metric, samples.labels)
         result = evaluate(compiled, samples, metric, diverged, progress, wait_states)
     _write_json(json_, result)
+    if html is not None:
+        write_text(html, report_page(result, memory_map(compiled.program, compiled.board.name)))
     if json_ != "-":
         print_report(result, stdout, compare_layers)
     require_fit(result, compiled.board)
@@ -176,16 +188,26 @@ def inspect(
     quantizing: Quantizing,
     judging: Judging,
     ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="what lies where in the arena, layer by layer")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="write a picture of the arena over time, .svg", show_default=False)
+    ] = None,
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
-    """Prints the graph, MACs, parameters and peak activation memory."""
-    if ir is not None and json_ == "-":
-        raise UsageError("stdout can hold one result", "--ir and --json -", "write the JSON to a file")
+    """Prints the graph, MACs, parameters and peak activation memory, or the memory map."""
+    if ir is not None and (memory or json_ == "-"):
+        found = "--ir and --memory" if memory else "--ir and --json -"
+        raise UsageError("stdout can hold one result", found, "ask for one after the other")
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
-    _write_json(json_, compiled.report)
+    arena = memory_map(compiled.program, compiled.board.name)
+    _write_json(json_, arena if memory else compiled.report)
+    if svg is not None:
+        write_text(svg, draw(arena))
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
+    elif json_ != "-" and memory:
+        print_memory(arena, stdout)
     elif json_ != "-":
         print_model(compiled.graph, compiled.program, compiled.report, stdout)
 
@@ -341,7 +363,7 @@ def _tell_islands(quantized: Quantization) -> None:
         _tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
 
 
-def _write_json(target: str, result: Report) -> None:
+def _write_json(target: str, result: Report | MemoryMap) -> None:
     if target == "-":
         typer.echo(json.dumps(result.to_json(), indent=2))
     elif target:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -16,7 +17,7 @@ import typer
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array, DType
-from mcugen.options import GOALS, CompileOptions
+from mcugen.options import AUTO_PLACE, GOALS, CompileOptions, Places
 from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
 from mcugen.report.metrics import METRICS
 
@@ -56,10 +57,28 @@ Kernels = Annotated[
     typer.Option("--kernel", help="takes this kernel wherever it fits; else they are chosen", show_default=False),
 ]
 
+Place = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--place",
+        help="what lies in which memory of the board: auto, or arena=dtcm+ocram, weights=flash, hot-weights=dtcm:32768 "
+        "(docs/memory.md)",
+        show_default=False,
+    ),
+]
+WeightsBlob = Annotated[
+    bool, typer.Option("--weights-blob", help="the run function takes the weights, as a file apart from the code")
+]
 StreamInput = Annotated[
     bool,
     typer.Option("--stream-input", help="the first input comes row by row, by a function of yours: no memory for it"),
 ]
+
+
+MaxRam = Annotated[
+    str, typer.Option(help="the model must do with so many bytes of RAM: 20000, or 20KB", show_default=False)
+]
+MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
 
 
 def compile_options(
@@ -70,6 +89,10 @@ def compile_options(
     optimize: Optimize = GOALS[0],
     kernel: Kernels = None,
     stream_input: StreamInput = False,
+    max_ram: MaxRam = "",
+    max_flash: MaxFlash = "",
+    place: Place = None,
+    weights_blob: WeightsBlob = False,
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
@@ -82,6 +105,10 @@ def compile_options(
         optimize,
         tuple(kernel or ()),
         stream_input,
+        max_ram=_size("--max-ram", max_ram),
+        max_flash=_size("--max-flash", max_flash),
+        place=_places(place or []),
+        weights_blob=weights_blob,
     )
 
 
@@ -286,6 +313,18 @@ def _bound(texts: list[str]) -> dict[str, Array]:
     return _named_once("--bind", values)
 
 
+_SIZE = re.compile(r"([0-9]+) ?(?:([KM])(?:i?B)?)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
+
+
+def _size(option: str, text: str) -> int | None:
+    """Bytes; KB are 1024, as in the list of boards. None where nothing is given."""
+    found = _SIZE.fullmatch(text)
+    if text and (found is None or not int(found[1])):
+        raise UsageError(f"{option} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
+    return int(found[1]) * _UNITS[(found[2] or "").upper()] if found else None
+
+
 def _states(texts: list[str]) -> dict[str, str]:
     """Inputs by the outputs that they keep."""
     pairs = []
@@ -295,6 +334,24 @@ def _states(texts: list[str]) -> dict[str, str]:
             raise UsageError("--state must read OUTPUT:INPUT", f"'{text}'", "e.g. --state h_out:h_in")
         pairs.append((output, kept))
     return _named_once("--state", pairs)
+
+
+def _places(texts: list[str]) -> Places:
+    """What lies in which memory: each text is one or more parts between commas."""
+    pairs = []
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        what, _, where = ("arena", "", part) if part == AUTO_PLACE else part.partition("=")
+        if what not in ("arena", "weights", "hot-weights") or not all(where.split("+")):
+            examples = "e.g. --place auto, or --place arena=dtcm,weights=flash,hot-weights=dtcm:32768"
+            raise UsageError("--place must read WHAT=MEMORY of arena, weights and hot-weights", f"'{part}'", examples)
+        pairs.append((what, where))
+    named = _named_once("--place", pairs)
+    hot = named.get("hot-weights", "")
+    memory, _, size = hot.rpartition(":")
+    if hot and not (memory and size.isascii() and size.isdecimal() and int(size)):
+        raise UsageError("--place hot-weights must read MEMORY:BYTES", f"'{hot}'", "e.g. hot-weights=dtcm:32768")
+    arena = tuple(named["arena"].split("+")) if "arena" in named else ()
+    return Places(arena, named.get("weights", ""), (memory, int(size)) if hot else None)
 
 
 def _named_once(option: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:

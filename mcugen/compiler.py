@@ -10,16 +10,18 @@ import onnx
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.memory import weights_bytes
 from mcugen.codegen.render import Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.importer.load import load
+from mcugen.lir.budget import Budget
 from mcugen.lir.place import place
 from mcugen.options import GOALS, CompileOptions
 from mcugen.pipeline import Trace, build_program, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
-from mcugen.report.figures import describe
+from mcugen.report.figures import describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
 
@@ -33,6 +35,7 @@ def compile_model(
     options = options or CompileOptions()
     if options.optimize not in GOALS:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
+    Budget.of(options)  # a wrong one is told before anything is loaded
     target = board if isinstance(board, Board) else load_board(board)
     for plugin in options.plugins:
         load_plugin(plugin)
@@ -46,11 +49,16 @@ def compile_model(
     graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
     symbols = variants.symbols(graph)
     optimize(graph, trace)
-    program = variants.program(symbols) if symbols else build_program(graph, target, options)
-    place(program, target)
+    fit = variants.program(symbols) if symbols else build_program(graph, target, options)
+    program = fit.program
+    placement = place(program, target, options.place)
+    if options.weights_blob and placement.copies:
+        raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
     kernels = ", ".join(options.kernels) or "auto"
-    figures = describe(program, graph, target, source.sha256, kernels)
+    memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
+    figures = describe(program, graph, target, source.sha256, kernels, fit, memories)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
-    bundle = render(program, provenance, variants.sample(graph, symbols), figures.to_json())
+    sample = variants.sample(graph, symbols)
+    bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -266,14 +266,19 @@ class Search:
 
     def _probe(self, wanted: Mapping[str, DType]) -> list[dict[str, Array]]:
         """The outputs of a model on the first samples, in reals, whether it fits the board or not."""
-        host = compile_model(self.quantizer.quantize(wanted, self._codes), "host", self.options)
+        host = compile_model(self.quantizer.quantize(wanted, self._codes), "host", self._unlimited)
         return reals(self._outputs(host, PROBED), host.program.outputs)
+
+    @property
+    def _unlimited(self) -> CompileOptions:
+        """For this computer: what it takes of memory says nothing of the board."""
+        return replace(self.options, max_ram=None, max_flash=None)
 
     def _mse(self, outputs: Sequence[Mapping[str, Array]], wanted: Sequence[Mapping[str, Array]]) -> float:
         return METRICS["mse"].compute(Judged(outputs, wanted[: len(outputs)]))
 
     def _in_c(self, trial: _Trial) -> float:
         """The metric of the generated code, built for this computer: a microcontroller's code gives the same bits."""
-        host = compile_model(trial.quantization, "host", self.options)
+        host = compile_model(trial.quantization, "host", self._unlimited)
         outputs = host.simulate(self._stored(host), measure=False).outputs
         return self.goal.metric.compute(self._judged(host, outputs))

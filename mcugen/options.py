@@ -14,6 +14,31 @@ GOALS = ("balanced", "speed", "ram", "flash")
 """What generated code may be made for, where it has a choice."""
 
 
+AUTO_PLACE = "auto"
+"""In place of a memory's name: whichever is best."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What is to lie in which memories of the board, by their names; what is left empty lies in the board's defaults.
+
+    `arena` are memories that may share the arena, the first the best, or ("auto",): all RAM, the fastest first.
+    A RAM in `weights` gets copies of all weights, that of `hot_weights` copies of so many bytes at most, of the weights
+    that are read most often for their size.
+    """
+
+    arena: tuple[str, ...] = ()
+    weights: str = ""
+    hot_weights: tuple[str, int] | None = None
+
+    def describe(self) -> str:
+        """As the command line has it."""
+        parts = [f"arena={'+'.join(self.arena)}"] * bool(self.arena) + [f"weights={self.weights}"] * bool(self.weights)
+        if self.hot_weights:
+            parts.append(f"hot-weights={self.hot_weights[0]}:{self.hot_weights[1]}")
+        return ",".join(parts)
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
@@ -23,7 +48,10 @@ class CompileOptions:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
+    `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.lir.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
+    `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
+    that the caller has put somewhere in memory.
     """
 
     name: str = ""
@@ -34,6 +62,10 @@ class CompileOptions:
     optimize: str = GOALS[0]
     kernels: tuple[str, ...] = ()
     stream_input: bool = False
+    max_ram: int | None = None
+    max_flash: int | None = None
+    place: Places = Places()
+    weights_blob: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -56,6 +88,10 @@ class CompileOptions:
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
+        parts += [f"place {self.place.describe()}"] * (self.place != Places())
+        parts += ["weights blob"] * self.weights_blob
         parts += ["input row by row"] * self.stream_input
+        parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
+        parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

@@ -90,12 +90,11 @@ class Streaming:
         return singles + list(self._groups())
 
     def _crossing(self, position: int) -> int:
-        """How many tensors are made before a node and read from it on."""
-        nodes = self.graph.nodes
-        later = {v for node in nodes[position:] for v in node.inputs if v is not None and not v.is_constant}
-        later |= {v for v in self.graph.outputs if not v.is_constant}
-        made = {v for node in nodes[position:] for v in node.outputs}
-        return len(later - made)
+        """How many tensors are made or read before a node and read from it on."""
+        before, after = self.graph.nodes[:position], self.graph.nodes[position:]
+        later = {v for node in after for v in node.inputs} | set(self.graph.outputs)
+        known = {v for node in before for v in (*node.inputs, *node.outputs)}
+        return sum(v is not None and not v.is_constant for v in later & known)
 
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:

@@ -19,10 +19,12 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, Shape
 from mcugen.importer import import_model, size_output
 from mcugen.lir.bounded import merge_sizes
+from mcugen.lir.budget import Attempt, Budget, Fit, cheapest, use_of
+from mcugen.lir.cost import cost_table
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
-from mcugen.pipeline import lowered, optimize, planned
+from mcugen.pipeline import AS_ASKED, lowered, optimize, planned
 
 LARGEST_SIZE = 4096
 """Of a range: all of it is looked at."""
@@ -55,9 +57,15 @@ class Variants:
         given = [Symbol(key, low, high) for key, (low, high) in self.options.ranges.items()]
         return given + [Symbol(key, 0, s.high, size_output(key)) for key, s in (graph.sizes or {}).items()]
 
-    def program(self, symbols: Sequence[Symbol]) -> Program:
-        """For all sizes of the symbols, of which there is one at least."""
-        return planned(merge_sizes(symbols, self._at))
+    def program(self, symbols: Sequence[Symbol]) -> Fit:
+        """For all sizes of the symbols, of which there is one at least. DoesNotFitError if it exceeds the budget.
+
+        Kernels that fit any size are few: there are no other ways to make it.
+        """
+        program = planned(merge_sizes(symbols, self._at))
+        attempt = Attempt(AS_ASKED, program, use_of(program, cost_table(self.board.cpu)))
+        budget = Budget.of(self.options)
+        return Fit(budget, cheapest([attempt], budget), attempt)
 
     def _at(self, sizes: Sizes) -> _Variant:
         graph = self.graph(sizes)

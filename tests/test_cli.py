@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
+from rich.console import Console
 
 from mcugen import __version__, cli
 from mcugen.board import board_names
@@ -145,6 +147,65 @@ def test_inspect_shows_the_model(mcugen: Callable[..., Done], model: Path):
 
 def test_inspect_json(mcugen: Callable[..., Done], model: Path):
     assert json.loads(mcugen("inspect", model, "--json", "-").out)["model"]["macs"] == 24
+
+
+def test_inspect_memory(mcugen: Callable[..., Done], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cli, "stdout", Console(width=100))
+    done = mcugen("inspect", model, "--memory", "--svg", tmp_path / "map.svg")
+    assert (done.code, done.err) == (0, "")
+    for word in ("arena", "least possible", "peak", "scores", "offset"):
+        assert word in done.out
+    assert max(map(len, done.out.splitlines())) <= 100
+    svg = (tmp_path / "map.svg").read_text()
+    assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+    mcugen("inspect", model, "--svg", tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text() == svg
+
+
+def test_inspect_memory_json(mcugen: Callable[..., Done], model: Path):
+    found = json.loads(mcugen("inspect", model, "--memory", "--json", "-").out)
+    report = json.loads(mcugen("inspect", model, "--json", "-").out)
+    assert found["arena"] == report["ram"]["arena"]
+    assert [layer["kernel"] for layer in found["layers"]] == [layer["kernel"] for layer in report["layers"]]
+
+
+def test_one_result_on_stdout(mcugen: Callable[..., Done], model: Path):
+    for other in (("--memory",), ("--json", "-")):
+        assert_failed(mcugen("inspect", model, "--ir", "lir", *other), 2, "stdout can hold one result")
+
+
+def test_report_html(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    done = mcugen("report", model, "-b", "host", "-q", "--html", tmp_path / "report.html")
+    assert done.code == 0 and "RAM: arena" in done.out
+    page = (tmp_path / "report.html").read_text()
+    text = "".join(ElementTree.fromstring(page.partition("\n")[2]).itertext())
+    for word in ("tiny_net on host", "agreement", "same class as ONNX Runtime", "RAM: arena", "peak:"):
+        assert word in text
+
+
+def test_budgets(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    options = ("-b", "rt1060", "-o", tmp_path / "out")
+    done = mcugen("compile", model, *options, "--max-ram", "1KB", "--max-flash", "20 KiB", "--json", "-")
+    found = json.loads(done.out)["budget"]
+    assert (found["max_ram"], found["max_flash"], found["step"]) == (1024, 20480, "as asked")
+    assert "--max-ram 1,024 and --max-flash 20,480: as asked" in done.err
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    done = mcugen("compile", model, *options, "--max-ram", "16")
+    assert_failed(done, 5, r"must fit --max-ram 16\. found: the least is 32 bytes of RAM \(layer '[^']+': 'x' 24")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("option", ["--max-ram", "--max-flash"])
+@pytest.mark.parametrize("size", ["0", "-1", "1.5", "x", "KB", "10GB", "1e4", "٣", "0KB", " "])
+def test_usage_2_of_budgets(mcugen: Callable[..., Done], tmp_path: Path, option: str, size: str):
+    done = mcugen("inspect", tmp_path / "none.onnx", f"{option}={size}")
+    assert_failed(done, 2, f"{option} must be a positive number of bytes")
+
+
+@pytest.mark.parametrize(("size", "nbytes"), [("20000", 20000), ("20k", 20480), ("20kb", 20480), ("1MiB", 1 << 20)])
+def test_sizes_in_bytes(mcugen: Callable[..., Done], model: Path, size: str, nbytes: int):
+    report = json.loads(mcugen("inspect", model, "--max-ram", size, "--json", "-").out)
+    assert report["budget"]["max_ram"] == nbytes
 
 
 def test_symbolic_dimensions_are_bound(mcugen: Callable[..., Done], tmp_path: Path):
@@ -538,3 +599,49 @@ def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], few: Path, tmp_
     assert not (tmp_path / "other").exists()
     both = mcugen(*auto, "--min-sqnr", 30, "--max-accuracy-drop", 1)
     assert both.code == 2 and "there can be one goal" in both.err
+
+
+# ------------------------------------------------------------------------------------------------------- memories
+
+
+def test_place_and_a_file_of_weights(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    folder = tmp_path / "out"
+    options = (
+        "--board",
+        "stm32h743",
+        "-o",
+        folder,
+        "--place",
+        "arena=dtcm",
+        "--place",
+        "weights=flash",
+        "--weights-blob",
+    )
+    done = mcugen("compile", model, *options)
+    assert done.code == 0, done.err
+    assert re.search(r"dtcm: [\d,]+ of 131,072 bytes: arena", done.err)
+    assert {"tiny_net_memory.ld", "tiny_net_weights.bin"} <= {path.name for path in folder.iterdir()}
+
+
+def test_report_says_what_lies_where(mcugen: Callable[..., Done], model: Path):
+    done = mcugen("report", model, "--board", "host", "--place", "auto", "--json", "-", "-q")
+    assert done.code == 0, done.err
+    assert {m["name"]: m["kind"] for m in json.loads(done.out)["memories"]} == {"ram": "ram", "flash": "flash"}
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("dtcm", r"--place must read WHAT=MEMORY.*found: 'dtcm'"),
+        ("stack=dtcm", r"--place must read WHAT=MEMORY of arena, weights and hot-weights.*'stack=dtcm'"),
+        ("arena=", r"--place must read WHAT=MEMORY.*'arena='"),
+        ("arena=dtcm++itcm", r"--place must read WHAT=MEMORY"),
+        ("arena=dtcm,arena=itcm", r"--place must be given once for each name.*'arena' twice"),
+        ("auto,arena=itcm", r"'arena' twice"),
+        ("hot-weights=dtcm", r"--place hot-weights must read MEMORY:BYTES.*'dtcm'"),
+        ("hot-weights=dtcm:x", r"--place hot-weights must read MEMORY:BYTES"),
+        ("arena=dtmc", r"no memory 'dtmc'.*one of dtcm"),
+    ],
+)
+def test_usage_2_of_place(mcugen: Callable[..., Done], model: Path, place: str, message: str):
+    assert_failed(mcugen("compile", model, "--board", "stm32h743", "--place", place), 2, message)

@@ -28,6 +28,7 @@ LAYERS = {
     "simulate": 5,
     "report": 5,
     "plugins": 5,
+    "streaming": 5,
     "pipeline": 6,
     "variants": 7,
     "quant": 8,

@@ -10,20 +10,25 @@ from mcugen.codegen.bundle import Bundle, Port
 
 ALIGN = 16
 
+GAP = 256
+"""Bytes between the parts: under the address sanitizer nobody may touch them while the models run."""
+
 
 def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
     """A bundle that runs the given ones in turn, each in its own part of the arena. Their names must differ.
+
+    The parts are exactly as large as the models say, with guarded gaps between them.
 
     Sizes that the caller gives are not passed on: there must be none.
 
     Port `x` of model `m` is called `m/x`.
     """
     files: dict[str, str] = {}
-    offsets, size = [], 0
+    offsets, size = [], GAP
     for bundle in bundles:
         files |= bundle.files
         offsets.append(size)
-        size += -(-bundle.arena_size // ALIGN) * ALIGN
+        size += -(-bundle.arena_size // ALIGN) * ALIGN + GAP
     inputs = _ports(bundles, "inputs", name)
     outputs = _ports(bundles, "outputs", name)
     header, source = _texts(bundles, offsets, size, name)
@@ -55,13 +60,25 @@ def _ports(bundles: Sequence[Bundle], side: str, name: str) -> tuple[Port, ...]:
     )
 
 
+_GUARDS = """\
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define GUARD(begin, nbytes) __asan_poison_memory_region(begin, nbytes)
+#define UNGUARD(begin, nbytes) __asan_unpoison_memory_region(begin, nbytes)
+#else
+#define GUARD(begin, nbytes) ((void)0)
+#define UNGUARD(begin, nbytes) ((void)0)
+#endif"""
+"""The harness writes all of the arena before each sample."""
+
+
 def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: str) -> tuple[str, str]:
     """The C that calls the models."""
     macro = name.upper()
     header = [f'#include "{b.name}.h"' for b in bundles]
     header += [f"#define {macro}_ARENA_SIZE {size}u", f"#define {macro}_ARENA_ALIGN {ALIGN}u"]
     header.append(f"int {name}_run(void *arena);")
-    source = [f'#include "{name}.h"']
+    source = [f'#include "{name}.h"', _GUARDS]
     for bundle, offset in zip(bundles, offsets, strict=True):
         for port, const in [(p, "") for p in bundle.inputs] + [(p, "const ") for p in bundle.outputs]:
             prototype = f"{const}void *{name}_{port.accessor}({const}void *arena)"
@@ -69,8 +86,10 @@ def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: s
             place = f"({const}unsigned char *)arena + {offset}"
             source.append(f"{prototype}\n{{\n    return {port.accessor}({place});\n}}")
     source.append(f"int {name}_run(void *arena)\n{{\n    int status = 0;")
+    gaps = zip([0, *(o + b.arena_size for b, o in zip(bundles, offsets, strict=True))], [*offsets, size], strict=True)
+    source += [f"    GUARD((unsigned char *)arena + {begin}, {end - begin}u);" for begin, end in gaps]
     for number, (bundle, offset) in enumerate(zip(bundles, offsets, strict=True)):
         call = f"{bundle.name}_run((unsigned char *)arena + {offset})"
         source.append(f"    status = status == 0 ? {call} : status;\n    MCUGEN_ON_LAYER({number});")
-    source.append("    return status;\n}")
+    source.append(f"    UNGUARD(arena, {size}u);\n    return status;\n}}")
     return "\n".join(header) + "\n", "\n".join(source) + "\n"

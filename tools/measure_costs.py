@@ -94,6 +94,8 @@ CONVS = (
 DENSE = ((640, 128), (128, 640), (128, 128), (128, 8), (8, 128), (64, 10), (256, 2), (100, 33), (1000, 16))
 PRODUCTS = ((1, 16, 64, 16), (4, 32, 16, 32), (2, 10, 10, 10), (1, 64, 32, 64))
 """Batch, rows, depth and columns of products of two activations."""
+IMAGES = ((3, 96, 96), (3, 32, 32), (2, 40, 25), (4, 24, 24), (8, 20, 20), (6, 64, 48))
+"""Planes, height and width of transpositions to pixels, and back."""
 
 
 @dataclass
@@ -192,12 +194,24 @@ def products(kind: str) -> onnx.ModelProto:
     return net.model()
 
 
+def transpositions(kind: str) -> onnx.ModelProto:
+    """Images from planes to pixels and back."""
+    net = _Net(kind)
+    for c, h, w in IMAGES:
+        for shape, perm in (((1, c, h, w), (0, 2, 3, 1)), ((1, h, w, c), (0, 3, 1, 2))):
+            number, dtype = len(net.inputs), helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+            net.inputs.append(helper.make_tensor_value_info(f"x{number}", dtype, shape))
+            net.add("Transpose", f"x{number}", out=f"y{number}", perm=perm)
+            net.outputs.append(helper.make_tensor_value_info(f"y{number}", dtype, None))
+    return net.model()
+
+
 KINDS = ("int8", "int16", "float32")
 
 
 def models(kind: str) -> list[onnx.ModelProto]:
     """All models of layers with activations of that type."""
-    return [make(kind) for make in (convolutions, dense_layers, products)]
+    return [make(kind) for make in (convolutions, dense_layers, products, transpositions)]
 
 
 def roomy(name: str) -> Board:

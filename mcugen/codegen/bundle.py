@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mcugen.board import Memory
+from mcugen.codegen.identifiers import identifier
 from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
 
@@ -60,14 +62,45 @@ class Port:
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else s for a, s in enumerate(self.shape))
 
 
+_SECTION_PREFIX = {"arena": ".bss", "weights": ".rodata", "copies": ".data"}
+"""Usual linker scripts know what to do with such sections, if nothing is said of them."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a model that is to lie in one memory of the board.
+
+    `kind` is "arena", "weights", or "copies": weights that start-up copies from flash to RAM.
+    """
+
+    kind: str
+    memory: Memory
+    model: str
+
+    @property
+    def region(self) -> str:
+        """The memory's name in linker scripts."""
+        return identifier(self.memory.name)
+
+    @property
+    def symbol(self) -> str:
+        """What the linker script's symbols of copies begin with."""
+        return f"{self.model}_copies_{self.region}"
+
+    @property
+    def name(self) -> str:
+        """The section's name in object files."""
+        return f"{_SECTION_PREFIX[self.kind]}.mcugen.{self.region}.{self.model}"
+
+
 @dataclass(frozen=True)
 class Bundle:
     """What `mcugen compile` writes: C files by name, and how to call them.
 
     `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
-    NAME_ARENA_ALIGN. A reader of rows with its context, a state, and sizes that are known at run time only, are further
-    arguments, in this order. With
-    `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer, index counting `layers` from 0.
+    NAME_ARENA_ALIGN. If there are several `arena_sizes`, it is `NAME_run(void *const *arenas)`. A file of weights, a
+    reader of rows with its context, a state, and sizes that are known at run time only, are further arguments, in this
+    order. With `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer, index counting `layers` from 0.
     """
 
     name: str
@@ -80,6 +113,14 @@ class Bundle:
     """Whether the run function takes a `NAME_state *` too, which `NAME_reset` makes ready."""
     symbols: tuple[Symbol, ...] = ()
     """Sizes known at run time only: those without `output` are int32_t arguments of the run function, the last ones."""
+    arena_sizes: tuple[int, ...] = ()
+    """Bytes of each arena, where the model's own arenas must be used, since they lie in memories of their own."""
+    sections: tuple[Section, ...] = ()
+    """What must lie in a certain memory."""
+    image_region: str = ""
+    """The linker's name of the memory with the initial values of copies."""
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    """Files that are no text: the weights, where the run function takes them."""
 
     @property
     def streamed(self) -> Port | None:
@@ -92,9 +133,19 @@ class Bundle:
         return tuple(s for s in self.symbols if not s.output)
 
     @property
+    def weights_blob(self) -> bytes | None:
+        """The file of weights."""
+        return self.blobs.get(f"{self.name}_weights.bin")
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """The C files of the model itself (not the self-test), in a fixed order."""
         return tuple(f for f in sorted(self.files) if f.endswith(".c") and not f.endswith("_selftest.c"))
+
+    @property
+    def linker_scripts(self) -> tuple[str, ...]:
+        """The one that says where sections lie, if there are any."""
+        return tuple(f for f in sorted(self.files) if f.endswith(".ld"))
 
     @property
     def headers(self) -> tuple[str, ...]:

@@ -17,8 +17,10 @@ import numpy as np
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier, tensor_name
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
+from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.hir.types import Array, DType
+from mcugen.lir.place import Placement
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
@@ -97,6 +99,8 @@ class _Renderer:
     kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     """C names of sizes known at run time only."""
+    blob: Blob | None = None
+    """Where constants lie that are read from a file of weights."""
     events: list[dict[str, object]] = field(default_factory=list)
     """The tables of streams."""
 
@@ -165,30 +169,39 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     return env
 
 
-def render(program: Program, provenance: Provenance, sample: Sample, report: Mapping[str, object]) -> Bundle:
-    """All files of the generated folder."""
+def render(
+    program: Program,
+    provenance: Provenance,
+    sample: Sample,
+    report: Mapping[str, object],
+    placement: Placement,
+    weights_blob: bool = False,
+) -> Bundle:
+    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
     env = _environment(template_dirs())
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}
     own = ("run", "selftest", "default_arena", "reset", "state", "read_rows")
     local = ("state", "status", "read", "context")
-    renderer = _Renderer(program, env, accessors | {f"{name}_{word}" for word in own} | set(local))
+    memory = MemoryContext(program, placement, weights_blob)
+    taken = accessors | {f"{name}_{word}" for word in (*own, *memory.functions)} | {*local, *memory.locals}
+    renderer = _Renderer(program, env, taken, blob=memory.blob)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
     calls = [line for line in lines if "function" in line]
-    entries = [_tensor(e, p, renderer, name) for e, p in zip(program.inputs, inputs, strict=True)]
-    tensors = [_tensor(e, p, renderer, name) for e, p in zip(program.outputs, outputs, strict=True)]
+    entries = [_tensor(e, p, renderer, memory) for e, p in zip(program.inputs, inputs, strict=True)]
+    tensors = [_tensor(e, p, renderer, memory) for e, p in zip(program.outputs, outputs, strict=True)]
     given = arguments(program.symbols, renderer.symbols)
     computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
-    constants = [_constant(b, renderer.names[b]) for b in program.buffers if b.space is Space.CONST]
+    constants = [_constant(b, renderer.names[b], memory.section(b)) for b in memory.arrays]
     context: dict[str, object] = {
         "name": name,
         "NAME": name.upper(),
         "version": __version__,
         "abi_version": ABI_VERSION,
         "provenance": {k: comment(v) for k, v in vars(provenance).items()},
-        "arena_size": max(program.arena_size, ALIGNMENT),
+        "arena_size": sum(area.size for area in memory.areas),
         "arena_align": ALIGNMENT,
         "weights_size": program.weights_size,
         "inputs": [t for t in entries if not t["rows"]],
@@ -203,7 +216,8 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         "sizes": given,
         "tables": sized.tables,
         "events": renderer.events,
-        "run_parameters": "void *arena"
+        "run_parameters": memory.arena_type
+        + ", const void *weights" * weights_blob
         + (f", {name}_read_rows read, void *context" if program.streamed else "")
         + (f", {name}_state *state" if program.states else "")
         + "".join(f", int32_t {size['name']}" for size in given),
@@ -215,22 +229,39 @@ def render(program: Program, provenance: Provenance, sample: Sample, report: Map
         "lines": lines,
         "uses_math": any(_needs_math(k.text) for k in renderer.kernels.values())
         or any(_needs_math(str(c["members"])) for c in calls),
-        "locals": _locals(renderer),
+        "locals": _locals(renderer, memory),
+        **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
+    blobs = _weights_file(env, memory, context)
     texts = _texts(env, name, context)
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
     layers = tuple(program.head(layer).name for layer in program.layers())
     return Bundle(
         name,
         texts,
-        max(program.arena_size, ALIGNMENT),
+        sum(area.size for area in memory.areas),
         inputs,
         outputs,
         layers,
         has_state=bool(program.states),
         symbols=tuple(program.symbols),
+        arena_sizes=tuple(area.size for area in memory.areas) if placement.names_arena else (),
+        sections=memory.sections,
+        image_region=identifier(placement.weights.name),
+        blobs=blobs,
     )
+
+
+def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[str, object]) -> dict[str, bytes]:
+    """The file of weights, if there is to be one. It fits any code that is the same but for the banner."""
+    if memory.blob is None:
+        return {}
+    code = env.get_template("model.c.j2").render(context)
+    file = memory.blob.file(code[code.index("#include") :])
+    context["weights_head"] = words(file)
+    context["weights_rows"] = list(c_rows(np.frombuffer(file, np.uint8)))
+    return {f"{memory.name}_weights.bin": file}
 
 
 def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) -> dict[str, str]:
@@ -243,6 +274,8 @@ def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) ->
         f"{name}_selftest.c": "selftest.c.j2",
         "CMakeLists.txt": "CMakeLists.txt.j2",
     }
+    if context["memory_sections"]:
+        files[f"{name}_memory.ld"] = "memory.ld.j2"
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     return texts
@@ -302,8 +335,8 @@ def _size_expressions(renderer: _Renderer) -> dict[str, str]:
     }
 
 
-def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> dict[str, object]:
-    buffer, quant = endpoint.buffer, endpoint.quant
+def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, memory: MemoryContext) -> dict[str, object]:
+    buffer, quant, name = endpoint.buffer, endpoint.quant, renderer.program.name
     return {
         "accessor": port.accessor,
         "macro": f"{name.upper()}_{port.accessor.removeprefix(name + '_').upper()}",
@@ -317,10 +350,12 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, name: str) -> d
         "rows": port.rows,
         "row_count": port.row_count,
         "row_bytes": port.row_bytes,
+        "row_axis": port.row_axis,
         "row_shape": port.row_shape,
         "scale": c_float(quant.scale[0]) if quant and len(quant.scale) == 1 else "",
         "zero_point": quant.zero_point if quant else 0,
         "offset": buffer.offset,
+        "area": memory.areas[buffer.area],
         "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",
         **sized_tensor(endpoint, renderer.symbols),
     }
@@ -339,7 +374,7 @@ def _state(endpoint: Endpoint, renderer: _Renderer) -> dict[str, object]:
     }
 
 
-def _constant(buffer: Buffer, name: str) -> dict[str, Any]:
+def _constant(buffer: Buffer, name: str, section: str) -> dict[str, Any]:
     assert buffer.data is not None
     return {
         "name": name,
@@ -347,6 +382,7 @@ def _constant(buffer: Buffer, name: str) -> dict[str, Any]:
         "count": max(buffer.count, 1),  # C has no arrays of size 0
         "nbytes": buffer.nbytes,
         "origin": comment(buffer.name),
+        "section": section,
         "rows": list(c_rows(buffer.data)) or ["0,"],
     }
 
@@ -479,14 +515,16 @@ def _wrapped(arguments: list[str], indent: int, width: int = 108) -> str:
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:
-    """A local pointer, a constant, a member of the state, or NULL where a kernel needs no scratch."""
+    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL where it is empty."""
     if not buffer.count:
         return "NULL"
+    if renderer.blob is not None and buffer in renderer.blob.offsets:
+        return renderer.names[buffer]
     prefix = {Space.CONST: f"{renderer.program.name}_", Space.STATE: "state->"}.get(buffer.space, "")
     return prefix + renderer.names[buffer]
 
 
-def _locals(renderer: _Renderer) -> list[dict[str, object]]:
+def _locals(renderer: _Renderer, memory: MemoryContext) -> list[dict[str, object]]:
     """Typed pointers into the arena, for the buffers that instructions use."""
     instrs = [i for i in renderer.program.instrs if not i.moves_nothing]
     written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned and o.buffer.count}
@@ -499,6 +537,7 @@ def _locals(renderer: _Renderer) -> list[dict[str, object]]:
             "name": renderer.names[b],
             "ctype": b.dtype.c if is_written else f"const {b.dtype.c}",
             "offset": b.offset,
+            "area": memory.areas[b.area],
             "nbytes": b.nbytes,
         }
         for b, is_written in written.items()

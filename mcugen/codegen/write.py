@@ -15,7 +15,7 @@ from mcugen.errors import OutputError, UsageError
 
 _SELFTEST = "_selftest.c"
 _COMMON = frozenset({"mcugen.h", "CMakeLists.txt"})
-_OWN = (".h", ".c", "_weights.h", "_weights.c", _SELFTEST, "_report.json")
+_OWN = (".h", ".c", "_weights.h", "_weights.c", "_weights.bin", "_memory.ld", _SELFTEST, "_report.json")
 """What a model's files are called, its name before them."""
 
 
@@ -54,6 +54,8 @@ def _replace(bundle: Bundle, folder: Path) -> None:
         fresh.mkdir()
         for name, text in sorted(bundle.files.items()):
             (fresh / name).write_text(text, encoding="utf-8", newline="\n")
+        for name, data in sorted(bundle.blobs.items()):
+            (fresh / name).write_bytes(data)
         if folder.is_dir():
             folder.replace(staging / "old")
         try:

@@ -22,11 +22,11 @@ from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 from mcugen.lir.regions import Lives, bytes_taken, freedom, joined_regions
 
-SURROUNDINGS = (1024, 1024)
-"""Bytes of RAM (mostly stack) and flash that any model takes besides: so that products do not chase a few bytes."""
+SURROUNDINGS = (32768, 1024)
+"""Bytes of RAM and flash that firmware takes besides: so that products do not chase a few bytes."""
 
 FAVOUR = 32
-"""What matters most counts so much more: a thousandth of it as twice another, lest a few bytes cost all speed."""
+"""What matters most counts so much more: a hundredth of it as much as a quarter of another."""
 
 MAX_ROUNDS = 8
 
@@ -120,6 +120,17 @@ def offers_of(
     return offers, {name: alive[name].nbytes - alive[name].saved for name in others}
 
 
+def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
+    """Of the nodes that have these kernels, in one inference; None if there are none."""
+    if not kernels:
+        return None
+    return sum(_instructions(node, kernels[node], costs, times) for node, times in _nodes(graph) if node in kernels)
+
+
+def _instructions(node: Node, kernel: Kernel, costs: CostTable, times: int) -> float:
+    return times * costs.of(kernel).instructions(work(node, kernel))
+
+
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
     """All nodes, those of bodies included, and how often each runs."""
     for node in graph.nodes:
@@ -195,7 +206,7 @@ def _candidate(
     scratch = sum(o.buffer.nbytes for i in program.instrs for o in i.operands if o.access is Access.SCRATCH)
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
     ram = (around.nbytes if around else 0) - saved + scratch
-    return Candidate(kernel, times * cost.instructions(work(node, kernel)), flash, ram)
+    return Candidate(kernel, _instructions(node, kernel, costs, times), flash, ram)
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:

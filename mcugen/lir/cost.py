@@ -60,6 +60,10 @@ class CostTable:
         """The cost of a kernel."""
         return self.kernels.get(kernel.name, UNKNOWN)
 
+    def code_of(self, kernel: str) -> int:
+        """Bytes of one C function of a kernel of that name, by estimate where it was not measured."""
+        return self.kernels.get(kernel, UNKNOWN).code
+
 
 @cache
 def cost_table(cpu: str) -> CostTable:

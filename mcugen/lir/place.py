@@ -1,33 +1,160 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a program fits a board, and in which of its memories the arena and the weights lie."""
+"""Whether a program fits a board, and what of it lies in which memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mcugen.board import Board, Memory
-from mcugen.errors import DoesNotFitError
-from mcugen.lir.program import Buffer, Program, Space
+from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.lir.areas import split
+from mcugen.lir.program import ALIGNMENT, Buffer, Program, Space
+from mcugen.lir.traffic import traffic
+from mcugen.options import AUTO_PLACE, Places
 
 CONTRIBUTORS = 3
 """How many of the largest buffers a refusal names."""
 
+NOWHERE = Places()
+"""The user says nothing."""
+
 
 @dataclass(frozen=True)
 class Placement:
-    """The memories that hold the arena and the weights."""
+    """The memory of each area of the arena, and that of the weights, of which start-up may copy some to RAM."""
 
-    arena: Memory
+    arenas: tuple[Memory, ...]
     weights: Memory
+    copies: Mapping[Buffer, Memory] = field(default_factory=dict)
+    """Constants that lie in RAM while the model runs; their initial values are in the memory of the weights."""
+    names_arena: bool = False
+    """Whether the C code says where the arena lies: it does unless that is the board's default, and nobody asked."""
+    names_weights: bool = False
+    """The same of the weights."""
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """All that hold something of the program."""
+        return tuple(dict.fromkeys((*self.arenas, *self.copies.values(), self.weights)))
+
+    def copied_to(self, memory: Memory) -> int:
+        """Bytes of weights that are copied to a memory."""
+        return sum(_aligned(b) for b, other in self.copies.items() if other == memory)
 
 
-def place(program: Program, board: Board) -> Placement:
-    """The board's default memories, or else the fastest that are large enough. DoesNotFitError if none is."""
+def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement:
+    """Where everything lies; for an arena in several memories, `program` is planned anew.
+
+    What the user says nothing of lies in the board's default memory, or else in the fastest one that is large enough.
+    DoesNotFitError if none is; UsageError if a memory does not exist, or is of the wrong kind.
+    """
+    weights = _weights_memory(program, board, places)
+    copies = _copies(program, board, places)
+    room = {m: m.room - sum(_aligned(b) for b, other in copies.items() if other == m) for m in board.memories}
+    for memory in room:
+        if room[memory] < 0:
+            found = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
+            raise DoesNotFitError("copies of weights must fit in their memory", found, "copy fewer of them")
+    arenas = _arenas(program, board, places, room)
     return Placement(
-        _memory(board, "ram", board.arena_memory, "arena", program.arena_size, lambda: _busiest(program)),
-        _memory(board, "flash", board.weights_memory, "weights", program.weights_size, lambda: _constants(program)),
+        arenas,
+        weights,
+        copies,
+        names_arena=bool(places.arena) or arenas != (board.memory(board.arena_memory),),
+        names_weights=places.weights == weights.name or weights.name != board.weights_memory,
     )
+
+
+def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
+    """The fastest first; of equal ones that at address 0 last, which is meant for code."""
+    return sorted(memories, key=lambda m: (m.speed, m.origin == 0, m.name))
+
+
+def _ram(board: Board, name: str, option: str) -> Memory:
+    """A memory that can be written to."""
+    memory = board.memory(name)
+    if memory.kind != "ram":
+        names = ", ".join(m.name for m in board.memories if m.kind == "ram")
+        raise UsageError(f"--place {option} must name RAM of board '{board.name}'", f"'{name}'", f"one of {names}")
+    return memory
+
+
+# ------------------------------------------------------------------------------------------------------- weights
+
+
+def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
+    """Where the weights lie while the power is off."""
+    asked = board.memory(places.weights) if places.weights else None
+    if asked is not None and asked.kind == "flash":
+        choices, where = [asked], f"memory '{asked.name}'"
+    else:
+        others = [m for m in board.memories if m.kind == "flash"]
+        choices, where = [board.memory(board.weights_memory), *_by_speed(others)], "one flash memory"
+    fitting = [m for m in choices if m.room >= program.weights_size]
+    if not fitting:
+        largest = max(choices, key=lambda m: m.room)
+        what = f"weights must fit in {where}"
+        raise _refusal(what, board, program.weights_size, {largest: largest.room}, _constants(program))
+    return fitting[0]
+
+
+def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
+    """The constants that are to lie in RAM: of hot weights, those that are read most often for their size."""
+    copies: dict[Buffer, Memory] = {}
+    if places.hot_weights:
+        name, allowed = places.hot_weights
+        memory, reads = _ram(board, name, "hot-weights"), traffic(program)
+        for buffer in sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name)):
+            if _aligned(buffer) <= allowed:
+                copies[buffer] = memory
+                allowed -= _aligned(buffer)
+    if places.weights and board.memory(places.weights).kind == "ram":
+        memory = board.memory(places.weights)
+        copies |= {b: memory for b in _constants(program) if b not in copies}
+    return copies
+
+
+def _constants(program: Program) -> list[Buffer]:
+    return [b for b in program.buffers if b.space is Space.CONST and b.nbytes]
+
+
+def _aligned(buffer: Buffer) -> int:
+    """What it takes of a memory, at an aligned address."""
+    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+# --------------------------------------------------------------------------------------------------------- arena
+
+
+def _arenas(program: Program, board: Board, places: Places, room: Mapping[Memory, int]) -> tuple[Memory, ...]:
+    """The memory of each area. An arena may lie in several memories only where the user says so."""
+    rams = _by_speed(m for m in board.memories if m.kind == "ram")
+    if not places.arena:
+        for memory in (board.memory(board.arena_memory), *rams):
+            if program.arena_size <= room[memory]:
+                return (memory,)
+        largest = max(rams, key=lambda m: room[m])
+        what, left = "arena must fit in one RAM memory", {largest: room[largest]}
+        remedy = "let it lie in several memories with --place auto, or " if len(rams) > 1 else ""
+        raise _refusal(what, board, program.arena_size, left, _busiest(program), remedy)
+    if AUTO_PLACE in places.arena:
+        memories = rams
+    else:
+        memories = list(dict.fromkeys(_ram(board, name, "arena") for name in places.arena))
+    for memory in memories:  # one area is simpler than several in memories of that speed
+        if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
+            return (memory,)
+    needed, busiest = program.arena_size, _busiest(program)
+    used = split(program, [room[m] for m in memories], [m.speed for m in memories]) if len(memories) > 1 else None
+    if used is None:
+        where = "the memories" if len(memories) > 1 else "memory"
+        what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
+        raise _refusal(what, board, needed, {m: room[m] for m in memories}, busiest)
+    return tuple(memories[index] for index in used)
+
+
+# ------------------------------------------------------------------------------------------------------ refusals
 
 
 def _busiest(program: Program) -> list[Buffer]:
@@ -36,24 +163,18 @@ def _busiest(program: Program) -> list[Buffer]:
     return max(live, key=lambda buffers: sum(b.nbytes for b in buffers))
 
 
-def _constants(program: Program) -> list[Buffer]:
-    return [b for b in program.buffers if b.space is Space.CONST]
-
-
-def _memory(
-    board: Board, kind: str, preferred: str, what: str, nbytes: int, contributors: Callable[[], list[Buffer]]
-) -> Memory:
-    if board.memory(preferred).size >= nbytes:
-        return board.memory(preferred)
-    choices = [m for m in board.memories if m.kind == kind]
-    fitting = [m for m in choices if m.size >= nbytes]
-    if fitting:
-        return min(fitting, key=lambda m: (m.speed, m.name))
-    largest = max(choices, key=lambda m: m.size)
-    named = sorted(contributors(), key=lambda b: (-b.nbytes, b.name))[:CONTRIBUTORS]
+def _refusal(
+    what: str, board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer], remedy: str = ""
+) -> DoesNotFitError:
+    """`what` says what must lie where; `room` are the bytes that the largest memory for it, or all of them, have."""
+    named = sorted(contributors, key=lambda b: (-b.nbytes, b.name))[:CONTRIBUTORS]
     listing = ", ".join(f"'{b.name}' {b.nbytes:,} bytes" for b in named)
-    raise DoesNotFitError(
-        f"the {what} must fit in one {kind} memory of board '{board.name}'",
-        f"{nbytes:,} bytes, {nbytes - largest.size:,} more than '{largest.name}' has; largest: {listing}",
-        "use a smaller or a quantized model, or a board with more memory",
+    if len(room) == 1:
+        more = "".join(f"{nbytes - n:,} more than '{m.name}' has" for m, n in room.items())
+    else:
+        more = " and ".join(f"'{m.name}' has {n:,}" for m, n in room.items())
+    return DoesNotFitError(
+        f"the {what} of board '{board.name}'",
+        f"{nbytes:,} bytes, {more}; largest: {listing}",
+        f"{remedy}use a smaller or a quantized model, or a board with more memory",
     )

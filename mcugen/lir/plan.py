@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -32,16 +32,14 @@ def peak_live_bytes(program: Program) -> int:
 
 
 def _plan_area(program: Program, area: int) -> _Plan:
-    """The least of the plans that join what moves connect and that do not; if equal, the one that moves less."""
+    """The best plan that joins what moves connect, or one that does not, if that takes less."""
     lives = Lives(program, area)
-    layouts = [_Layout(lives, joins) for joins in ((True, False) if any(_moved(program)) else (True,))]
-    best = min((_best_plan(layout) for layout in layouts), key=lambda plan: plan.nbytes)
+    best = _best_plan(_Layout(lives, True))
+    if any(instr.kernel == MOVE for instr in program.instrs):
+        apart = _Layout(lives, False)
+        best = min(best, _best_plan(apart), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
     best.apply()
     return best
-
-
-def _moved(program: Program) -> Iterator[int]:
-    return (int(instr.params["nbytes"]) for instr in program.instrs if instr.kernel == MOVE)
 
 
 def _best_plan(layout: _Layout) -> _Plan:

@@ -270,6 +270,8 @@ class Program:
     area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
+    instructions_estimate: float | None = None
+    """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
 
     @property
     def streamed(self) -> Endpoint | None:
@@ -278,13 +280,13 @@ class Program:
 
     @property
     def arena_size(self) -> int:
-        """Bytes of the first area, in which all lies unless told otherwise."""
-        return self.area_sizes[0]
+        """Bytes of all areas: there is one unless told otherwise."""
+        return sum(self.area_sizes)
 
     @property
     def arena_bound(self) -> int:
         """The least that it could be, as far as that is proven: equal to `arena_size` if there is nothing to gain."""
-        return self.area_bounds[0]
+        return sum(self.area_bounds)
 
     @property
     def weights_size(self) -> int:

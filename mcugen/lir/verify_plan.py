@@ -33,6 +33,8 @@ class _Replay:
     """
 
     def __init__(self, program: Program) -> None:
+        self._program = program
+        self._ends = dict(program.blocks())
         self.instrs = program.instrs
         planned = [b for b in program.buffers if b.planned]
         self._granule = gcd(ALIGNMENT, *(b.offset or 0 for b in planned), *_parts(program))
@@ -123,15 +125,12 @@ class _Replay:
             for o in instr.overlaps
             if _collide(instr.operand(o.into).buffer, instr.operand(o.out).buffer)
         }
-        cases = []
-        at += 1
-        while self.instrs[at].control is Control.CASE:
-            cases.append(at + 1)
-            at = _end_of(self.instrs, at) + 1
+        end = self._ends[at]
+        cases = [start + 1 for start, _ in self._program.cases(at, end)]
         for event in cast("list[int]", instr.code["events"]):
             self.block(cases[event])
         self._half_read = {}
-        return at
+        return end
 
     # --------------------------------------------------------------------------------------- instructions
 
@@ -171,17 +170,6 @@ def _parts(program: Program) -> list[int]:
     """Where the parts begin and end that are moved, in bytes from the beginnings of their buffers."""
     moves = [i.params for i in program.instrs if i.kernel == MOVE and "y_at" in i.params]
     return [int(p[key]) for p in moves for key in ("x_at", "y_at", "nbytes")]
-
-
-def _end_of(instrs: list[Instr], at: int) -> int:
-    """The marker that ends the block which begins at `at`."""
-    depth = 1
-    while depth:
-        at += 1
-        depth += (instrs[at].control not in (Control.NONE, Control.ELSE, Control.END)) - (
-            instrs[at].control is Control.END
-        )
-    return at
 
 
 def _may_lie_over(instr: Instr, out: Operand, into: Operand) -> bool:

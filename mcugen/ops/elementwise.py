@@ -101,7 +101,8 @@ class Elementwise(Operator):
         except ValueError as error:
             shapes = ", ".join(str(t.shape) for t in present)
             raise ModelError(f"{self.name}: shapes must broadcast", shapes, "repair the model") from error
-        layout = next((t.layout for t in present if t.layout is not Layout.NONE and t.shape == shape), Layout.NONE)
+        layouts = {t.layout for t in present if t.shape == shape} - {Layout.NONE}
+        layout = layouts.pop() if len(layouts) == 1 else Layout.NONE
         return (TensorType(tuple(shape), self.result_dtype(*(t.dtype for t in present)), layout=layout),)
 
     def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:

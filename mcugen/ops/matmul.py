@@ -25,6 +25,7 @@ from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
 from mcugen.ops.reduce import Reduce
+from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import (
     double_tensors,
     exact_product,
@@ -123,6 +124,12 @@ def _rows_by_weights(x: Array, w: Array) -> Array:
 # --------------------------------------------------------------------------------------------------- matmul
 
 
+def _matrix_by_matrix(x: TensorType, y: TensorType) -> Traversal:
+    """All of a batch's matrices are read until the last of their product is written."""
+    size, product = math.prod(x.shape[-2:]), math.prod(y.shape[-2:])
+    return Traversal.rereading(np.arange(math.prod(y.shape[:-2])) * size, product)
+
+
 @dataclass(frozen=True)
 class MatMul(Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes.
@@ -212,7 +219,13 @@ class MatMul(Operator):
             sums_of_rows = builder.scratch(f"{node.output.name}.row_sums", DType.INT32, a.shape[-2])
             operands.append(("row_sums", Access.SCRATCH, sums_of_rows))
         variant = "scaled" if code["scaled"] else ""
-        builder.emit(node, builder.select(self.kernels, node), operands, params, code=code, variant=variant)
+        near = [
+            each
+            for role, type_ in (("a", a), ("b", b))
+            for each in overlap(type_, out, _matrix_by_matrix(type_, out), into=role)
+        ]
+        kernel = builder.select(self.kernels, node)
+        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
 
 
 def _strip(depth: int) -> int:

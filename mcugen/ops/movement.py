@@ -149,6 +149,20 @@ WRITTEN_OUT = 4
 """Planes that are interleaved by as many named pointers."""
 
 
+def strided_elements(node: Node) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    matrices = _matrices(node)
+    assert matrices is not None
+    return 0 if matrices[2] <= WRITTEN_OUT else node.output.type.count
+
+
+def elements_of_many_planes(node: Node) -> int:
+    """How many elements are not interleaved by named pointers, for the cost."""
+    planes = Planes.of(node)
+    assert planes is not None
+    return 0 if planes.planes <= WRITTEN_OUT else node.output.type.count
+
+
 def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Element by element, in the order of the output."""
     matrices = _matrices(node)
@@ -239,8 +253,8 @@ class Transpose(Movement):
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
     kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose),
-        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place),
+        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose, extra=strided_elements),
+        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place, extra=elements_of_many_planes),
     )
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -266,6 +280,9 @@ class Transpose(Movement):
             return source
         real = [axis for axis in self.perm if source.type.shape[axis] != 1]
         if real == sorted(real):
+            if source.type.shape == node.output.type.shape:  # then it is of either layout
+                source.type = source.type.with_shape(source.type.shape)
+                return source
             return graph.add(Reshape(node.output.type.shape), [source], node.origin, before=node).output
         if source.producer is not None and isinstance(source.producer.op, Transpose):
             merged = Transpose(compose(source.producer.op.perm, self.perm))
@@ -645,7 +662,7 @@ def _import_unsqueeze(node: OnnxNode) -> list[Value]:
     return [node.emit(Reshape(shape), node.input(0))]
 
 
-@onnx_operator("Transpose", kernels=("transpose", "copy"), keeps_halves=True)
+@onnx_operator("Transpose", kernels=("transpose", "transpose_inplace", "copy"), keeps_halves=True)
 def _import_transpose(node: OnnxNode) -> list[Value]:
     rank = node.input(0).type.rank
     return [node.emit(Transpose(tuple(node.attr("perm", range(rank)[::-1]))), node.input(0))]

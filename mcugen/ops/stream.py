@@ -467,7 +467,8 @@ def group_of(nodes: Sequence[Node]) -> Streamed | None:
     if any(rows is None for rows in tensors):
         return None
     op = Streamed(layers, tuple(t for t in tensors if t), result if last.form.finish else values[-1].type)
-    is_one = op.schedule.is_regular and all(_agree(op, tensor) for tensor in range(len(tensors)))
+    is_one = min(t.height for t in op.tensors) > 1 and op.schedule.is_regular
+    is_one = is_one and all(_agree(op, tensor) for tensor in range(len(tensors)))
     return op if is_one else None
 
 

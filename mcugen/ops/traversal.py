@@ -76,7 +76,7 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
     for order in orders:
         written = np.maximum.accumulate(order.writes[:-1]) * y.dtype.nbytes
         unread = np.minimum.accumulate(order.reads[:0:-1])[::-1] * x.dtype.nbytes
-        matters = unread < x.nbytes
+        matters = (written > 0) & (unread < x.nbytes)
         steps += zip(written[matters].tolist(), unread[matters].tolist(), strict=True)
     lead = least_lead(steps)
     return [Overlap(out, into, lead)] if lead < y.nbytes else []

@@ -12,6 +12,8 @@ import numpy as np
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError
 from mcugen.hir.graph import Graph
+from mcugen.lir.budget import Fit
+from mcugen.lir.place import Placement
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.report.accuracy import Accuracy
 from mcugen.report.layers import LayerComparison
@@ -42,17 +44,40 @@ class Flash:
 class Ram:
     """Bytes in RAM. `arena` holds activations, scratch and I/O; `io` is I/O outside it; `stack` the peak of a call.
 
-    `state` is what one stream of inputs keeps between calls. No placement of the same buffers, in the same order of
-    layers, takes less than `arena_bound`.
+    `state` is what one stream of inputs keeps between calls, `copies` are weights that start-up copies to RAM. No
+    placement of the same buffers, in the same order of layers, takes less than `arena_bound`.
     """
 
     arena: int
     arena_bound: int
     state: int
     io: int
+    copies: int
     static: int | None
     stack: int | None
     total: int | None
+
+
+def layer_title(name: str, origin: Sequence[str]) -> str:
+    """What a layer is called before people: the last of the ONNX nodes that it comes from, if that has a name."""
+    return origin[-1] if origin and origin[-1] else name
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What lies in one memory of the board, in bytes: `used` of its `size`, of code and stack apart.
+
+    `arena` is the part of the arena that it holds, `copies` are weights that start-up copies there.
+    """
+
+    name: str
+    kind: str
+    origin: int
+    size: int
+    arena: int
+    weights: int
+    copies: int
+    used: int
 
 
 @dataclass(frozen=True)
@@ -75,6 +100,28 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class BudgetFigures:
+    """What the user allows (bytes, None: no limit), what is taken of it, and at which price.
+
+    `ram` are arena and state, `flash_estimate` weights and code. `step` names how the program was made to fit;
+    `slowdown_estimate` is by which share of its estimated instructions that made it slower.
+    """
+
+    max_ram: int | None
+    max_flash: int | None
+    ram: int
+    flash_estimate: int
+    step: str
+    slowdown_estimate: float | None
+
+    def __str__(self) -> str:
+        limits = (("--max-ram", self.max_ram), ("--max-flash", self.max_flash))
+        given = " and ".join(f"{option} {n:,}" for option, n in limits if n is not None)
+        price = "" if not self.slowdown_estimate else f", about {100 * self.slowdown_estimate:+.0f} % instructions"
+        return f"{given}: {self.step}{price}"
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -85,6 +132,8 @@ class Report:
     kernels: str
     instructions: int | None
     instructions_per_mac: float | None
+    instructions_estimate: int | None
+    """Of the layers that have a choice of kernels, by the costs that the choice is made by."""
     cycles_estimate: int | None
     cycles_note: str
     """By which timing cycles are estimated, or why they are not."""
@@ -92,6 +141,9 @@ class Report:
     clock_hz: int
     flash: Flash
     ram: Ram
+    budget: BudgetFigures | None
+    memories: list[MemoryUse]
+    """Those that the arena and the weights lie in."""
     accuracy: Accuracy | None
     quantization: LayerComparison | None
     """Of a model that mcugen quantized, where it ran."""
@@ -123,9 +175,31 @@ def count_parameters(graph: Graph) -> int:
     return sum(v.type.count for n in layers for v in n.inputs if v is not None and v.is_constant)
 
 
-def describe(program: Program, graph: Graph, board: Board, sha256: str, kernels: str = "auto") -> Report:
-    """What the compiler knows without running anything. `kernels` says how they were chosen."""
+def memory_use(program: Program, placement: Placement, weights: int) -> list[MemoryUse]:
+    """What lies where; `weights` are their bytes in flash."""
+    found = []
+    for memory in placement.memories:
+        areas = zip(placement.arenas, program.area_sizes, strict=True)
+        arena = sum(size for other, size in areas if other == memory)
+        image, copies = weights if memory == placement.weights else 0, placement.copied_to(memory)
+        use = (arena, image, copies, arena + image + copies)
+        found.append(MemoryUse(memory.name, memory.kind, memory.origin, memory.size, *use))
+    return found
+
+
+def describe(
+    program: Program,
+    graph: Graph,
+    board: Board,
+    sha256: str,
+    kernels: str = "auto",
+    fit: Fit | None = None,
+    memories: Sequence[MemoryUse] = (),
+) -> Report:
+    """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
+    estimate = program.instructions_estimate
     macs = sum(program.head(layer).macs for layer in program.layers())
+    copies = sum(m.copies for m in memories)
     dropped = [part.dropped for part in graph.nested()]
     channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
     return Report(
@@ -136,16 +210,27 @@ def describe(program: Program, graph: Graph, board: Board, sha256: str, kernels:
         kernels=kernels,
         instructions=None,
         instructions_per_mac=None,
+        instructions_estimate=None if estimate is None else round(estimate),
         cycles_estimate=None,
         cycles_note="",
         milliseconds_estimate=None,
         clock_hz=board.clock_hz,
-        flash=Flash(None, program.weights_size, None),
-        ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, None, None, None),
+        flash=Flash(None, sum(m.weights for m in memories) or program.weights_size, None),
+        ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
+        budget=_budget(fit),
+        memories=list(memories),
         accuracy=None,
         quantization=None,
         layers=_layers(program),
     )
+
+
+def _budget(fit: Fit | None) -> BudgetFigures | None:
+    if fit is None or not fit.budget.limits:
+        return None
+    use, slowdown = fit.taken.use, fit.slowdown
+    share = None if slowdown is None else round(slowdown, 4)
+    return BudgetFigures(fit.budget.ram, fit.budget.flash, use.ram, use.flash, fit.taken.step, share)
 
 
 def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Report:
@@ -155,7 +240,7 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Rep
     if sizes is not None:
         flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights)
         stack = run.stack or 0
-        total = ram.arena + ram.state + ram.io + sizes.static_ram + stack
+        total = ram.arena + ram.state + ram.io + ram.copies + sizes.static_ram + stack
         ram = replace(ram, static=sizes.static_ram, stack=run.stack, total=total)
     per_mac = run.instructions / report.model.macs if run.instructions and report.model.macs else None
     return replace(
@@ -196,6 +281,10 @@ def require_fit(report: Report, board: Board) -> None:
         if needed is not None and needed > available:
             found = f"{needed:,} bytes, {needed - available:,} more than there are"
             raise DoesNotFitError(f"code, weights and memory must fit the {kind} of board '{board.name}'", found)
+    allowed, flash = report.budget.max_flash if report.budget else None, report.flash.total
+    if allowed is not None and flash is not None and flash > allowed:
+        found = f"{flash:,} bytes as measured, {flash - allowed:,} more; the estimate was too low"
+        raise DoesNotFitError(f"the model must fit --max-flash {allowed:,}", found, "ask for less")
 
 
 def _precision(program: Program) -> str:

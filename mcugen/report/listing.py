@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
 
 from mcugen.board import Board, Memory, board_names, load_board
 from mcugen.errors import printable
@@ -17,6 +20,7 @@ from mcugen.hir.graph import Graph
 from mcugen.lir.plan import peak_live_bytes
 from mcugen.lir.program import Program
 from mcugen.report.figures import Report
+from mcugen.report.memory import Block, MemoryMap, shortened
 from mcugen.report.text import dropped_text
 
 
@@ -84,6 +88,73 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
             str(index), node.op.name, types, f"{node.op.macs(node.sig):,}", escape(printable(", ".join(node.origin)))
         )
     console.print(table)
+
+
+STRIP = 20
+"""Characters of the arena's picture in each line."""
+
+FIGURES = 48
+"""Characters of a line that are no names, the picture aside."""
+
+_STYLES = {"input": "blue", "output": "yellow", "activation": "green", "scratch": "magenta"}
+
+
+def print_memory(memory: MemoryMap, console: Console) -> None:
+    """The arena's totals, then for each layer what lies where while it runs; the peak is bold."""
+    peak = memory.peak
+    facts = Table(show_header=False)
+    parts = f": {' + '.join(f'{n:,}' for n in memory.areas)}" * (len(memory.areas) > 1)
+    facts.add_row("arena", f"{memory.arena:,} bytes{parts}")
+    facts.add_row("least possible", f"{memory.bound:,} bytes, proven for these layers in this order")
+    where = f"layer {peak.layer}, '{peak.title}'" if peak.layer is not None else peak.title
+    facts.add_row("peak", escape(printable(f"{peak.nbytes:,} bytes in {where}")))
+    for block in peak.blocks:
+        facts.add_row("", _named(f"{block.nbytes:>9,} {block.kind} '{block.title}'", console.width - 24))
+    console.print(facts)
+    console.print("in the picture of the arena: █ in use, ▄ less than half, ▓ shared, · free", highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    room = max((console.width - STRIP - FIGURES) // 2, 8)
+    for head in ("#", "layer", "in use", "scratch", "arena", "offset", "bytes", "buffer"):
+        is_name = head in ("layer", "buffer")
+        table.add_column(
+            head,
+            justify="left" if is_name or head == "arena" else "right",
+            no_wrap=True,
+            max_width=room if is_name else None,
+        )
+    for index, row in enumerate(memory.rows):
+        table.add_row(
+            str(index),
+            _named(row.title, room),
+            f"{row.nbytes:,}",
+            f"{row.scratch:,}",
+            _strip(row.blocks, memory.arena),
+            "\n".join(f"{b.offset:,}" for b in row.blocks),
+            "\n".join(f"{b.nbytes:,}" for b in row.blocks),
+            Text("\n").join(_named(b.title, room, _STYLES[b.kind]) for b in row.blocks),
+            style="bold" if index == peak.layer else None,
+        )
+    console.print(table)
+
+
+def _named(name: str, room: int, style: str = "") -> Text:
+    """A name on one line; of long ones the end, where they differ."""
+    return Text(shortened(printable(name).replace("\n", "·"), room), style)
+
+
+def _strip(blocks: Sequence[Block], arena: int) -> Text:
+    """The arena from address 0 on, in the colours of what lies there."""
+    strip = Text()
+    for cell in range(STRIP):
+        start, end = cell * arena // STRIP, (cell + 1) * arena // STRIP
+        inside = [(min(b.end, end) - max(b.offset, start), b) for b in blocks if b.offset < end and start < b.end]
+        if not inside:
+            strip.append("·")
+            continue
+        nbytes = sum(n for n, _ in inside)
+        sign = "▓" if nbytes > end - start else "█" if 2 * nbytes >= end - start else "▄"
+        strip.append(sign, _STYLES[max(inside, key=lambda found: found[0])[1].kind])
+    return strip
 
 
 def _memory(memory: Memory) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from mcugen.errors import printable
 from mcugen.report.accuracy import Accuracy
-from mcugen.report.figures import Layer, ModelFigures, Ram, Report
+from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title
 from mcugen.report.layers import LayerComparison, LayerError
 from mcugen.report.metrics import described
 from mcugen.report.tradeoffs import Goal, Step
@@ -32,13 +32,18 @@ def print_report(report: Report, console: Console, all_layers: bool = False) -> 
 def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
     """Float and integer side by side, which layer diverges first, and what stays in float32."""
     console.print(_errors(comparison, console.width, all_layers))
+    for line in findings(comparison):
+        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def findings(comparison: LayerComparison) -> list[str]:
+    """Where the error comes from, in words."""
     threshold = f"{comparison.threshold_db:g} dB"
     found = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [found if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
     lines += [f"steepest fall: {comparison.steepest_fall}"] * (comparison.steepest_fall is not None)
     lines += [f"in float32: {layer.name} ({layer.op}): {layer.reason}" for layer in comparison.in_float]
-    for line in lines:
-        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+    return lines
 
 
 def print_tradeoffs(goal: Goal, steps: Sequence[Step], console: Console) -> None:
@@ -74,12 +79,36 @@ def _verdict(step: Step) -> str:
     return missed if step.kept else "undone"
 
 
+class Facts:
+    """Lines of a label, a value and a note, as plain text."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str, str]] = []
+
+    def add_row(self, label: str, value: str, note: str) -> None:
+        """One more line."""
+        self.rows.append((label, value, note))
+
+
+def title(report: Report) -> str:
+    """What a report is about."""
+    return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}"
+
+
 def _totals(report: Report) -> Table:
-    model = report.model
-    table = Table(title=escape(f"{model.name} on {report.board} ({report.cpu}), {report.precision}"), show_header=False)
+    table = Table(title=escape(printable(title(report))), show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim")
+    for row in totals(report):
+        table.add_row(*(escape(printable(text)) for text in row))
+    return table
+
+
+def totals(report: Report) -> list[tuple[str, str, str]]:
+    """Label, value and note of each figure of the whole model."""
+    model = report.model
+    table = Facts()
     if report.accuracy is not None:
         _add_accuracy(table, report.accuracy)
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
@@ -89,7 +118,7 @@ def _totals(report: Report) -> Table:
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
     if report.cycles_note:
-        table.add_row("cycles, estimate", _number(report.cycles_estimate), escape(report.cycles_note))
+        table.add_row("cycles, estimate", _number(report.cycles_estimate), report.cycles_note)
     if report.milliseconds_estimate is not None:
         clock = f"{report.clock_hz / 1e6:g} MHz"
         table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
@@ -100,10 +129,26 @@ def _totals(report: Report) -> Table:
     table.add_row("RAM: arena", _number(ram.arena), f"bytes, {_optimality(ram)}: activations, scratch, inputs, outputs")
     if ram.state:
         table.add_row("RAM: state", _number(ram.state), "bytes, kept between calls")
+    if ram.copies:
+        table.add_row("RAM: copies", _number(ram.copies), "bytes of weights, copied at start-up")
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     table.add_row("RAM: total", _number(ram.total), "bytes")
-    return table
+    for memory in report.memories:
+        table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
+    if report.budget is not None:
+        budget = report.budget
+        table.add_row("budget: RAM", _number(budget.ram), "bytes of arena and state")
+        table.add_row("budget: flash, estimate", _number(budget.flash_estimate), "bytes of weights and code")
+        table.add_row("budget: kept by", "", str(budget))
+    return table.rows
+
+
+def holds(memory: MemoryUse) -> str:
+    """What lies in a memory."""
+    parts = (("arena", memory.arena), ("weights", memory.weights), ("copies of weights", memory.copies))
+    listing = ", ".join(f"{what} {nbytes:,}" for what, nbytes in parts if nbytes)
+    return f"of {memory.size:,} bytes: {listing or 'nothing'}"
 
 
 def _optimality(ram: Ram) -> str:
@@ -119,13 +164,13 @@ def dropped_text(model: ModelFigures) -> str:
     return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
-def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
+def _add_accuracy(table: Facts, accuracy: Accuracy) -> None:
     samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
     metric = described(accuracy.metric)
     if accuracy.target is not None and accuracy.metric not in ("sqnr", "agreement", "max_abs_error"):
         label = metric.title if metric.by_reference else "accuracy"
         note = f"{metric.title} on {samples}, run under simulation"
-        table.add_row(label, escape(metric.show(accuracy.target)), escape(note))
+        table.add_row(label, metric.show(accuracy.target), note)
         if accuracy.quantized is not None:
             table.add_row("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples")
         if accuracy.float32 is not None:
@@ -140,8 +185,8 @@ def _add_accuracy(table: Table, accuracy: Accuracy) -> None:
     table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}")
 
 
-_ERRORS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (
-    ("op", False, True, lambda layer: escape(printable(layer.op))),
+ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (
+    ("op", False, True, lambda layer: layer.op),
     ("type", False, False, lambda layer: layer.precision),
     ("range", True, False, lambda layer: _range(layer.low, layer.high)),
     ("method", False, False, lambda layer: layer.method),
@@ -163,14 +208,14 @@ def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:
     order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"
     title = f"float and integer, {samples}, {order}; SQNR in dB"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns = [column for column in _ERRORS if width >= WIDE or not column[2]]
+    columns = [column for column in ERROR_COLUMNS if width >= WIDE or not column[2]]
     rows = [[show(layer) for *_, show in columns] for layer in layers]
     _add_name_column(table, "layer", width, [head for head, *_ in columns], rows)
     for head, right, *_ in columns:
         table.add_column(head, justify="right" if right else "left", no_wrap=True)
     for layer, row in zip(layers, rows, strict=True):
         style = "bold red" if layer.name == comparison.first_diverging else None
-        table.add_row(escape(printable(layer.name)), *row, style=style)
+        table.add_row(*(escape(printable(text)) for text in (layer.name, *row)), style=style)
     return table
 
 
@@ -195,7 +240,7 @@ def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str],
 
 
 def _layers(report: Report, width: int) -> Table:
-    columns = [column for column in _LAYER_COLUMNS if width >= WIDE or not column[1]]
+    columns = [column for column in LAYER_COLUMNS if width >= WIDE or not column[1]]
     rows = [(str(i), *(show(layer) for *_, show in columns)) for i, layer in enumerate(report.layers)]
     heads = ("#", *(head for head, *_ in columns))
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -204,8 +249,8 @@ def _layers(report: Report, width: int) -> Table:
     for column in heads[1:]:
         table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
     for (number, *figures), layer in zip(rows, report.layers, strict=True):
-        name = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
-        table.add_row(number, escape(printable(name)), *figures)
+        name = layer_title(layer.name, layer.origin)
+        table.add_row(number, *(escape(printable(text)) for text in (name, *figures)))
     return table
 
 
@@ -213,7 +258,7 @@ def _per_mac(layer: Layer) -> str:
     return f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
 
 
-_LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[Layer], str]], ...] = (
+LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[Layer], str]], ...] = (
     ("kernel", False, lambda layer: layer.kernel),
     ("MACs", False, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
     ("instructions", False, lambda layer: _number(layer.instructions)),

@@ -19,6 +19,7 @@ _COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "m
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
 _HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_layer.h")
+_ONE_MEMORY = ("-DMCUGEN_SECTION(name)=",)  # sanitizers leave sections of one's own alone
 _SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
 _SANITIZE = ("-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all")  # -O2 takes gcc twice as long
 
@@ -37,7 +38,7 @@ class TargetImages:
 def build_host(bundle: Bundle, folder: Path, *, sanitize: bool) -> Path:
     """The program that runs the model on this computer, with the address and UB sanitizers if asked for."""
     _write_sources(bundle, folder)
-    compiler = Compiler(host_compiler(), _COMMON + (_SANITIZE if sanitize else ()), folder)
+    compiler = Compiler(host_compiler(), _COMMON + _ONE_MEMORY + (_SANITIZE if sanitize else ()), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
     compiler.compile(units)
     return compiler.link("model.out", [unit.object for unit in units], ())
@@ -72,7 +73,7 @@ def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *
 def _write_sources(bundle: Bundle, folder: Path) -> None:
     model, harness = folder / "model", folder / "harness"
     model.mkdir(parents=True, exist_ok=True)
-    for name in (*bundle.sources, *bundle.headers):
+    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts):
         (model / name).write_text(bundle.files[name])
     shutil.copytree(resource_dir("templates") / "harness", harness, dirs_exist_ok=True)
     for name in ("main.c", "empty.c"):
@@ -85,14 +86,24 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             streamed=bundle.streamed,
             has_state=bundle.has_state,
             sizes=len(bundle.arguments),
+            arena_sizes=bundle.arena_sizes,
+            arena_sections=[section.name for section in bundle.sections if section.kind == "arena"],
+            has_weights=bundle.weights_blob is not None,
         )
         (harness / name).write_text(text)
 
 
 def _linker_script(bundle: Bundle, machine: Machine) -> str:
+    """What has a memory of the board to itself gets one of the machine; initial values lie with the weights."""
+    named = {section.region: section.memory.size for section in bundle.sections}
+    copies = [section for section in bundle.sections if section.kind == "copies"]
+    images = {bundle.image_region} if copies else set()
     return _render(
         "link.ld.j2",
-        regions=machine.regions,
+        regions=machine.with_memories(named),
+        aliases=[(name, machine.weights_region) for name in sorted(images - named.keys())],
+        fragment="".join(bundle.linker_scripts),
+        copies=[section.symbol for section in copies],
         weights_object=f"{_weights_stem(bundle)}.o",
         weights_region=machine.weights_region,
         arena_region=machine.arena_region,

@@ -9,13 +9,13 @@ from pathlib import Path
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
-# Sections of the harness's linker script.
-_WEIGHTS, _ARENA = ".weights", ".arena"
+# Sections of the harness's linker script, and beginnings of those in the script that comes with a model.
+_WEIGHTS, _ARENA, _COPIES = ".weights", ".arena", ".copies"
 
 
 @dataclass(frozen=True)
 class ElfSizes:
-    """Bytes of a program: flash without the weights, the weights, and static RAM without the arena."""
+    """Bytes of a program: flash without the weights, the weights, and static RAM without arena and copied weights."""
 
     flash: int
     weights: int
@@ -27,10 +27,10 @@ def read_sizes(program: Path) -> ElfSizes:
     flash = weights = ram = 0
     with program.open("rb") as file:
         for section in ELFFile(file).iter_sections():
-            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name == _ARENA:
+            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name.startswith(_ARENA):
                 continue
             size = int(section["sh_size"])
-            if section.name == _WEIGHTS:
+            if section.name.startswith((_WEIGHTS, _COPIES)):
                 weights += size
                 continue
             flash += size if section["sh_type"] != "SHT_NOBITS" else 0
@@ -70,5 +70,5 @@ def constants(program: Path, *, weights: bool) -> list[Range]:
     """Where the harness's script puts code and its constants, and the weights if asked for."""
     names = (".text", _WEIGHTS) if weights else (".text",)
     with program.open("rb") as file:
-        sections = [ELFFile(file).get_section_by_name(name) for name in names]
-    return [Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in sections if s]
+        sections = [s for s in ELFFile(file).iter_sections() if s.name.startswith(names)]
+    return [Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in sections]

@@ -7,6 +7,7 @@ Simulated memory is larger than that of most boards, so that a model that does n
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcugen.errors import UsageError
@@ -33,6 +34,20 @@ class Machine:
     regions: tuple[Region, ...]
     weights_region: str = "BULK"
     arena_region: str = "BULK"
+
+    def with_memories(self, sizes: Mapping[str, int]) -> tuple[Region, ...]:
+        """The regions, and one of its own for each memory (bytes by name), at the expense of the arena's.
+
+        The largest memories are cut to what there is.
+        """
+        (bulk,) = (r for r in self.regions if r.name == self.arena_region)
+        origin, left, cut = bulk.origin, bulk.size, list[Region]()
+        for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
+            taken = min(size, left // 2 & -_KIB)
+            cut.append(Region(name, origin, taken))
+            origin, left = origin + taken, left - taken
+        rest = Region(bulk.name, origin, left)
+        return (*(rest if r == bulk else r for r in self.regions), *cut)
 
 
 def _machine(name: str, clock_hz: int, code: int, data: int, bulk: tuple[int, int]) -> Machine:

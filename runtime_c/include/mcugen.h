@@ -6,6 +6,7 @@
  *   MCUGEN_ON_LAYER(i)      called after layer i of a model
  *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
  *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
+ *   MCUGEN_SECTION(name)    attribute of what --place puts into a memory of its own, by the linker's section
  */
 #ifndef MCUGEN_H
 #define MCUGEN_H
@@ -19,11 +20,12 @@
 
 /* What NAME_run and NAME_selftest return. */
 #define MCUGEN_OK 0
-#define MCUGEN_ERROR_NULL 1      /* the arena pointer is null */
-#define MCUGEN_ERROR_ALIGNMENT 2 /* the arena is not aligned to NAME_ARENA_ALIGN */
+#define MCUGEN_ERROR_NULL 1      /* the pointer to an arena (or the weights) is null */
+#define MCUGEN_ERROR_ALIGNMENT 2 /* an arena (or the weights) is not aligned to NAME_ARENA_ALIGN */
 #define MCUGEN_ERROR_MISMATCH 3  /* the self-test found another result */
 #define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
 #define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
+#define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
 
 #ifndef MCUGEN_ON_LAYER
 #define MCUGEN_ON_LAYER(index) ((void)0)
@@ -39,6 +41,13 @@
 #define MCUGEN_ALIGN(bytes) __attribute__((aligned(bytes)))
 #else
 #define MCUGEN_ALIGN(bytes) /* the linker script must align the arena and the weights */
+#endif
+#ifndef MCUGEN_SECTION
+#if (defined(__GNUC__) && defined(__ELF__)) || defined(__ICCARM__) || defined(__ARMCC_VERSION)
+#define MCUGEN_SECTION(name) __attribute__((section(name)))
+#else
+#define MCUGEN_SECTION(name) /* the linker script must place it */
+#endif
 #endif
 
 /* What the CPU and the compiler offer. Every kernel has a form in plain C besides; -DMCUGEN_PLAIN_C takes just that. */
@@ -304,6 +313,23 @@ static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
     to = t;
 #endif
     memset(to, (int)value, nbytes);
+}
+
+/* CRC-32 as of zlib and Ethernet, four bits at a time. */
+static inline uint32_t mcugen_crc32(const void *data, size_t nbytes)
+{
+    static const uint32_t table[16] = {
+        0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
+        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu,
+    };
+    const unsigned char *from = (const unsigned char *)data;
+    uint32_t crc = 0xffffffffu;
+    for (; nbytes > 0u; --nbytes) {
+        crc ^= *from++;
+        crc = (crc >> 4) ^ table[crc & 15u];
+        crc = (crc >> 4) ^ table[crc & 15u];
+    }
+    return ~crc;
 }
 
 /* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */

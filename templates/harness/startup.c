@@ -29,6 +29,12 @@ static void copy_data_and_clear_bss(void) {
     for (volatile uint32_t *to = data_begin; to < data_end; to++) {
         *to = *from++;
     }
+    for (const struct copy *copy = copies_begin; copy < copies_end; copy++) {
+        const uint32_t *image = copy->image;
+        for (volatile uint32_t *to = copy->begin; to < copy->end; to++) {
+            *to = *image++;
+        }
+    }
     for (volatile uint32_t *to = bss_begin; to < bss_end; to++) {
         *to = 0;
     }

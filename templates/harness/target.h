@@ -16,4 +16,11 @@ void systick_handler(void);
 extern uint32_t stack_bottom[], stack_top[];
 extern uint32_t data_begin[], data_end[], data_image[], bss_begin[], bss_end[];
 
+/* What start-up copies besides .data, also from the linker script. */
+struct copy {
+    const uint32_t *image;
+    volatile uint32_t *begin, *end;
+};
+extern const struct copy copies_begin[], copies_end[];
+
 #endif

@@ -13,10 +13,11 @@ from c_programs import build_and_run, check_compiles, write
 from lir.programs import Sketch
 from measure_costs import BOARDS, roomy
 
-from mcugen.board import load_board
+from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.render import Provenance, Sample, render
 from mcugen.hir.types import Array, DType
+from mcugen.lir.place import place
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import MOVE, READ_ROWS, Access, Endpoint, Param, Space
 from mcugen.lir.verify_plan import verify_plan
@@ -26,6 +27,7 @@ from mcugen.simulate import simulate
 
 IN, OUT, INOUT = Access.IN, Access.OUT, Access.INOUT
 OK, NULL, INPUT = 0, 1, 5
+HOST = load_board("host")
 NOBODY = Provenance("by hand", "0" * 64, "host", "none")
 
 Arrays = dict[str, Array]
@@ -64,17 +66,19 @@ class Draft(Sketch):
             for _ in range(count)
         ]
 
-    def bundle(self) -> Bundle:
+    def bundle(self, board: Board = HOST) -> Bundle:
         plan_memory(self.program)
         verify_plan(self.program)
         (sample,) = self.samples(1)
-        return render(self.program, NOBODY, Sample(sample, self.reference(sample), 0.0, 0), {})
+        return render(
+            self.program, NOBODY, Sample(sample, self.reference(sample), 0.0, 0), {}, place(self.program, board)
+        )
 
     def check(self, board: str = "host") -> None:
         """The C gives what the reference gives, on the host under the sanitizers."""
         samples, is_host = self.samples(), board == "host"
-        target = load_board(board) if is_host else roomy(BOARDS[board])
-        found = simulate(self.bundle(), target, samples, measure=False, sanitize=is_host).outputs
+        target = HOST if is_host else roomy(BOARDS[board])
+        found = simulate(self.bundle(target), target, samples, measure=False, sanitize=is_host).outputs
         for sample, outputs in zip(samples, found, strict=True):
             for name, wanted in self.reference(sample).items():
                 np.testing.assert_array_equal(outputs[name], wanted, err_msg=name)
@@ -166,11 +170,17 @@ def test_what_it_looks_like():
         """    for (int32_t event = 0; event < 18; ++event) {
         switch (y_events[event]) {
         case 0: {
-            move(&oldest_params, window, oldest);
+"""
+    )
+    assert (
+        """
             stream_put(&y_params, oldest, put, y);
             break;
         }
+        case 1: {
+            shift_rows(&window_params_4, window);
 """
+        in block
     )
     assert (
         """
@@ -242,11 +252,36 @@ def test_a_reader_that_fails_ends_the_run(tmp_path: Path):
     found = build_and_run(MAIN, tmp_path, *bundle.sources, "sketch_selftest.c")
     assert found.split() == [str(n) for n in (INPUT, 3, OK, 7, NULL, OK)]
     header = bundle.files["sketch.h"]
-    assert "#define SKETCH_INPUT_ROWS 2 /* at a time, of 8 in all */" in header
-    assert "#define SKETCH_INPUT_ROW_BYTES 33 /* one row is [3, 11] */" in header
+    assert "#define SKETCH_INPUT_ROWS 2 /* at a time, of 8 */" in header
+    assert "#define SKETCH_INPUT_ROW_BYTES 33 /* [3, 11] */" in header
+    assert "x, int8 [1, 3, 8, 11]. Row h is what has index h of axis 2:\n * [3, 11] without gaps." in header
     assert "typedef int (*sketch_read_rows)(void *context, int32_t first_row, int8_t *rows);" in header
     assert "int sketch_run(void *arena, sketch_read_rows read, void *context);" in header
     assert "sketch_input(" not in header
+
+
+def test_other_inputs_and_states_stay_as_they_are():
+    """The state is what the other input was in the call before."""
+    draft = delayed((1, 9, 5, 7), 1, streamed=True)
+    draft.port("other", (20,), Space.INPUT)
+    draft.port("before", (20,), Space.OUTPUT)
+    state = draft.buffer("kept", 20, Space.STATE)
+    draft.program.states.append(Endpoint("kept", (20,), DType.INT8, None, state))
+    draft.copy("kept", "before", 20)
+    draft.copy("other", "kept", 20)
+    first, rows = np.zeros(20, np.int8), draft.reference
+    draft.reference = lambda inputs: {**rows(inputs), "before": first}
+    samples, bundle = draft.samples(), draft.bundle()
+    found = simulate(bundle, HOST, samples, sanitize=True).outputs
+    for sample, before, outputs in zip(samples, [first, *(s["other"] for s in samples)], found, strict=False):
+        for name, wanted in {**rows(sample), "before": before}.items():
+            np.testing.assert_array_equal(outputs[name], wanted, err_msg=name)
+    header = bundle.files["sketch.h"]
+    assert "int sketch_run(void *arena, sketch_read_rows read, void *context, sketch_state *state);" in header
+    assert "int8_t *sketch_input_other(void *arena);" in header
+    assert "sketch_input_x(" not in header
+    assert "#define SKETCH_NUM_INPUTS 2" in header
+    assert "#define SKETCH_INPUT_X_ROW_BYTES 35" in header
 
 
 def test_the_example_in_the_header_compiles(tmp_path: Path):

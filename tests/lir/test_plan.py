@@ -223,7 +223,7 @@ def test_each_area_is_planned_for_itself():
     sketch.buffers["x1"].area = sketch.buffers["x2"].area = 1
     planned(sketch)
     assert sketch.program.area_sizes == sketch.program.area_bounds == [48, 64]
-    assert sketch.program.arena_size == 48
+    assert sketch.program.arena_size == sketch.program.arena_bound == 48 + 64
 
 
 def test_moves_between_areas_remain():

@@ -10,7 +10,7 @@ import pytest
 from mcugen.errors import VerificationError
 from mcugen.lir.plan import plan_memory
 from mcugen.lir.printer import print_program
-from mcugen.lir.program import Access, Space
+from mcugen.lir.program import Access, Overlap, Space
 from mcugen.lir.verify_plan import verify_plan
 
 from .programs import Sketch
@@ -18,14 +18,14 @@ from .programs import Sketch
 IN, OUT, INOUT = Access.IN, Access.OUT, Access.INOUT
 
 
-def stream(events: list[int]) -> Sketch:
+def stream(events: list[int], *overlaps: Overlap) -> Sketch:
     """Case 0 renews `window` from x by way of t; case 1 computes a from it, then (in place or not) b, and y's part."""
     sketch = Sketch()
     sketch.input("x", 64)
     for name, count in (("window", 32), ("t", 16), ("a", 32), ("b", 32), ("y", 96), ("both", 16)):
         sketch.buffer(name, count)
     sketch.emit("fill", ("y", OUT, "window"))
-    sketch.emit("stream", ("x", IN, "x"), ("y", OUT, "y"), code={"events": events})
+    sketch.emit("stream", ("x", IN, "x"), ("y", OUT, "y"), code={"events": events}, overlaps=overlaps)
     sketch.emit("case", case=0)
     sketch.emit("get", ("x", IN, "x"), ("y", OUT, "t"))
     sketch.emit("put", ("x", IN, "t"), ("y", INOUT, "window"))
@@ -107,6 +107,32 @@ def test_events_are_replayed_in_their_order(events: list[int]):
         verify_plan(sketch.program)
         return
     with pytest.raises(VerificationError, match=r"%window: (window|a): read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+def test_an_output_lies_over_the_input_that_its_stream_reads():
+    sketch = stream([0, 0, 1, 0, 1], Overlap("y", "x", 48))
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+    x, y = (sketch.buffers[name] for name in "xy")
+    assert x.offset is not None
+    assert y.offset is not None
+    assert y.offset < x.offset < y.offset + y.nbytes
+    assert x.offset - y.offset >= 48
+    sketch.program.instrs[1].overlaps = (Overlap("y", "x", x.offset - y.offset + 16),)
+    with pytest.raises(VerificationError, match="%y: y: overlaps operand %x"):
+        verify_plan(sketch.program)
+
+
+def test_all_others_must_leave_such_an_input_alone():
+    sketch = stream([0, 0, 1, 0, 1], Overlap("y", "x", 48))
+    plan_memory(sketch.program)
+    x, y = (sketch.buffers[name] for name in "xy")
+    assert x.offset is not None
+    assert y.offset is not None
+    sketch.buffers["both"].offset = x.offset + x.nbytes - 16
+    assert sketch.buffers["both"].offset >= y.offset + y.nbytes
+    with pytest.raises(VerificationError, match="%x: t: read after another buffer took its place"):
         verify_plan(sketch.program)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from onnx_models import assert_close
@@ -16,12 +17,21 @@ from onnx_models import assert_close
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.render import Provenance, Sample, render
-from mcugen.compiled import CompiledModel
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
+from mcugen.lir.place import place
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Operand, Overlap, Program, Space
 from mcugen.simulate import simulate
+
+
+class Lowered(Protocol):
+    """A graph and its instructions, as a compiled model has them; a memory plan is not needed."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def program(self) -> Program: ...
 
 
 @dataclass
@@ -36,7 +46,7 @@ class _Call:
     outputs: list[str] = field(default_factory=list)
 
 
-def assert_exact(compiled: CompiledModel, samples: int = 8) -> dict[str, int]:
+def assert_exact(compiled: Lowered, samples: int = 8) -> dict[str, int]:
     """Every overlap that the instructions of a model declare is safe, and a shorter one is not; the leads by layer.
 
     Random inputs, the plain C of this computer under the sanitizers. A shorter lead must change a result in one of the
@@ -58,7 +68,7 @@ def assert_exact(compiled: CompiledModel, samples: int = 8) -> dict[str, int]:
     return {call.instr.name: call.lead for call in calls[::2]}
 
 
-def assert_safe(compiled: CompiledModel, board: str | Board, samples: int = 1, align: int = ALIGNMENT) -> None:
+def assert_safe(compiled: Lowered, board: str | Board, samples: int = 1, align: int = ALIGNMENT) -> None:
     """The same on another CPU, at leads rounded as the planner rounds them, and without the shorter ones.
 
     With `align` 1, outputs of int8 lie where declared, for kernels that store bytes anywhere.
@@ -69,7 +79,7 @@ def assert_safe(compiled: CompiledModel, board: str | Board, samples: int = 1, a
         _assert_right(call, found, expected, f"{call.instr.name} ({call.instr.kernel}), {call.overlap}")
 
 
-def _declared(compiled: CompiledModel) -> Iterator[tuple[Instr, Node, Overlap]]:
+def _declared(compiled: Lowered) -> Iterator[tuple[Instr, Node, Overlap]]:
     nodes = {node.outputs[0].name: node for node in compiled.graph.nodes}
     for instr in compiled.program.instrs:
         for overlap in instr.overlaps:
@@ -120,7 +130,7 @@ def _place(program: Program, call: _Call, number: int) -> None:
         if buffer not in (out, into):
             buffer.offset = _aligned(end)
             end = buffer.offset + buffer.nbytes
-    program.arena_size = _aligned(end)
+    program.area_sizes = [_aligned(end)]
     program.buffers += taken.values()
     operands = tuple(Operand(o.role, o.access, taken.get(o.buffer, o.buffer)) for o in instr.operands)
     program.instrs.append(replace(instr, name=f"call{number}", operands=operands, overlaps=(), inplace=(), group=0))
@@ -167,4 +177,5 @@ def _random(dtype: np.dtype, shape: tuple[int, ...], random: np.random.Generator
 
 
 def _rendered(program: Program, inputs: dict[str, Array], outputs: dict[str, Array]) -> Bundle:
-    return render(program, Provenance("overlaps", "", "", ""), Sample(inputs, outputs, 0.0, 0), {})
+    placement = place(program, load_board("host"))
+    return render(program, Provenance("overlaps", "", "", ""), Sample(inputs, outputs, 0.0, 0), {}, placement)

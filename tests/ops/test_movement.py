@@ -359,6 +359,29 @@ def test_blocks_that_are_not_whole_are_refused(op_type: str, size: int):
         imported(net.plain_model())
 
 
+@pytest.mark.parametrize("perm", [[0, 2, 3, 1], [0, 3, 1, 2]])
+def test_a_single_element_is_of_any_layout(perm: list[int]):
+    """A pixel of one channel is read by a convolution, and by others that want it as it was."""
+    net = net_of_x(1, 1, 2, 2)
+    kernel = net.const(np.full((1, 1, 2, 2), 0.5))
+    a, b = net.op("Conv", "x", kernel), net.op("Conv", net.op("Tanh", "x"), kernel)
+    summed = net.op("Mul", a, net.op("Transpose", net.op("Exp", b), perm=perm))
+    net.output(
+        net.op("Concat", summed, net.op("Relu", a), axis=3, out="y"),
+        net.op("Conv", summed, net.const([[[[2.0]]]]), out="z"),
+    )
+    check_everywhere(net.model())
+
+
+def test_a_cube_may_meet_itself_in_another_layout():
+    net = net_of_x(1, 3, 3, 3)
+    kernel = net.const(np.random.default_rng(0).standard_normal((3, 3, 1, 1)))
+    y = net.op("Conv", "x", kernel)
+    turned = net.op("Transpose", y, perm=[0, 2, 3, 1])
+    net.output(net.op("Add", turned, y, out="sum"), net.op("Concat", turned, y, axis=1, out="joined"))
+    check_everywhere(net.model())
+
+
 # ---------------------------------------------------------------------------------------------------- zero-copy
 
 
@@ -470,23 +493,25 @@ def test_constant_parts_come_from_flash():
 
 
 def test_what_does_not_lie_together_is_copied():
-    net = net_of_x(2, 8)
+    net = net_of_x(4, 8)
     net.output(net.op("Concat", net.op("Exp", "x"), net.op("Neg", "x"), axis=1, out="joined"))
     net.output(*net.ops("Split", "x", outs=["a", "b"], axis=1))
     net.output(net.op("Slice", "x", ints(net, [0]), ints(net, [8]), ints(net, [0]), ints(net, [2]), out="step"))
     assert moves(net.model()) == []
     kernels = [i.kernel for i in compile_model(net.model()).program.instrs]
-    assert kernels.count("copy") == 4
+    assert kernels.count("copy") == 5
 
 
 def test_joined_codes_of_one_scale_are_not_copied():
     net = net_of_x(1, 4, 4, 8, dtype=np.int8)
-    x = net.dequantize("x", 0.05, 3)
-    kernel = net.dequantize(net.const(np.arange(-8, 8).reshape(4, 4, 1, 1), np.int8), 0.02)
-    parts = [net.fake(net.op("Conv", source, kernel), 0.04, -5) for source in (x, net.fake(net.op("Relu", x), 0.04))]
-    joined = net.op("Concat", *parts, axis=2)
-    net.output(net.quantize(net.op("AveragePool", joined, kernel_shape=[2, 2]), 0.04, -5, out="y"), dtype=np.int8)
-    check_quantized(net.model(), share=0.02)
+    x = net.dequantize("x", 0.0513, 3)
+    kernel = net.dequantize(net.const(np.arange(-8, 8).reshape(4, 4, 1, 1), np.int8), 0.0217)
+    parts = [
+        net.fake(net.op("Conv", source, kernel), 0.0431, -5) for source in (x, net.fake(net.op("Relu", x), 0.0431))
+    ]
+    joined = net.fake(net.op("Concat", *parts, axis=2), 0.0431, -5)
+    net.output(net.quantize(net.op("Conv", joined, kernel), 0.0431, -5, out="y"), dtype=np.int8)
+    check_quantized(net.model())
     found = [i.moves_nothing for i in compile_model(net.model()).program.instrs if i.kernel == MOVE]
     assert found == [True, True]
 

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from onnx_models import optimized
 from overlaps import assert_exact, assert_safe
 from shared_models import roomy
 from test_dsp_conv import Layers, Tensor
 
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.lir.program import Overlap
+from mcugen.hir.graph import Graph
+from mcugen.lir.program import Overlap, Program
 from mcugen.options import CompileOptions
+from mcugen.pipeline import lowered
 
 M0, M3, M4, M55 = "rp2040", "stm32f103", "nrf52840", "corstone300"
 
@@ -69,20 +71,29 @@ class Reals(Layers):
         return Tensor(self.net.op("Gemm" if is_flat else "Conv", x.name, w, bias, out=out, **more), 1.0, 0)
 
 
-def compiled(layers: list[Layer], *kernels: str, board: str = M4) -> CompiledModel:
+class Lowered(NamedTuple):
+    """Not placed in memory: that would take the planner longer than all the rest."""
+
+    graph: Graph
+    program: Program
+
+
+def lowered_by(layers: list[Layer], *kernels: str, board: str = M4) -> Lowered:
     """Independent layers, each by one of the kernels."""
     kind = kernels[0].split("_")[1]
     model = Reals() if kind == "f32" else Layers(np.int16 if kind == "s16" else np.int8)
     for number, layer in enumerate(layers):
         layer.add(model, f"y{number}")
-    found = compile_model(model.net.model(), roomy(board), CompileOptions(kernels=kernels))
-    assert {i.kernel for i in found.program.instrs if i.macs} <= set(kernels)
-    return found
+    graph = optimized(model.net.model())
+    program = lowered(graph, roomy(board), CompileOptions(kernels=kernels))
+    program.instrs = [i for i in program.instrs if i.macs]
+    assert {i.kernel for i in program.instrs} <= set(kernels)
+    return Lowered(graph, program)
 
 
 def check(layers: list[Layer], *kernels: str, board: str = M4) -> None:
     """All of them declare how far they overlap, and just so far."""
-    model = compiled(layers, *kernels, board=board)
+    model = lowered_by(layers, *kernels, board=board)
     assert len(assert_exact(model)) == len(layers)
 
 
@@ -126,6 +137,8 @@ GROUPED = [
 CHANNELS = [
     *(Layer(in_c=c, out_c=c, group=c, pads=SAME) for c in (4, 8, 17)),
     *(Layer(9, 7, c, c, group=c, pads=(0, 1, 1, 0), strides=(2, 2)) for c in (5, 8)),
+    *(Layer(5, w, c, c, group=c) for w, c in ((5, 4), (6, 17), (9, 9))),
+    Layer(7, 9, 8, 8, group=8, strides=(2, 2)),
     Layer(in_c=8, out_c=8, group=8, batch=2, width=5),
     Layer(5, 8, 6, 6, pads=(2, 1, 2, 1), group=6, batch=2),
 ]
@@ -134,6 +147,7 @@ ANY_TAPS = [
     Layer(9, 9, 8, 8, (3, 3), (3, 3), (1, 1, 1, 1), group=8),
     Layer(12, 3, 4, 4, (4, 1), (2, 1), (1, 0, 2, 0), group=4),
     Layer(11, 9, 4, 4, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), group=4),
+    Layer(9, 9, 12, 12, (5, 3), dilations=(1, 2), group=12),
 ]
 BY_THREE = [
     replace(layer, in_c=in_c, out_c=out_c)
@@ -189,14 +203,14 @@ def test_rows_of_three():
 
 
 def test_pixels_that_double_their_channels_take_no_more_than_their_outputs():
-    model = compiled([Layer(8, 6, 16, 32, (1, 1))], "conv2d_s8_dsp")
-    (conv,) = (i for i in model.program.instrs if i.macs)
+    model = lowered_by([Layer(8, 6, 16, 32, (1, 1))], "conv2d_s8_dsp")
+    (conv,) = model.program.instrs
     assert conv.overlaps == (Overlap("y", "x", (48 - 2) * 16),)
 
 
 def test_a_row_that_is_widened_first_may_lie_anywhere_in_its_input():
-    model = compiled([Layer(1, in_c=64, out_c=8, kernel=None)], "dense_s8_dsp")
-    (dense,) = (i for i in model.program.instrs if i.macs)
+    model = lowered_by([Layer(1, in_c=64, out_c=8, kernel=None)], "dense_s8_dsp")
+    (dense,) = model.program.instrs
     assert dense.overlaps == (Overlap("y", "x", -64),)
 
 
@@ -223,7 +237,7 @@ ON_BOARDS = {
 @pytest.mark.parametrize("kernel", ON_BOARDS)
 def test_assembly_keeps_to_it(kernel: str):
     board, layers = ON_BOARDS[kernel]
-    assert_safe(compiled(layers, kernel, board=board), roomy(board), align=1 if "s8" in kernel else 16)
+    assert_safe(lowered_by(layers, kernel, board=board), roomy(board), align=1 if "s8" in kernel else 16)
 
 
 windows = st.builds(

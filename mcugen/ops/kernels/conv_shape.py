@@ -90,6 +90,13 @@ class ConvShape:
         return self.groups > 1 and self.groups == self.in_c == self.out_c
 
     @property
+    def is_inside(self) -> bool:
+        """Whether no window leaves the input."""
+        right = self.stride_w * (self.out_w - 1) + (self.k_w - 1) * self.dilation_w + 1
+        below = self.stride_h * (self.out_h - 1) + (self.k_h - 1) * self.dilation_h + 1
+        return not (self.pad_h or self.pad_w) and right <= self.in_w and below <= self.in_h
+
+    @property
     def reads_pixels(self) -> bool:
         """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""
         same = (self.in_h - 1) // self.stride_h + 1 == self.out_h and (self.in_w - 1) // self.stride_w + 1 == self.out_w

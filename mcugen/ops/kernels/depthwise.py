@@ -17,8 +17,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.portable import depthwise, padded_width, ring_size
-from mcugen.ops.kernels.traversal import overlaps, rows
+from mcugen.ops.kernels.portable import depthwise, ring_params, ring_size
+from mcugen.ops.kernels.traversal import lanes, overlaps, rows, windows
 from mcugen.ops.weighted import (
     Store,
     clamp_of,
@@ -407,7 +407,10 @@ def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
     packed = packed_rows(weights, bias, multiplier)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
     short = bool(sums.max(initial=0) < SHORT_SUM)
-    params = shape.params() | {"row_w": padded_width(shape), "y_zero": node.output.type.q.zero_point}
+    params = shape.params() | ring_params(shape, shape.is_inside) | {"y_zero": node.output.type.q.zero_point}
+    threes = np.minimum(np.arange(0, shape.out_w, 3), shape.out_w - 3)[:, None] + np.arange(3)
+    pixels = np.arange(shape.out_h)[:, None, None] * shape.out_w + threes
+    order = windows(shape, pixels.reshape(-1, 3)) if shape.is_inside else rows(shape)
     builder.emit(
         node,
         kernel,
@@ -415,11 +418,11 @@ def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("w", Access.IN, builder.const(f"{name}.weights", packed)),
             ("y", Access.OUT, builder.buffer(node.output)),
-            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.INT8, ring_size(shape))),
+            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.INT8, ring_size(shape, shape.is_inside))),
         ],
         params | {key: store.params[key] for key in ("x_zero", "low", "high")},
         code={"stride": shape.stride_w, "clamp": _is_clamped(node, store), "short": short},
-        overlaps=overlaps(node, rows(shape)),
+        overlaps=overlaps(node, order),
         variant=f"stride{shape.stride_w}",
     )
 
@@ -449,10 +452,12 @@ def blocks_of(channels: int, lanes: int) -> list[slice]:
 def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Eight (or four) channels of a pixel at a time, from a ring of padded rows."""
     shape, weights, store, name = _lane_shape(node), weights_of(node), store_of(node), node.output.name
-    lanes = 2 * WORD if shape.in_c >= 2 * WORD else WORD
+    count = 2 * WORD if shape.in_c >= 2 * WORD else WORD
     taps = np.concatenate([store.constants["bias"][None], weights.reshape(shape.in_c, -1).T])
-    packed = np.concatenate([taps[:, block].reshape(-1) for block in blocks_of(shape.in_c, lanes)])
-    params: dict[str, Param] = shape.params() | {"row_w": padded_width(shape)}
+    packed = np.concatenate([taps[:, block].reshape(-1) for block in blocks_of(shape.in_c, count)])
+    params = shape.params() | ring_params(shape, shape.is_inside)
+    starts = np.asarray([block.start for block in blocks_of(shape.in_c, count)])
+    order = lanes(shape, starts, count) if shape.is_inside else rows(shape)
     relu = not math.isinf(float(store.params["low"]))
     builder.emit(
         node,
@@ -461,12 +466,12 @@ def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
             ("x", Access.IN, builder.buffer(node.input(0))),
             ("w", Access.IN, builder.const(f"{name}.weights", packed)),
             ("y", Access.OUT, builder.buffer(node.output)),
-            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.FLOAT32, ring_size(shape))),
+            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.FLOAT32, ring_size(shape, shape.is_inside))),
         ],
         params | {key: store.params[key] for key in ("high",) if key in store.params},
-        code={"lanes": lanes, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params}
+        code={"lanes": count, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params}
         | {"written_out": shape.k_h <= 3 and shape.k_h * shape.k_w <= 9},
-        overlaps=overlaps(node, rows(shape)),
+        overlaps=overlaps(node, order),
         variant=f"{shape.k_h}x{shape.k_w}" + "_relu" * relu,
     )
 

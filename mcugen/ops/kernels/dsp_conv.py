@@ -241,9 +241,7 @@ def rows_of(shape: ConvShape) -> Rows:
     pair_h = 2 if shape.out_h % 2 * shape.out_w < shape.out_w % 2 * shape.out_h else 1
     span_h = (shape.k_h - 1) * shape.dilation_h + 1
     right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
-    below = shape.stride_h * (shape.out_h - 1) + span_h
-    inside = not (shape.pad_h or shape.pad_w) and right <= shape.in_w and below <= shape.in_h
-    if inside and shape.in_c % GROUP == 0:
+    if shape.is_inside and shape.in_c % GROUP == 0:
         return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
     margin = -(-shape.pad_w * shape.in_c // GROUP) * GROUP
     extent = margin + (max(right - shape.pad_w, shape.in_w)) * shape.in_c
@@ -373,7 +371,8 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
     variant = "clamped" if sums.is_clamped else ""
     params |= sums.params
-    overlap = [] if is_direct else overlaps(node, windows(shape_of(node), in_turn(1, 1)))
+    last = (len(flat) % GROUP or GROUP) if is_direct else 0
+    overlap = overlaps(node, windows(shape_of(node), in_turn(1, 1), last))
     builder.emit(node, kernel, operands, params, code=code, overlaps=overlap, variant=variant)
 
 

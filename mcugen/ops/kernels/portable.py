@@ -78,32 +78,37 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """With a ring of padded rows; the taps of a small window are written out."""
+    """With a ring of padded rows where windows leave x; the taps of a small window are written out."""
     shape, weights = ConvShape.of(node), weights_of(node)
-    params: dict[str, Param] = shape.params()
-    unrolled = shape.k_h * shape.k_w <= 25
-    params["row_w"] = padded_width(shape)
+    unrolled, direct = shape.k_h * shape.k_w <= 25, shape.is_inside and not builder.any_size
+    params = shape.params() | ring_params(shape, direct)
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1)) if direct else rows(shape)
     emit_weighted(
         node,
         builder,
         kernel,
         weights.reshape(len(weights), -1),
         params,
-        scratch=("rows", ring_size(shape)),
+        scratch=("rows", ring_size(shape, direct)),
         code={"k_h": shape.k_h, "k_w": shape.k_w} if unrolled else {"k_h": 0, "k_w": 0},
-        overlaps=overlaps(node, rows(shape)),
+        overlaps=overlaps(node, order),
         variant=f"{shape.k_h}x{shape.k_w}" if unrolled else "",
     )
 
 
-def padded_width(shape: ConvShape) -> int:
+def _padded_width(shape: ConvShape) -> int:
     """Pixels of a row that no tap leaves."""
     return max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
 
 
-def ring_size(shape: ConvShape) -> int:
+def ring_params(shape: ConvShape, direct: bool) -> dict[str, Param]:
+    """Pixels of a row in the ring, or of x if it is read where it lies (`direct`)."""
+    return {"row_w": shape.in_w if direct else _padded_width(shape), "direct": int(direct)}
+
+
+def ring_size(shape: ConvShape, direct: bool) -> int:
     """Elements of the padded rows under the kernel."""
-    return ((shape.k_h - 1) * shape.dilation_h + 1) * padded_width(shape) * shape.in_c
+    return 0 if direct else ((shape.k_h - 1) * shape.dilation_h + 1) * _padded_width(shape) * shape.in_c
 
 
 DENSE: tuple[Kernel, ...] = (

@@ -39,6 +39,14 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
     return by_image(shape, first, end)
 
 
+def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
+    """Output rows of a depthwise convolution: `count` channels from each of `starts` on, pixel after pixel."""
+    space = (shape.out_h, 1, shape.out_w)
+    first = _first_elements(shape).reshape(space) + starts[:, None]
+    end = np.arange(shape.out_h * shape.out_w).reshape(space) * shape.out_c + starts[:, None] + count
+    return by_image(shape, first.reshape(-1), end.reshape(-1))
+
+
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
     """Output rows, `at_once` together: input rows are copied before them, as far as the kernel reaches then.
 

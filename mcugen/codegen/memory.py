@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the generated code lies in memory: arenas, sections of the linker, and the file of weights."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.codegen.bundle import Section
+from mcugen.codegen.identifiers import identifier
+from mcugen.lir.place import Placement
+from mcugen.lir.program import ALIGNMENT, Buffer, Program, Space
+
+MAGIC = b"MCUW"
+FORMAT = 1
+"""Of the file of weights."""
+
+HEADER_BYTES = 32
+"""Little-endian words: magic, format, bytes of the file, 4 words that tell the code it is for, CRC-32 of the rest."""
+
+
+@dataclass(frozen=True)
+class Area:
+    """One area of the arena in C: its array and the macro of its size, how code reaches it, and what holds it."""
+
+    array: str
+    macro: str
+    pointer: str
+    base: str
+    size: int
+    memory: str
+    section: str
+
+
+class Blob:
+    """The weights as one file: where each constant lies in it, in bytes from its beginning."""
+
+    def __init__(self, program: Program) -> None:
+        outputs = {endpoint.buffer for endpoint in program.outputs}  # their accessors know of no file
+        payload = bytearray()
+        self.offsets: dict[Buffer, int] = {}
+        for buffer in program.buffers:
+            if buffer.space is Space.CONST and buffer not in outputs and buffer.data is not None:
+                self.offsets[buffer] = HEADER_BYTES + len(payload)
+                data = np.ascontiguousarray(buffer.data)
+                payload += data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+                payload += bytes(-len(payload) % ALIGNMENT)
+        self._payload = bytes(payload)
+
+    def __len__(self) -> int:
+        return HEADER_BYTES + len(self._payload)
+
+    def file(self, code: str) -> bytes:
+        """All of it, for this code: any other refuses it."""
+        start = MAGIC + FORMAT.to_bytes(4, "little") + len(self).to_bytes(4, "little")
+        digest = hashlib.sha256(code.encode()).digest()[: HEADER_BYTES - len(start) - 4]
+        return start + digest + zlib.crc32(self._payload).to_bytes(4, "little") + self._payload
+
+
+def words(file: bytes) -> list[str]:
+    """What a file of weights begins with, its checksum left out, as C literals."""
+    return [f"0x{int(word):08x}u" for word in np.frombuffer(file[: HEADER_BYTES - 4], "<u4")]
+
+
+def weights_bytes(program: Program, weights_blob: bool) -> int:
+    """Bytes of the weights as they lie in flash."""
+    if not weights_blob:
+        return program.weights_size
+    blob = Blob(program)
+    return len(blob) + program.weights_size - sum(b.nbytes for b in blob.offsets)
+
+
+class MemoryContext:
+    """What templates are told of memory."""
+
+    def __init__(self, program: Program, placement: Placement, weights_blob: bool) -> None:
+        self.name = program.name
+        self.blob = Blob(program) if weights_blob else None
+        self._program, self._placement = program, placement
+        self.several = len(placement.arenas) > 1
+        self.areas = [self._area(index) for index in range(len(placement.arenas))]
+        self.arena_type = "void *const *arenas" if self.several else "void *arena"
+        found = [Section("arena", memory, self.name) for memory in placement.arenas if placement.names_arena]
+        found += [Section("weights", placement.weights, self.name)] * placement.names_weights
+        found += [Section("copies", memory, self.name) for memory in dict.fromkeys(placement.copies.values())]
+        self.sections = tuple(found)
+
+    def _area(self, index: int) -> Area:
+        """As simple as can be where there is one."""
+        number, memory = str(index) if self.several else "", self._placement.arenas[index]
+        return Area(
+            array=f"default_arena{number}",
+            macro=f"{self.name.upper()}_ARENA{number}_SIZE",
+            pointer=f"arenas[{index}]" if self.several else "arena",
+            base=f"base{number}",
+            size=max(self._program.area_sizes[index], ALIGNMENT),
+            memory=memory.name,
+            section=Section("arena", memory, self.name).name if self._placement.names_arena else "",
+        )
+
+    @property
+    def functions(self) -> list[str]:
+        """Names behind the model's own that the code defines besides the usual ones."""
+        return ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None)
+
+    @property
+    def locals(self) -> list[str]:
+        """Names that the code uses besides the usual ones."""
+        names = [name for area in self.areas for name in (area.array, area.base)] + ["arenas"]
+        return names * self.several + ["weights", "weights_head", "default_weights"] * (self.blob is not None)
+
+    @property
+    def arrays(self) -> list[Buffer]:
+        """The constants that are arrays in C."""
+        in_file = self.blob.offsets if self.blob else {}
+        return [b for b in self._program.buffers if b.space is Space.CONST and b not in in_file]
+
+    def section(self, constant: Buffer) -> str:
+        """The section of a constant; "" for the default."""
+        if constant in self._placement.copies:
+            return Section("copies", self._placement.copies[constant], self.name).name
+        return self._weights_section
+
+    @property
+    def _weights_section(self) -> str:
+        placement = self._placement
+        return Section("weights", placement.weights, self.name).name if placement.names_weights else ""
+
+    def context(self, names: Mapping[Buffer, str]) -> dict[str, object]:
+        """For templates; `names` are the C names of buffers."""
+        return {
+            "several": self.several,
+            "areas": self.areas,
+            "arena": "arenas" if self.several else "arena",
+            "arena_type": self.arena_type,
+            "const_arena_type": self.arena_type if self.several else f"const {self.arena_type}",
+            "own_arena": f"{self.name}_default_arena{'s' * self.several}()",
+            "weights_section": self._weights_section,
+            "weights_header": HEADER_BYTES,
+            "weights_file_size": len(self.blob) if self.blob else 0,
+            "weights_head": ["0"] if self.blob else [],
+            "weights_rows": [],
+            "constant_locals": self._constant_locals(names),
+            "memory_sections": self.sections,
+            "regions": self._regions(),
+            "image_region": identifier(self._placement.weights.name),
+        }
+
+    def _constant_locals(self, names: Mapping[Buffer, str]) -> list[dict[str, object]]:
+        """Typed pointers into the file, for the constants that instructions read."""
+        used = {o.buffer for i in self._program.instrs for o in i.operands if o.buffer.count and not i.moves_nothing}
+        offsets = self.blob.offsets if self.blob else {}
+        return [
+            {"name": names[b], "ctype": b.dtype.c, "offset": offset, "nbytes": b.nbytes}
+            for b, offset in offsets.items()
+            if b in used
+        ]
+
+    def _regions(self) -> list[dict[str, object]]:
+        """The memories that the linker script must know."""
+        copied = any(section.kind == "copies" for section in self.sections)
+        memories = dict.fromkeys([*(s.memory for s in self.sections), *[self._placement.weights] * copied])
+        return [
+            {
+                "name": identifier(m.name),
+                "flags": "rwx" if m.kind == "ram" else "rx",
+                "origin": m.origin,
+                "size": m.size,
+            }
+            for m in memories
+        ]

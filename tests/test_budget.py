@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--max-ram` and `--max-flash`: kept, at the least price, or refused with what dominates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net, onnxruntime_outputs, random_feeds
+
+from mcugen import CompileOptions, compile_model, pipeline
+from mcugen.board import Board
+from mcugen.compiled import CompiledModel
+from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.hir.graph import Graph
+from mcugen.lir.budget import Attempt, Budget, Use, cheapest
+from mcugen.lir.program import Program
+from mcugen.pipeline import AS_ASKED, STEPS
+from mcugen.report.figures import Report, require_fit
+
+BOARD = "stm32f746"
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    """Three convolutions of int8, whose fast kernels need scratch and larger weights."""
+    net = Net()
+    random = np.random.default_rng(0)
+    x = net.dequantize(net.input("x", 1, 16, 20, 20, dtype=np.int8), 0.05)
+    for _ in range(3):
+        weights = net.dequantize(net.const(random.integers(-127, 128, (16, 16, 3, 3)), np.int8), 0.002)
+        x = net.fake(net.op("Relu", net.op("Conv", x, weights, pads=[1, 1, 1, 1])), 0.05)
+    net.output(net.quantize(net.op("GlobalAveragePool", x), 0.05, out="y"), dtype=np.int8)
+    return net.model()
+
+
+def compiled(model: onnx.ModelProto, **options: object) -> CompiledModel:
+    return compile_model(model, BOARD, CompileOptions(**options))  # type: ignore[arg-type]
+
+
+def ram(found: CompiledModel) -> int:
+    return found.report.ram.arena + found.report.ram.state
+
+
+def test_without_a_budget_nothing_is_said_of_one(model: onnx.ModelProto) -> None:
+    found = compiled(model)
+    assert found.report.budget is None
+    assert found.report.instructions_estimate > found.report.model.macs / 2
+
+
+def test_a_budget_that_holds_changes_no_code(model: onnx.ModelProto) -> None:
+    free = compiled(model)
+    found = compiled(model, max_ram=ram(free), max_flash=1 << 20)
+    assert found.report.budget.step == AS_ASKED
+    assert str(found.report.budget) == f"--max-ram {ram(free):,} and --max-flash 1,048,576: as asked"
+    banner = [(a, b) for a, b in zip(code_of(free), code_of(found), strict=True) if a != b]
+    assert all("at most" in b for _, b in banner)
+
+
+def code_of(found: CompiledModel) -> list[str]:
+    files = {name: text for name, text in found.bundle.files.items() if name.endswith((".c", ".h"))}
+    return [line for name in sorted(files) for line in files[name].splitlines()]
+
+
+@pytest.mark.parametrize("goal", ["balanced", "speed"])
+def test_a_byte_less_takes_another_step(model: onnx.ModelProto, goal: str) -> None:
+    free = compiled(model, optimize=goal)
+    found = compiled(model, optimize=goal, max_ram=ram(free) - 1)
+    assert ram(found) < ram(free)
+    assert found.report.budget.ram == ram(found)
+    assert found.report.budget.step in {step.name for step in STEPS}
+    assert found.report.instructions_estimate >= free.report.instructions_estimate
+    slowdown = found.report.instructions_estimate / free.report.instructions_estimate - 1
+    assert found.report.budget.slowdown_estimate == pytest.approx(slowdown, abs=1e-3)
+
+
+def test_what_fits_computes_the_same(model: onnx.ModelProto) -> None:
+    feeds = random_feeds(model)
+    expected = onnxruntime_outputs(model, feeds)
+    for budget in (
+        {},
+        {"max_ram": ram(compiled(model)) - 1},
+        {"max_flash": flash(compiled(model, max_flash=1 << 20)) - 1},
+    ):
+        found = compile_model(model, "host", CompileOptions(**budget))
+        for name, array in found.run({key: value[None] for key, value in feeds.items()}).items():
+            assert np.abs(array[0].astype(int) - expected[name]).max() <= 1, budget
+
+
+def flash(found: CompiledModel) -> int:
+    return found.report.budget.flash_estimate
+
+
+def test_less_flash(model: onnx.ModelProto) -> None:
+    free = compiled(model, optimize="speed", max_flash=1 << 20)
+    found = compiled(model, optimize="speed", max_flash=flash(free) - 1)
+    assert flash(found) < flash(free)
+    assert found.report.flash.weights <= free.report.flash.weights
+
+
+def test_the_least_ram_is_said_and_can_be_had(model: onnx.ModelProto) -> None:
+    least = ram(compiled(model, optimize="ram"))
+    assert ram(compiled(model, max_ram=least)) <= least
+    with pytest.raises(DoesNotFitError) as error:
+        compiled(model, max_ram=1000)
+    assert error.value.exit_code == 5
+    assert error.value.rule == "the model must fit --max-ram 1,000"
+    number = int(error.value.found.split(" bytes of RAM")[0].removeprefix("the least is ").replace(",", ""))
+    assert number <= least
+    assert "layer '" in error.value.found and any(step.name in error.value.found for step in STEPS)
+    assert ram(compiled(model, max_ram=number)) == number
+
+
+def test_a_refusal_for_flash_names_the_largest_constants(model: onnx.ModelProto) -> None:
+    with pytest.raises(
+        DoesNotFitError, match=r"--max-flash 100\..*the least is about [\d,]+ bytes of flash, [\d,]+ of"
+    ) as error:
+        compiled(model, max_flash=100)
+    assert "weights' 2,304" in error.value.found
+
+
+def test_both_budgets_at_once(model: onnx.ModelProto) -> None:
+    with pytest.raises(
+        DoesNotFitError, match=r"--max-ram 1,000 and --max-flash 100\..*the nearest is .*RAM.* and .*flash"
+    ):
+        compiled(model, max_ram=1000, max_flash=100)
+
+
+def test_state_counts_as_ram() -> None:
+    net = Net()
+    net.output(net.op("Relu", net.op("Add", net.input("x", 1, 64), net.input("h", 1, 64), out="y"), out="z"), "y")
+    options = {"states": {"y": "h"}}
+    need = ram(compile_model(net.model(), BOARD, CompileOptions(**options)))
+    assert need >= 256 + 256
+    assert compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need)).report.budget.ram == need
+    with pytest.raises(DoesNotFitError, match="256 of state"):
+        compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need - 1))
+
+
+def test_sizes_known_at_run_time_are_as_large_as_can_be() -> None:
+    net = Net()
+    net.output(net.op("Relu", net.input("x", "T", 64)))
+    options = {"dims": {"T": (1, 8)}}
+    need = ram(compile_model(net.model(), BOARD, CompileOptions(**options)))
+    assert compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need)).report.budget.step == AS_ASKED
+    with pytest.raises(DoesNotFitError, match=f"the least is {need:,} bytes of RAM"):
+        compile_model(net.model(), BOARD, CompileOptions(**options, max_ram=need - 1))
+
+
+@pytest.mark.parametrize("option", ["max_ram", "max_flash"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_budgets_must_be_positive(option: str, value: int, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} must be a positive number of bytes"):
+        compile_model(tmp_path / "nothing.onnx", BOARD, CompileOptions(**{option: value}))
+
+
+def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+
+    def build(name: str) -> pipeline.Build:
+        def step(graph: Graph, board: Board, options: CompileOptions) -> Program:
+            called.append(name)
+            return pipeline.planned(pipeline.lowered(graph, board, options))
+
+        return step
+
+    steps = tuple(pipeline.Step(s, (s,), build(s)) for s in ("ram", "flash"))
+    monkeypatch.setattr(pipeline, "STEPS", steps)
+    with pytest.raises(DoesNotFitError):
+        compiled(model, max_ram=1000)
+    assert called == ["ram"]
+    compiled(model, max_ram=1 << 20)
+    assert called == ["ram"]
+
+
+# ---------------------------------------------------------------------------------------------------- the choice
+
+
+def attempt(name: str, ram: int, flash: int, instructions: float | None) -> Attempt:
+    return Attempt(name, Program(name, instructions_estimate=instructions), Use(ram, flash))
+
+
+def test_of_what_fits_the_fastest_is_taken() -> None:
+    attempts = [
+        attempt("a", 120, 10, 1.0),
+        attempt("b", 90, 10, 9.0),
+        attempt("c", 80, 10, 3.0),
+        attempt("d", 10, 10, 3.0),
+    ]
+    assert cheapest(attempts, Budget(ram=100)).step == "c"
+    assert cheapest(attempts, Budget(ram=120)).step == "a"
+    assert cheapest(attempts, Budget(flash=10)).step == "a"
+    with pytest.raises(DoesNotFitError, match="the least is 10 bytes of RAM"):
+        cheapest(attempts, Budget(ram=9))
+
+
+def test_measured_flash_must_hold_too(model: onnx.ModelProto) -> None:
+    found = compiled(model, max_flash=1 << 20)
+    total = found.report.flash.weights + 500
+
+    def with_total(more: int) -> Report:
+        flash = replace(found.report.flash, code=500, total=total)
+        return replace(found.report, flash=flash, budget=replace(found.report.budget, max_flash=total - more))
+
+    require_fit(with_total(0), found.board)
+    with pytest.raises(DoesNotFitError, match="bytes as measured, 1 more"):
+        require_fit(with_total(1), found.board)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random models, whatever the user wants most: sound plans, the same files each time, and results of numpy's in C.
+
+The C runs under the address and undefined-behaviour sanitizers. The arenas hold garbage before each run, and are as
+large as the models say: the bytes around them are guarded. So nothing reads what is not written, and nothing strays.
+"""
+
+from __future__ import annotations
+
+import warnings
+from random import Random
+
+import numpy as np
+import pytest
+from batch import combine
+from onnx_models import Feeds, assert_close, onnxruntime_outputs, random_feeds
+from random_graphs import FLOAT, INT8, RandomModel, random_model
+
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.lir.verify_plan import verify_plan
+from mcugen.options import GOALS, CompileOptions
+from mcugen.simulate import simulate
+
+BATCH = 20
+"""Models of a program."""
+BATCHES_IN_CI = 2
+BATCHES = 10
+SAMPLES = 2
+
+
+def compiled(random: RandomModel) -> CompiledModel:
+    """For a random goal; the plan is sound, and compiling again gives the same files."""
+    options = CompileOptions(name=f"g{random.seed}", optimize=Random(random.seed).choice(GOALS))
+    model, again = (compile_model(random.model, options=options) for _ in range(2))
+    verify_plan(model.program)
+    assert model.bundle.files == again.bundle.files
+    return model
+
+
+def assert_equal(random: RandomModel, found: Feeds, expected: Feeds, label: str) -> None:
+    """To the last bit where all is integers; close where floats are computed, codes of floats by one step."""
+    for name, array in expected.items():
+        where = f"{label}, {name}"
+        if random.kind == INT8 and array.dtype == np.int8:
+            np.testing.assert_array_equal(found[name], array, err_msg=where)
+        elif array.dtype == np.int8:
+            assert np.abs(found[name].astype(int) - array).max(initial=0) <= 1, where
+        else:
+            assert_close({name: found[name]}, {name: array}, 1e-4)
+
+
+def check(seeds: range) -> None:
+    models = [random_model(seed) for seed in seeds]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        programs = [compiled(random) for random in models]
+        feeds = [[random_feeds(random.model, seed) for seed in range(SAMPLES)] for random in models]
+        expected = [[p.interpret(sample) for sample in samples] for p, samples in zip(programs, feeds, strict=True)]
+    joined = [
+        {
+            f"{p.bundle.name}/{name}": a
+            for p, samples in zip(programs, feeds, strict=True)
+            for name, a in samples[n].items()
+        }
+        for n in range(SAMPLES)
+    ]
+    outputs = simulate(combine([p.bundle for p in programs]), programs[0].board, joined, sanitize=True).outputs
+    for random, program, samples, wanted in zip(models, programs, feeds, expected, strict=True):
+        for number in range(SAMPLES):
+            found = {name: outputs[number][f"{program.bundle.name}/{name}"] for name in wanted[number]}
+            assert_equal(random, found, wanted[number], f"seed {random.seed}, sample {number}")
+            if random.kind == FLOAT:
+                assert_close(wanted[number], onnxruntime_outputs(random.model, samples[number]), 1e-4)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES_IN_CI))
+def test_random_graphs(batch: int) -> None:
+    check(range(batch * BATCH, (batch + 1) * BATCH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES_IN_CI, BATCHES))
+def test_more_random_graphs(batch: int) -> None:
+    check(range(batch * BATCH, (batch + 1) * BATCH))
