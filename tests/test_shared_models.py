@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx_models import random_feeds
 from shared_models import (
     DATASETS,
     FLOAT,
@@ -25,7 +26,10 @@ from shared_models import (
 )
 
 import mcugen
+from mcugen.hir.interpreter import interpret
+from mcugen.importer import import_model
 from mcugen.importer.load import load_model
+from mcugen.pipeline import convert_integers, optimize
 from mcugen.report.accuracy import compare, run_onnxruntime
 from mcugen.report.samples import load_samples
 
@@ -131,3 +135,18 @@ def test_float_outputs_are_near_the_recorded_ones_on_every_cpu(name: str, board:
     for found, wanted in zip(outputs, expected, strict=False):
         for key, array in wanted.items():
             assert np.abs(found[key] - array).max() <= 1e-4 * np.ptp(array)
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_channels_that_need_not_be_computed_change_no_output(name: str) -> None:
+    """Of the visual wake words models, half of all multiply-accumulates need not be."""
+    model, _ = load_model(MODELS / f"{name}.onnx")
+    plain, graph = (import_model(model, "net") for _ in range(2))
+    convert_integers(plain)
+    optimize(graph)
+    for seed in range(3):
+        feeds = random_feeds(model, seed)
+        for output, expected in interpret(plain, feeds).items():
+            np.testing.assert_array_equal(interpret(graph, feeds)[output], expected)
+    macs = sum(node.op.macs(node.sig) for node in graph.nodes)
+    assert (graph.dropped.macs >= 0.49 * (macs + graph.dropped.macs)) == name.startswith("mobilenet")
