@@ -111,6 +111,8 @@ def compile_command(
     )
     for memory in compiled.report.memories if compiled.bundle.sections else ():
         _tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
+    if compiled.report.rows is not None:
+        _tell(f"{compiled.report.rows.layers} layers {compiled.report.rows}")
     if compiled.report.budget is not None:
         _tell(str(compiled.report.budget))
     if compiled.quantization:

@@ -14,11 +14,12 @@ from mcugen.codegen.memory import weights_bytes
 from mcugen.codegen.render import Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
+from mcugen.fitting import build_program
 from mcugen.importer.load import load
 from mcugen.lir.budget import Budget
 from mcugen.lir.place import place
 from mcugen.options import GOALS, CompileOptions
-from mcugen.pipeline import Trace, build_program, optimize
+from mcugen.pipeline import Trace, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
 from mcugen.report.figures import describe, memory_use

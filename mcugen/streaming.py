@@ -180,10 +180,11 @@ class Streaming:
         ends = {builder.buffer(v) for v in (*body.inputs, *body.outputs)}
         lower_nodes(body, builder)
         ranges = builder.program.live_ranges()
-        return max(
+        alive = (
             sum(b.nbytes for b, (first, last) in ranges.items() if b not in ends and first <= i <= last)
             for i in range(len(builder.program.instrs))
         )
+        return max(alive, default=0)
 
     # ---------------------------------------------------------------------------------------------- path
 

@@ -15,6 +15,7 @@ from mcugen.board import Board
 from mcugen.codegen.golden import golden_sample
 from mcugen.codegen.render import Sample
 from mcugen.errors import McugenError, UnsupportedError, UsageError
+from mcugen.fitting import AS_ASKED
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, Shape
 from mcugen.importer import import_model, size_output
@@ -23,7 +24,7 @@ from mcugen.lir.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
-from mcugen.pipeline import AS_ASKED, lowered, optimize, planned
+from mcugen.pipeline import lowered, optimize, planned
 
 LARGEST_SIZE = 4096
 """Of a range: all of it is looked at."""

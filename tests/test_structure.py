@@ -30,14 +30,15 @@ LAYERS = {
     "plugins": 5,
     "streaming": 5,
     "pipeline": 6,
-    "variants": 7,
-    "quant": 8,
-    "compiled": 9,
-    "compiler": 10,
-    "evaluate": 10,
-    "mixed": 11,
-    "cli_options": 11,
-    "cli": 12,
+    "fitting": 7,
+    "variants": 8,
+    "quant": 9,
+    "compiled": 10,
+    "compiler": 11,
+    "evaluate": 11,
+    "mixed": 12,
+    "cli_options": 12,
+    "cli": 13,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 

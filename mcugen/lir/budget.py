@@ -85,11 +85,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was taken for a budget, and what it would have been without one."""
+    """What was taken for a budget, and what it would have been without one.
+
+    Where layers are computed row by row, `layer_by_layer` are the instructions without that, by estimate.
+    """
 
     budget: Budget
     taken: Attempt
     asked: Attempt
+    layer_by_layer: float | None = None
 
     @property
     def program(self) -> Program:
@@ -100,6 +104,11 @@ class Fit:
         """As it is in the board's memories: an arena in several may take more. DoesNotFitError if that is too much."""
         taken = replace(self.taken, use=use_of(self.program, board, options))
         return replace(self, taken=cheapest([taken], self.budget))
+
+    @property
+    def rows_slowdown(self) -> float | None:
+        """By which share computing layers row by row made it slower, by estimate; None without such layers."""
+        return self.taken.instructions / self.layer_by_layer - 1 if self.layer_by_layer else None
 
     @property
     def slowdown(self) -> float | None:

@@ -122,6 +122,19 @@ class BudgetFigures:
 
 
 @dataclass(frozen=True)
+class RowFigures:
+    """How many layers are computed row by row, in how many groups; by which share of instructions that is slower."""
+
+    layers: int
+    groups: int
+    slowdown_estimate: float | None
+
+    def __str__(self) -> str:
+        price = "" if self.slowdown_estimate is None else f", about {100 * self.slowdown_estimate:+.0f} % instructions"
+        return f"row by row, in {self.groups} group{'s' * (self.groups != 1)}{price}"
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -142,6 +155,7 @@ class Report:
     flash: Flash
     ram: Ram
     budget: BudgetFigures | None
+    rows: RowFigures | None
     memories: list[MemoryUse]
     """Those that the arena and the weights lie in."""
     accuracy: Accuracy | None
@@ -218,6 +232,7 @@ def describe(
         flash=Flash(None, sum(m.weights for m in memories) or program.weights_size, None),
         ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
         budget=_budget(fit),
+        rows=_rows(program, fit),
         memories=list(memories),
         accuracy=None,
         quantization=None,
@@ -231,6 +246,14 @@ def _budget(fit: Fit | None) -> BudgetFigures | None:
     use, slowdown = fit.taken.use, fit.slowdown
     share = None if slowdown is None else round(slowdown, 4)
     return BudgetFigures(fit.budget.ram, fit.budget.flash, use.ram, use.flash, fit.taken.step, share)
+
+
+def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
+    """Of streams: what their cases compute."""
+    spans = [(a, b) for a, b in program.blocks() if program.instrs[a].control is Control.STREAM]
+    names = {i.name for a, b in spans for i in program.instrs[a:b] if i.op != program.instrs[a].op}
+    slowdown = fit.rows_slowdown if fit else None
+    return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 
 def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Report:
