@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 
-from mcugen import CompileOptions, compile_model, pipeline
+from mcugen import CompileOptions, compile_model, fitting, pipeline
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
@@ -180,15 +180,15 @@ def test_budgets_must_be_positive(option: str, value: int, tmp_path: Path) -> No
 def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
 
-    def build(name: str) -> pipeline.Build:
+    def build(name: str) -> fitting.Build:
         def step(graph: Graph, board: Board, options: CompileOptions) -> Program:
             called.append(name)
             return pipeline.planned(pipeline.lowered(graph, board, options))
 
         return step
 
-    steps = tuple(pipeline.Step(s, (s,), build(s)) for s in ("ram", "flash"))
-    monkeypatch.setattr(pipeline, "STEPS", steps)
+    steps = tuple(fitting.Step(s, (s,), build(s)) for s in ("ram", "flash"))
+    monkeypatch.setattr(fitting, "STEPS", steps)
     with pytest.raises(DoesNotFitError):
         compiled(model, max_ram=1000)
     assert called == ["ram"]
