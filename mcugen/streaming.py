@@ -19,7 +19,8 @@ from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import Access, Program
-from mcugen.ops.stream import Layer, Streamed, group_of
+from mcugen.ops.row_groups import group_of
+from mcugen.ops.stream import Layer, Streamed
 
 MOST_NODES = 24
 """Of a group: the search grows with its square."""

@@ -23,7 +23,8 @@ from mcugen.hir.interpreter import interpret
 from mcugen.lir.cost import cost_table
 from mcugen.lir.program import Control
 from mcugen.lir.verify_plan import verify_plan
-from mcugen.ops.stream import Streamed, group_of
+from mcugen.ops.row_groups import group_of
+from mcugen.ops.stream import Streamed
 from mcugen.options import CompileOptions
 from mcugen.pipeline import optimize
 from mcugen.streaming import Streaming, Stretch, with_groups
