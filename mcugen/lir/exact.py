@@ -11,11 +11,11 @@ from ortools.sat.python import cp_model
 Interval = tuple[int, int]
 """First and last."""
 
-EFFORT = 2.0
+EFFORT = 1.0
 """Deterministic time, in which the solver measures its work: some seconds, but the same result on every computer."""
 
-MOST_PAIRS = 10_000
-"""Constraints of two things each; with more, the solver would hardly begin to search."""
+MOST_PAIRS = 2_000
+"""Constraints of two things each: ten times those of any model of the tests. With more, the solver hardly gets anywhere."""
 
 
 @dataclass(frozen=True)
