@@ -15,7 +15,7 @@ EFFORT = 1.0
 """Deterministic time, in which the solver measures its work: some seconds, but the same result on every computer."""
 
 MOST_PAIRS = 2_000
-"""Constraints of two things each: ten times those of any model of the tests. With more, the solver hardly gets anywhere."""
+"""Constraints of two things each, ten times those of any shared model: with more, the solver hardly gets anywhere."""
 
 
 @dataclass(frozen=True)
