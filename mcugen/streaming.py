@@ -77,7 +77,8 @@ class Streaming:
     @cached_property
     def cuts(self) -> list[int]:
         """Numbers of nodes before which there is a cut; the end is one."""
-        return [0, *(i for i in range(1, len(self.graph.nodes)) if self._crossing(i) == 1), len(self.graph.nodes)]
+        end = len(self.graph.nodes)
+        return sorted({0, end, *(i for i in range(1, end) if self._crossing(i) == 1)})
 
     @cached_property
     def stretches(self) -> list[Stretch]:

@@ -284,6 +284,13 @@ def test_ram_takes_groups_where_they_need_less() -> None:
     assert least.bundle.files == compile_model(net.model(), "nrf52840", ROWS).bundle.files
 
 
+def test_a_model_without_layers_needs_no_groups() -> None:
+    net = Net()
+    net.output(net.op("Identity", net.input("x", 1, 4, 4, 3), out="y"))
+    compiled = compile_model(net.model(), "host", ROWS)
+    assert not compiled.program.instrs
+
+
 def test_plans_trade_instructions_for_ram() -> None:
     graph = optimized(NETS["residual"]().finished())
     board = load_board("nrf52840")
