@@ -25,8 +25,11 @@ from mcugen.lir.regions import Lives, bytes_taken, freedom, joined_regions
 SURROUNDINGS = (32768, 1024)
 """Bytes of RAM and flash that firmware takes besides: so that products do not chase a few bytes."""
 
+LEAST_BESIDES = 1024
+"""The same of what the user wants most, which counts in earnest."""
+
 FAVOUR = 32
-"""What matters most counts so much more: a hundredth of it as much as a quarter of another."""
+"""What matters most counts so much more: a hundredth of it as much as a third of another."""
 
 MAX_ROUNDS = 8
 
@@ -61,9 +64,10 @@ class Cost:
 
     def rank(self, goal: str) -> float:
         """The logarithm of instructions · RAM · flash, of which the goal's counts FAVOUR times; less is better."""
-        totals = (self.instructions + 1, self.ram + SURROUNDINGS[0], self.flash + SURROUNDINGS[1])
+        totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *SURROUNDINGS), strict=True)
         return sum(
-            (FAVOUR if goal == name else 1) * math.log(total) for name, total in zip(_TOTALS, totals, strict=True)
+            FAVOUR * math.log(total + min(besides, LEAST_BESIDES)) if goal == name else math.log(total + besides)
+            for name, total, besides in totals
         )
 
 
