@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.lir.choose import SURROUNDINGS
 from mcugen.lir.cost import cost_table
 from mcugen.lir.peak import busiest, moments
 from mcugen.lir.place import copied_bytes
@@ -20,6 +19,9 @@ CONTRIBUTORS = 4
 
 LONGEST = 40
 """Characters of a name in a refusal."""
+
+BASE = 1024
+"""Bytes of code that any model takes."""
 
 CALL = 24
 """Bytes of code that calling a kernel takes; its parameters take four each."""
@@ -121,7 +123,7 @@ def use_of(program: Program, board: Board, options: CompileOptions) -> Use:
     costs = cost_table(board.cpu)
     calls = [i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing]
     functions = {i.function_key: i.kernel for i in calls}
-    code = SURROUNDINGS[1] + sum(costs.code_of(kernel) for kernel in functions.values())
+    code = BASE + sum(costs.code_of(kernel) for kernel in functions.values())
     code += sum(CALL + 4 * len(i.params.keys() - i.baked) for i in calls)
     copies = copied_bytes(program, board, options.place)
     return Use(sum(program.area_sizes) + program.state_size + copies, program.weights_size + code)

@@ -22,14 +22,14 @@ from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 from mcugen.lir.regions import Lives, bytes_taken, freedom, joined_regions
 
-SURROUNDINGS = (32768, 1024)
-"""Bytes of RAM and flash that firmware takes besides: so that products do not chase a few bytes."""
+SURROUNDINGS = (32768, 0)
+"""Bytes of RAM and flash that count besides: so that products do not chase a few bytes of RAM."""
 
 LEAST_BESIDES = 1024
 """The same of what the user wants most, which counts in earnest."""
 
-FAVOUR = 32
-"""What matters most counts so much more: a hundredth of it as much as a third of another."""
+FAVOUR = {"speed": 1024, "ram": 32, "flash": 1024}
+"""What matters most counts so many times; a hundredth of RAM, whose last bytes cost most, as a third of speed."""
 
 MAX_ROUNDS = 8
 
@@ -66,7 +66,7 @@ class Cost:
         """The logarithm of instructions · RAM · flash, of which the goal's counts FAVOUR times; less is better."""
         totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *SURROUNDINGS), strict=True)
         return sum(
-            FAVOUR * math.log(total + min(besides, LEAST_BESIDES)) if goal == name else math.log(total + besides)
+            FAVOUR[goal] * math.log(total + min(besides, LEAST_BESIDES)) if goal == name else math.log(total + besides)
             for name, total, besides in totals
         )
 

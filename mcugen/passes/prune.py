@@ -22,7 +22,7 @@ from mcugen.passes.bounds import bounds_of
 Mask = npt.NDArray[np.bool_]
 """A flag a channel."""
 
-MULTIPLE = 4
+MULTIPLE = 8
 """Kernels are fast at multiples of some number of channels: some that nobody reads stay for that."""
 
 
