@@ -22,12 +22,12 @@ BOARDS = [name for name in board_names() if name != "host"]
 REPORT_KEYS = {
     "": {
         *("model", "board", "cpu", "precision", "kernels", "instructions", "instructions_per_mac"),
-        *("cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
-        *("flash", "ram", "accuracy", "quantization", "layers"),
+        *("instructions_estimate", "cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
+        *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization", "layers"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total"},
-    "ram": {"arena", "arena_bound", "state", "io", "static", "stack", "total"},
+    "ram": {"arena", "arena_bound", "state", "io", "copies", "static", "stack", "total"},
     "accuracy": {
         *("metric", "reference", "samples", "float32", "quantized", "target"),
         *("agreement", "max_abs_error", "sqnr_db"),

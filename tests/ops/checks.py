@@ -16,6 +16,8 @@ from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, operators
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
+from mcugen.lir.overlap import extent
+from mcugen.lir.program import Instr
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only")
 COMPILERS = (("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-std=c++11", "-x", "c++"))
@@ -135,3 +137,10 @@ def check_by_reference(net: Net, feeds: Feeds | None = None, relative: float = 1
     model = net.model()
     feeds = random_feeds(model) | dict(feeds or {})
     check_model(model, feeds, reference_outputs(model, feeds), relative)
+
+
+def share(instr: Instr) -> float:
+    """Which part of the smaller one of x and y may lie in the other, as the instruction declares."""
+    x, y = (instr.operand(role).buffer.nbytes for role in "xy")
+    most = max((x + y - extent(x, y, o.lead) for o in instr.overlaps if (o.out, o.into) == ("y", "x")), default=0)
+    return max(most, y if ("y", "x") in instr.inplace and y <= x else 0) / min(x, y)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from checks import share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import Net, numpy_outputs, random_feeds
@@ -157,10 +158,7 @@ def test_pointwise_layers_overwrite_their_input(isa: str):
         x = net.fake(net.op("Conv", x, codes, bias, strides=[stride, stride]), 0.07, 1)
     net.output(net.quantize(x, 0.07, 1, out="y"), dtype=np.int8)
     model = compiled(net, isa, "conv2d", host=True)
-    places = [
-        (i.operand("x").buffer.offset, i.operand("y").buffer.offset) for i in model.program.instrs if i.op == "conv"
-    ]
-    assert [x == y for x, y in places][1:] == [True] * 3
+    assert min(share(i) for i in model.program.instrs if i.op == "conv") > 0.7
     check(model, net, sanitize=True)
 
 
@@ -171,7 +169,9 @@ def test_layers_that_do_not_fit_are_left_to_others():
         "fits": Layer((8, 5, 2), 4, (1, 1)),
     }
     model = compiled(network(layers), "thumb2", "conv2d", host=True)
-    assert [i.kernel for i in model.program.instrs if i.op == "conv"] == [*2 * ["conv2d_s8"], "conv2d_s8_thumb2"]
+    kernels = {i.name: i.kernel for i in model.program.instrs if i.op == "conv"}
+    assert sorted(kernels.values()) == [*2 * ["conv2d_s8"], "conv2d_s8_thumb2"]
+    assert next(name for name, kernel in kernels.items() if kernel == "conv2d_s8_thumb2").startswith("fits")
 
 
 integers = st.integers

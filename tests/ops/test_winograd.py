@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from checks import check_c
+from checks import check_c, share
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -141,8 +141,7 @@ def test_outputs_may_overwrite_inputs(kernel: str) -> None:
     layers = [Layer(in_c=8, out_c=8), Layer(in_c=12, out_c=9, height=5, batch=2), Layer(in_c=8, out_c=9)]
     compiled = compiled_for(layers, kernel, "nrf52840")
     convolutions = [i for i in compiled.program.instrs if i.macs]
-    shared = [i.operand("x").buffer.offset == i.operand("y").buffer.offset for i in convolutions]
-    assert shared == [True, True, False]
+    assert min(map(share, convolutions)) > 0.6
     check_twin(layers, kernel)
 
 
