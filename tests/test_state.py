@@ -153,3 +153,10 @@ def test_the_model_given_is_left_alone():
     before = onnx.ModelProto.SerializeToString(model)
     compile_model(model, options=CompileOptions(states={"s_out": "s"}))
     assert model.SerializeToString() == before
+
+
+def test_a_model_may_keep_all_its_outputs():
+    net = Net()
+    net.output(net.op("Add", net.input("s", *SHAPE), net.input("x", *SHAPE), out="s_out"))
+    compiled = compile_model(net.model(), options=CompileOptions(states={"s_out": "s"}))
+    assert compiled.run({"x": frames()}, sanitize=True) == {}
