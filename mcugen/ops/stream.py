@@ -159,7 +159,7 @@ class Schedule:
 
     def _look(self, number: int) -> None:
         if self._made[number + 1] >= self.heights[number + 1]:
-            return None
+            return
         for read, (tensor, window) in enumerate(self._layers[number].reads):
             lag = self._made[tensor] - self._first_row(number, window)
             self.is_regular &= self.lags.setdefault((number, read), lag) == lag
