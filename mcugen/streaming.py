@@ -14,7 +14,7 @@ from functools import cached_property
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.choose import SURROUNDINGS, fitting_kernels, offers_of
+from mcugen.lir.choose import LEAST_BESIDES, fitting_kernels, offers_of
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
@@ -72,7 +72,7 @@ class Streaming:
     def product(self, plan: Sequence[Stretch]) -> float:
         """Instructions · RAM of a plan, by estimate."""
         plain = sum(instructions for _, instructions in self._plain)
-        return (plain + sum(s.instructions for s in plan)) * (max(s.ram for s in plan) + SURROUNDINGS[0])
+        return (plain + sum(s.instructions for s in plan)) * (max(s.ram for s in plan) + LEAST_BESIDES)
 
     @cached_property
     def cuts(self) -> list[int]:

@@ -139,7 +139,7 @@ def test_float_outputs_are_near_the_recorded_ones_on_every_cpu(name: str, board:
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_channels_that_need_not_be_computed_change_no_output(name: str) -> None:
-    """Of the visual wake words models, half of all multiply-accumulates need not be."""
+    """Of the visual wake words models, half of all multiply-accumulates need not be; fillers take some of them."""
     model, _ = load_model(MODELS / f"{name}.onnx")
     plain, graph = (import_model(model, "net") for _ in range(2))
     convert_integers(plain)
@@ -149,4 +149,4 @@ def test_channels_that_need_not_be_computed_change_no_output(name: str) -> None:
         for output, expected in interpret(plain, feeds).items():
             np.testing.assert_array_equal(interpret(graph, feeds)[output], expected)
     macs = sum(node.op.macs(node.sig) for node in graph.nodes)
-    assert (graph.dropped.macs >= 0.49 * (macs + graph.dropped.macs)) == name.startswith("mobilenet")
+    assert (graph.dropped.macs >= 0.48 * (macs + graph.dropped.macs)) == name.startswith("mobilenet")
