@@ -14,7 +14,7 @@ from functools import cached_property
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.choose import LEAST_BESIDES, fitting_kernels, offers_of
+from mcugen.lir.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
@@ -101,7 +101,7 @@ class Streaming:
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
         """By node: bytes alive while it runs, and its instructions."""
-        offers, others = offers_of(self.graph, self._features, self._costs)
+        offers, others = offers_of(self.graph, self._features, self._costs, all_fitting(self.graph, self._features))
         best = {node: min(offer, key=lambda c: (c.ram, c.instructions)) for node, offer in offers.items()}
         return [
             (best[node].ram, best[node].instructions) if node in best else (others.get(node.outputs[0].name, 0), 0.0)

@@ -169,7 +169,7 @@ class Instr:
     pairs that may begin at one address if the input is not read later, `overlaps` those that may lie over each other
     at a distance. `macs` and `origin` are for reports.
     `formulas` are of those parameters that depend on sizes known at run time; `params` then holds an example.
-    Instructions of the same `group` (other than 0) make one layer together.
+    Instructions of the same `group` (other than 0) make one layer together. One that calls a `library` may fail.
     """
 
     kernel: str
@@ -189,6 +189,7 @@ class Instr:
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     control: Control = Control.NONE
     group: int = 0
+    library: str = ""
 
     @property
     def moves_nothing(self) -> bool:

@@ -27,6 +27,19 @@ _TARGET_SOURCES = ("startup", "semihosting", "measure")
 
 
 @dataclass(frozen=True)
+class Library:
+    """A library that the model calls, as a user has it: the folder of its headers, and what is linked."""
+
+    include: Path
+    archive: Path
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the compiler: warnings are about the model alone."""
+        return ("-isystem", str(self.include.resolve()))
+
+
+@dataclass(frozen=True)
 class TargetImages:
     """Linked firmware: with the model, with a model that does nothing, with the model's layer hooks."""
 
@@ -35,21 +48,32 @@ class TargetImages:
     layers: Path | None
 
 
-def build_host(bundle: Bundle, folder: Path, *, sanitize: bool) -> Path:
+def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, library: Library | None = None) -> Path:
     """The program that runs the model on this computer, with the address and UB sanitizers if asked for."""
     _write_sources(bundle, folder)
-    compiler = Compiler(host_compiler(), _COMMON + _ONE_MEMORY + (_SANITIZE if sanitize else ()), folder)
+    flags = _COMMON + _ONE_MEMORY + (library.flags if library else ()) + (_SANITIZE if sanitize else ())
+    compiler = Compiler(host_compiler(), flags, folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
     compiler.compile(units)
-    return compiler.link("model.out", [unit.object for unit in units], ())
+    return compiler.link("model.out", [*(unit.object for unit in units), *_archives(library)], ())
 
 
-def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool) -> TargetImages:
+def _archives(library: Library | None) -> list[str]:
+    return [str(library.archive.resolve())] if library else []
+
+
+def build_target(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool, library: Library | None = None
+) -> TargetImages:
     """The firmware images for `machine`, compiled with the board's flags."""
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     # The board's flags come last: they may ask for another optimization level.
-    compiler = Compiler((find_program(ARM_GCC),), ("--specs=nano.specs", *_COMMON, *board.cflags), folder)
+    compiler = Compiler(
+        (find_program(ARM_GCC),),
+        ("--specs=nano.specs", *_COMMON, *(library.flags if library else ()), *board.cflags),
+        folder,
+    )
 
     # Two at least: the hook's own cost is the distance of two calls.
     layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
@@ -61,7 +85,8 @@ def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *
 
     def link(name: str, units: list[Unit]) -> Path:
         flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
-        return compiler.link(name, [unit.object for unit in [*harness, *units]], flags)
+        objects = [unit.object for unit in [*harness, *units]]
+        return compiler.link(name, [*objects, *_archives(library)], flags)
 
     return TargetImages(
         model=link("model.elf", model),

@@ -26,6 +26,7 @@
 #define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
 #define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
 #define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
+#define MCUGEN_ERROR_LIBRARY 7   /* the library linked is not the one expected: it refused a call, or wants more memory */
 
 #ifndef MCUGEN_ON_LAYER
 #define MCUGEN_ON_LAYER(index) ((void)0)
