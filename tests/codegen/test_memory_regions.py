@@ -110,7 +110,7 @@ def test_everything_lies_where_it_was_asked_for(tmp_path: Path, cpu: str):
     for outputs in execution.outputs:
         assert_right(model, outputs, given)
 
-    machine = find_machine(target.qemu)
+    machine = find_machine(target)
     regions = {r.name: r for r in machine.with_memories({"fast": 1024, "slow": 65536, "mid": 4096})}
     starts = sorted((r.origin, r.origin + r.size) for r in regions.values())
     assert all(end <= start for (_, end), (start, _) in pairwise(starts))
@@ -439,7 +439,7 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
     execution = simulate(model.bundle, target, [given])
     assert_right(model, execution.outputs[0], given)
 
-    machine = find_machine(target.qemu)
+    machine = find_machine(target)
     images = build_target(model.bundle, target, machine, tmp_path, hooks=False)
     (tmp_path / "harness" / "main.c").write_text(TARGET_PROGRAM)
     (tmp_path / "model" / "net_selftest.c").write_text(model.bundle.files["net_selftest.c"])
