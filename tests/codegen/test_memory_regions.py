@@ -26,7 +26,7 @@ from mcugen.simulate import simulate
 from mcugen.simulate.build import build_target
 from mcugen.simulate.execute import qemu_program
 from mcugen.simulate.machines import find_machine
-from mcugen.simulate.toolchain import ARM_GCC, Compiler, Unit, find_program
+from mcugen.simulate.toolchain import ARM, Compiler, Unit, find_program
 
 OK, NULL, ALIGNMENT, MISMATCH, WEIGHTS = 0, 1, 2, 3, 6
 EACH_CPU = ["rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300"]
@@ -443,10 +443,10 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
     images = build_target(model.bundle, target, machine, tmp_path, hooks=False)
     (tmp_path / "harness" / "main.c").write_text(TARGET_PROGRAM)
     (tmp_path / "model" / "net_selftest.c").write_text(model.bundle.files["net_selftest.c"])
-    flags = ("--specs=nano.specs", "-std=c99", "-O2", "-I", "model", "-I", "harness", *target.cflags)
-    compiler = Compiler((find_program(ARM_GCC),), flags, tmp_path)
+    flags = (*ARM.library, "-std=c99", "-O2", "-I", "model", "-I", "harness", *target.cflags)
+    compiler = Compiler((find_program(ARM.gcc),), flags, tmp_path)
     compiler.compile([Unit("harness/main.c", "harness/main.o"), Unit("model/net_selftest.c", "model/net_selftest.o")])
-    objects = [f"harness/{stem}.o" for stem in ("startup", "semihosting", "measure", "main")]
+    objects = [f"harness/{stem}.o" for stem in ("startup", "semihosting", "measure", "arm/reset", "arm/counter", "main")]
     objects += [f"model/{stem}.o" for stem in ("net", "net_weights", "net_selftest")]
     image = compiler.link("check.elf", objects, ("-nostartfiles", "-T", "link.ld"))
     assert images.model.is_file()
