@@ -451,7 +451,7 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
     image = compiler.link("check.elf", objects, ("-nostartfiles", "-T", "link.ld"))
     assert images.model.is_file()
     done = subprocess.run(
-        qemu_program(image, machine.name).command,
+        qemu_program(image, machine).command,
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
