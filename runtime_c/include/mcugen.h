@@ -262,7 +262,7 @@ static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, 
 /* acc + a * b; one instruction with one rounding where the CPU has it. */
 static inline float mcugen_multiply_add(float acc, float a, float b)
 {
-#if defined(__ARM_FEATURE_FMA) && defined(__GNUC__)
+#if (defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)) && defined(__GNUC__)
     return __builtin_fmaf(a, b, acc);
 #else
     return acc + a * b;
