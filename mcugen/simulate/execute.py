@@ -19,8 +19,8 @@ from mcugen.codegen.bundle import Bundle, Port
 from mcugen.errors import UsageError, VerificationError
 from mcugen.lir.formula import Atom, Polynomial, Sizes, Symbol
 from mcugen.simulate.elf import function_at
-from mcugen.simulate.timer import ICOUNT_SHIFT
-from mcugen.simulate.toolchain import QEMU, find_program, first_lines
+from mcugen.simulate.machines import Machine
+from mcugen.simulate.toolchain import find_program, first_lines
 
 Sample = Mapping[str, np.ndarray]
 Findings = Mapping[str, Sequence[int]]
@@ -59,15 +59,15 @@ def host_program(image: Path) -> Program:
     return Program((str(image.resolve()),), image)
 
 
-def qemu_program(image: Path, machine: str, *, count_instructions: bool = False, plugin: str = "") -> Program:
+def qemu_program(image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "") -> Program:
     """QEMU running the image; counting instructions is slower, and makes virtual time follow them.
 
     `plugin` is a plugin's file and its arguments, between commas.
     """
-    clock = ("-icount", f"shift={ICOUNT_SHIFT}") if count_instructions else ()
+    clock = ("-icount", f"shift={machine.counter.shift}") if count_instructions else ()
     command = (
-        *(find_program(QEMU), "-M", machine, "-display", "none"),
-        *("-monitor", "none", "-serial", "none", "-net", "none"),
+        *(find_program(machine.toolchain.qemu), *machine.options),
+        *("-display", "none", "-monitor", "none", "-serial", "none", "-net", "none"),
         *("-semihosting-config", "enable=on,target=native"),
         *clock,
         *(("-plugin", plugin) if plugin else ()),

@@ -263,14 +263,14 @@ static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, 
 /* acc + a * b; one instruction with one rounding where the CPU has it. */
 static inline float mcugen_multiply_add(float acc, float a, float b)
 {
-#if defined(__ARM_FEATURE_FMA) && defined(__GNUC__)
+#if (defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)) && defined(__GNUC__)
     return __builtin_fmaf(a, b, acc);
 #else
     return acc + a * b;
 #endif
 }
 
-/* memcpy in words where the CPU reads them at any address: small C libraries copy byte by byte. Compile with
+/* memcpy in words, at any address where the CPU allows that: small C libraries copy byte by byte. Compile with
  * -mno-unaligned-access if the arena lies in device memory, which allows only aligned words. */
 static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 {
@@ -294,6 +294,15 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     for (; nbytes > 0u; --nbytes) {
         *t++ = *f++;
     }
+#elif defined(__riscv) && defined(__GNUC__)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) {
+        for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
+            memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+        }
+    }
+    memcpy(t, f, nbytes);
 #else
     memcpy(to, from, nbytes);
 #endif
