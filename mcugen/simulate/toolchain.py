@@ -13,16 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcugen.errors import ToolMissingError, VerificationError
+from mcugen.simulate.elf import Cpu
 
 ARM_GCC = "arm-none-eabi-gcc"
 OBJDUMP = "arm-none-eabi-objdump"
 QEMU = "qemu-system-arm"
+
+USER_MODE = {
+    Cpu("EM_AARCH64", 64, True): "qemu-aarch64",
+    Cpu("EM_ARM", 32, True): "qemu-arm",
+    Cpu("EM_MIPS", 32, False): "qemu-mips",
+    Cpu("EM_PPC", 32, False): "qemu-ppc",
+    Cpu("EM_RISCV", 32, True): "qemu-riscv32",
+    Cpu("EM_RISCV", 64, True): "qemu-riscv64",
+    Cpu("EM_S390", 64, False): "qemu-s390x",
+}
+"""The QEMU that runs a program for another CPU than this computer's, as if it were one of its own."""
 
 _DEBIAN_PACKAGES = {
     ARM_GCC: "gcc-arm-none-eabi libnewlib-arm-none-eabi",
     OBJDUMP: "binutils-arm-none-eabi",
     QEMU: "qemu-system-arm",
     "gcc": "gcc libc6-dev",
+    **dict.fromkeys(USER_MODE.values(), "qemu-user"),
 }
 _COMPILE_SECONDS = 600
 _SHOWN_LINES = 12
@@ -91,7 +104,7 @@ def find_program(name: str) -> str:
 
 
 def host_compiler() -> tuple[str, ...]:
-    """The command in $CC, or gcc."""
+    """The command in $CC, or gcc. It may be a compiler for another CPU, whose programs QEMU then runs."""
     program, *flags = shlex.split(os.environ.get("CC", "")) or ["gcc"]
     return (find_program(program), *flags)
 
