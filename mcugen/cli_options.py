@@ -17,7 +17,7 @@ import typer
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array, DType
-from mcugen.options import AUTO_PLACE, GOALS, CompileOptions, Places
+from mcugen.options import AUTO_PLACE, FAMILIES, GOALS, OWN, CompileOptions, Places
 from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
 from mcugen.report.metrics import METRICS
 
@@ -52,6 +52,12 @@ Json = Annotated[
 ]
 Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
 
+Family = Annotated[
+    str,
+    typer.Option(
+        help=f"whose kernels compute layers: {', '.join(FAMILIES)} (docs/kernels.md)",
+    ),
+]
 Kernels = Annotated[
     list[str] | None,
     typer.Option("--kernel", help="takes this kernel wherever it fits; else they are chosen", show_default=False),
@@ -87,6 +93,7 @@ def compile_options(
     bind: Bind = None,
     state: State = None,
     optimize: Optimize = GOALS[0],
+    kernels: Family = OWN,
     kernel: Kernels = None,
     stream_input: StreamInput = False,
     max_ram: MaxRam = "",
@@ -103,6 +110,7 @@ def compile_options(
         _states(state or []),
         tuple(plugin or ()),
         optimize,
+        kernels,
         tuple(kernel or ()),
         stream_input,
         max_ram=_size("--max-ram", max_ram),

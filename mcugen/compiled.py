@@ -18,12 +18,13 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
+from mcugen.lir.library import references
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization
 from mcugen.report.accuracy import run_onnxruntime
 from mcugen.report.figures import Report
-from mcugen.simulate import Execution, simulate
+from mcugen.simulate import Execution, Library, simulate
 from mcugen.simulate.execute import sizes_of
 from mcugen.variants import Variants
 
@@ -94,8 +95,8 @@ class CompiledModel:
         return {v.name: first_state(v.type) for v in self.graph.inputs if v.name in self.options.states.values()}
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs for one sample, states among it, by the operators' numpy references."""
-        return interpret(self._graph_for(sample), sample)
+        """The outputs for one sample, states among it, by the numpy references of operators and kernels."""
+        return interpret(self._graph_for(sample), sample, references=references(self.graph, self.program))
 
     def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
         """The graph for the sizes of a sample."""
@@ -116,6 +117,7 @@ class CompiledModel:
         wait_states: int = 0,
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
+        library: Library | None = None,
     ) -> Execution:
         """Runs samples and measures; see mcugen.simulate."""
         return simulate(
@@ -128,6 +130,7 @@ class CompiledModel:
             wait_states=wait_states,
             sanitize=sanitize,
             progress=progress,
+            library=library,
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier, tensor_name
+from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
@@ -148,7 +149,7 @@ def _signature(kernel: _Kernel) -> str:
     for operand in instr.operands:
         const = "const " if operand.access is Access.IN else ""
         parts.append(f"{const}{operand.buffer.dtype.c} *{operand.role}")
-    return f"static void {kernel.function}({', '.join(parts)})"
+    return f"static {'int' if instr.library else 'void'} {kernel.function}({', '.join(parts)})"
 
 
 @cache
@@ -226,6 +227,7 @@ def render(
         "weights_use_math": any(_needs_math(row) for c in constants for row in c["rows"]),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
         "calls": calls,
+        "libraries": [LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library})],
         "lines": lines,
         "uses_math": any(_needs_math(k.text) for k in renderer.kernels.values())
         or any(_needs_math(str(c["members"])) for c in calls),
@@ -479,12 +481,15 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
     params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     is_sized = bool(instr.formulas)
+    text = f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});"
+    if instr.library:
+        text = _stacked([f"status = {text}", "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
     return {
         "function": kernel.function,
         "params": params_name,
         "members": params,
         "is_sized": is_sized,
-        "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});",
+        "text": text,
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }

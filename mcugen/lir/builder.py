@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
+from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
     MOVE,
@@ -35,6 +36,10 @@ class Kernel:
     why the kernel was taken. `emit` writes its instruction; None: the operator does. `extra` counts what its
     instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its parameters are polynomials of the
     sizes, so that these may be known at run time only.
+
+    A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
+    `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
+    body, the operator's own would stand, so those are for nodes outside of bodies.
     """
 
     name: str
@@ -43,6 +48,8 @@ class Kernel:
     emit: Callable[[Node, Builder, Kernel], None] | None = None
     extra: Callable[[Node], int] | None = None
     any_size: bool = False
+    library: str = ""
+    evaluate: Reference | None = None
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
@@ -52,7 +59,8 @@ class Kernel:
     def reason(self) -> str:
         """Why this kernel and not another, for the report."""
         reasons = ((holds.__doc__ or holds.__name__).strip().split("\n")[0] for holds in self.when)
-        return "; ".join([*sorted(self.needs), *reasons]) or "portable C"
+        library = [self.library] * bool(self.library)
+        return "; ".join([*library, *sorted(self.needs), *reasons]) or "portable C"
 
 
 class Builder:
@@ -85,9 +93,17 @@ class Builder:
         """The kernel chosen for the node, or else the first that fits it on this CPU."""
         return self._choices.get(node) or next(k for k in kernels if k.fits(node, self.features))
 
+    def of_library(self, node: Node) -> Kernel | None:
+        """The kernel of a library chosen for the node."""
+        chosen = self._choices.get(node)
+        return chosen if chosen is not None and chosen.library else None
+
     def lower(self, kernels: Sequence[Kernel], node: Node) -> None:
         """Emits the instruction of the selected kernel."""
-        kernel = self.select(kernels, node)
+        self.emit_by(self.select(kernels, node), node)
+
+    def emit_by(self, kernel: Kernel, node: Node) -> None:
+        """Emits the instruction of a kernel."""
         assert kernel.emit is not None, f"{kernel.name} has no way to be emitted"
         kernel.emit(node, self, kernel)
 
@@ -154,6 +170,7 @@ class Builder:
             overlaps=tuple(overlaps),
             variant=variant,
             reason="" if isinstance(kernel, str) else kernel.reason,
+            library="" if isinstance(kernel, str) else kernel.library,
             op=node.op.name,
             macs=0 if node.op.bodies and control is Control.NONE else node.op.macs(node.sig),
             origin=node.origin,

@@ -19,6 +19,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops import kernels
 from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
@@ -60,6 +61,7 @@ class Conv(Spatial):
 
     mnemonic: ClassVar[str] = "conv"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.CONV
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1
@@ -185,6 +187,7 @@ class DirectConv(Conv):
 
     mnemonic: ClassVar[str] = "direct_conv"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
+    library: ClassVar[tuple[Kernel, ...]] = ()
 
     @property
     def wants_channels_last(self) -> bool:

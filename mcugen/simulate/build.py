@@ -22,9 +22,24 @@ _HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_
 _ONE_MEMORY = ("-DMCUGEN_SECTION(name)=",)  # sanitizers leave sections of one's own alone
 _SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
 _SANITIZE = ("-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all")  # -O2 takes gcc twice as long
+# Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
+_TRAP = ("-O1", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that the model calls, as a user has it: the folder of its headers, and what is linked."""
+
+    include: Path
+    archive: Path
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the compiler: warnings are about the model alone."""
+        return ("-isystem", str(self.include.resolve()))
 
 
 @dataclass(frozen=True)
@@ -36,22 +51,34 @@ class TargetImages:
     layers: Path | None
 
 
-def build_host(bundle: Bundle, folder: Path, *, sanitize: bool) -> Path:
-    """The program that runs the model on this computer, with the address and UB sanitizers if asked for."""
+def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, library: Library | None = None) -> Path:
+    """The program that runs the model on this computer, with the address and UB sanitizers if asked for.
+
+    A program that $CC makes static has the UB sanitizer alone, and traps.
+    """
     _write_sources(bundle, folder)
-    compiler = Compiler(host_compiler(), _COMMON + _ONE_MEMORY + (_SANITIZE if sanitize else ()), folder)
+    command = host_compiler()
+    checks = (_TRAP if "-static" in command else _SANITIZE) if sanitize else ()
+    compiler = Compiler(command, (*_COMMON, *_ONE_MEMORY, *(library.flags if library else ()), *checks), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
     compiler.compile(units)
-    return compiler.link("model.out", [unit.object for unit in units], ())
+    return compiler.link("model.out", [*(unit.object for unit in units), *_archives(library)], ())
 
 
-def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool) -> TargetImages:
+def _archives(library: Library | None) -> list[str]:
+    return [str(library.archive.resolve())] if library else []
+
+
+def build_target(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool, library: Library | None = None
+) -> TargetImages:
     """The firmware images for `machine`, compiled with the board's flags."""
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     # The board's flags come last: they may ask for another optimization level.
-    gcc, library = find_program(machine.toolchain.gcc), machine.toolchain.library
-    compiler = Compiler((gcc,), (*library, *_COMMON, "-I", f"harness/{machine.harness}", *board.cflags), folder)
+    toolchain = machine.toolchain
+    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *(library.flags if library else ()))
+    compiler = Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
     layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
@@ -64,7 +91,8 @@ def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *
 
     def link(name: str, units: list[Unit]) -> Path:
         flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
-        return compiler.link(name, [unit.object for unit in [*harness, *units]], flags)
+        objects = [unit.object for unit in [*harness, *units]]
+        return compiler.link(name, [*objects, *_archives(library)], flags)
 
     return TargetImages(
         model=link("model.elf", model),

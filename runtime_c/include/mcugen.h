@@ -26,6 +26,7 @@
 #define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
 #define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
 #define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
+#define MCUGEN_ERROR_LIBRARY 7   /* the library linked is not the one expected: it refused a call, or wants more memory */
 
 #ifndef MCUGEN_ON_LAYER
 #define MCUGEN_ON_LAYER(index) ((void)0)
@@ -269,8 +270,24 @@ static inline float mcugen_multiply_add(float acc, float a, float b)
 #endif
 }
 
-/* memcpy in words, at any address where the CPU allows that: small C libraries copy byte by byte. Compile with
- * -mno-unaligned-access if the arena lies in device memory, which allows only aligned words. */
+/* memcpy to and from any address. C libraries for Cortex-M3 and up read words there, also for code that is compiled
+ * with -mno-unaligned-access, as it must be if the arena lies in device memory, which allows only aligned words. */
+static inline void mcugen_memcpy(void *to, const void *from, size_t nbytes)
+{
+#if defined(MCUGEN_THUMB2) && !defined(__ARM_FEATURE_UNALIGNED)
+    const volatile unsigned char *f = (const volatile unsigned char *)from; /* volatile: or compilers call memcpy */
+    unsigned char *t = (unsigned char *)to;
+    const size_t words = (((uintptr_t)t | (uintptr_t)f) & 3u) == 0u ? nbytes / 4u * 4u : 0u;
+    memcpy(to, from, words);
+    for (t += words, f += words, nbytes -= words; nbytes > 0u; --nbytes) {
+        *t++ = *f++;
+    }
+#else
+    memcpy(to, from, nbytes);
+#endif
+}
+
+/* The same in words where they may be read: small C libraries copy byte by byte. */
 static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 {
 #if defined(__ARM_FEATURE_UNALIGNED)
@@ -303,7 +320,7 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     }
     memcpy(t, f, nbytes);
 #else
-    memcpy(to, from, nbytes);
+    mcugen_memcpy(to, from, nbytes);
 #endif
 }
 

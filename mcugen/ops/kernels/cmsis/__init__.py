@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that call CMSIS-NN (version 7), a file a family of its functions."""
+
+from __future__ import annotations
+
+from mcugen.lir.builder import Kernel
+from mcugen.ops.kernels.cmsis import convolution
+
+CONV: tuple[Kernel, ...] = (*convolution.CONV,)
+"""Of convolutions."""

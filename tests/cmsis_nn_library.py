@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN for tests: the reference implementation in tests/cmsis_nn, or a real one.
+
+The environment variables MCUGEN_CMSIS_NN_INCLUDE (its folder of headers) and MCUGEN_CMSIS_NN_LIB (a built archive, in
+whose name "{cpu}" stands for a board's CPU: "lib/{cpu}/libcmsis-nn.a") name a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from mcugen.board import Board
+from mcugen.simulate import Library
+from mcugen.simulate.toolchain import ARM, host_compiler
+
+SOURCES = Path(__file__).parent / "cmsis_nn"
+INCLUDE, LIB = "MCUGEN_CMSIS_NN_INCLUDE", "MCUGEN_CMSIS_NN_LIB"
+IS_REAL = INCLUDE in os.environ and LIB in os.environ
+
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def library(board: Board, *macros: str) -> Library:
+    """For a board's CPU. `macros` choose what the reference implementation does (tests/cmsis_nn/reference.h)."""
+    if not IS_REAL:
+        return Library(SOURCES / "include", _reference(board.cpu, board.cflags, macros))
+    archive = Path(os.environ[LIB].replace("{cpu}", board.cpu))
+    if macros or not archive.exists():
+        pytest.skip(f"no real CMSIS-NN for this: {archive} {' '.join(macros)}")
+    return Library(Path(os.environ[INCLUDE]), archive)
+
+
+@cache
+def _reference(cpu: str, cflags: tuple[str, ...], macros: tuple[str, ...]) -> Path:
+    """Built once for a CPU."""
+    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="cmsis-nn-"))
+    folder = Path(_FOLDERS[-1].name)
+    compiler, archiver = (host_compiler(), "ar") if cpu == "host" else ((ARM.gcc,), f"{ARM.name}-ar")
+    flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", str(SOURCES / "include"), *cflags]
+    sources = sorted(str(path) for path in SOURCES.glob("*.c"))
+    defined = [f"-D{macro}" for macro in macros]
+    subprocess.run([*compiler, *flags, *defined, "-ffunction-sections", "-c", *sources], cwd=folder, check=True)
+    objects = sorted(path.name for path in folder.glob("*.o"))
+    subprocess.run([archiver, "rcs", "libcmsis-nn.a", *objects], cwd=folder, check=True)
+    return folder / "libcmsis-nn.a"
