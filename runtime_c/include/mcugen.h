@@ -214,7 +214,7 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
     int32_t q;
     __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
     return q;
-#elif defined(MCUGEN_THUMB1)
+#elif defined(MCUGEN_THUMB1) || defined(__riscv) /* what comes from below is the highest bit there */
     return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
 #else
     return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
