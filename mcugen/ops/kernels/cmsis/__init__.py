@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution
+from mcugen.ops.kernels.cmsis import convolution, dense, depthwise
 
-CONV: tuple[Kernel, ...] = (*convolution.CONV,)
+CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV)
 """Of convolutions."""
+
+DENSE: tuple[Kernel, ...] = dense.DENSE
+"""Of fully connected layers."""
