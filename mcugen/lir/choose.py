@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Kernel, trial
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.library import library_kernels, own_kernel
 from mcugen.lir.lower import lower
@@ -224,13 +224,6 @@ def alive_at(program: Program) -> dict[str, Alive]:
         now = Alive(nbytes, _saved_in_place([instr], ending) if is_free else 0, is_free)
         found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
     return found
-
-
-def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Builder:
-    """A node lowered with a kernel, for itself."""
-    builder = Builder(Program("trial"), features)
-    builder.emit_by(kernel, node)
-    return builder
 
 
 def _candidate(
