@@ -112,7 +112,17 @@ def one_group(node: Node) -> bool:
     return shape_of(node).groups == 1
 
 
+def way(node: Node) -> str:
+    """Which of the library's functions it is, by the shape."""
+    shape = laid(shape_of(node))
+    if is_pointwise(shape):
+        return "pointwise"
+    if shape.in_h == shape.k_h == 1 and shape.k_w > 1:
+        return "line"
+    return "groups" if shape.groups > 1 else "window"
+
+
 CONV: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, small_axes), emit_conv),
+    call(S8, (int8_layer, small_axes), emit_conv, way=way),
     call(S4, (int8_layer, small_weights, one_group, small_axes), emit_conv),
 )

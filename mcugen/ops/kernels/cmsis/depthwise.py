@@ -85,8 +85,16 @@ def near_windows(node: Node) -> bool:
     return touching and (shape.k_w != 3 or last_w + 1 < shape.in_w)
 
 
+def way(node: Node) -> str:
+    """Which of the library's functions it is, by the shape."""
+    shape = plain(ConvShape.of(node))
+    if shape.out_c > shape.in_c or shape.batch > 1 or shape.dilation_h > 1 or shape.dilation_w > 1:
+        return "any"
+    return "near" if shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1 else "window"
+
+
 DEPTHWISE: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise),
+    call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise, way=way),
     call(S4, (int8_layer, small_weights, one_channel_filters, near_windows, small_axes), emit_depthwise),
 )
 """Of convolutions."""
