@@ -39,9 +39,10 @@ def call(
     when: tuple[Callable[[Node], bool], ...],
     emit: Callable[[Node, Builder, Kernel], None],
     evaluate: Reference | None = None,
+    lacks: frozenset[str] = frozenset(),
 ) -> Kernel:
     """A kernel of the library; with `evaluate`, it does not round as the operator does."""
-    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate)
+    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks)
 
 
 def emit_call(
