@@ -32,10 +32,10 @@ from mcugen.lir.program import (
 class Kernel:
     """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
 
-    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that must all hold; their docstrings' first lines say
-    why the kernel was taken. `emit` writes its instruction; None: the operator does. `extra` counts what its
-    instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its parameters are polynomials of the
-    sizes, so that these may be known at run time only.
+    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
+    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its
+    parameters are polynomials of the sizes, so that these may be known at run time only.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a

@@ -51,6 +51,8 @@ typedef struct {
 } cmsis_nn_conv_params;
 
 #include "convolution.h"
+#include "dense.h"
+#include "depthwise.h"
 
 #ifdef __cplusplus
 }
