@@ -272,6 +272,13 @@ class Builder:
         return buffer
 
 
+def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Builder:
+    """A node lowered with a kernel, for itself."""
+    builder = Builder(Program("trial"), features)
+    builder.emit_by(kernel, node)
+    return builder
+
+
 def _types_note(node: Node) -> str:
     read = [str(v.type) for v in node.inputs if v is not None and not v.is_constant]
     return f"{', '.join(read)} -> {', '.join(str(v.type) for v in node.outputs)}"

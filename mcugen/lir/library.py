@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference
-from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Program, Space
+from mcugen.lir.builder import Builder, Kernel, trial
+from mcugen.lir.program import Program
 
 
 def library_kernels(
@@ -54,9 +54,7 @@ def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:
 
 def _constants(node: Node, kernel: Kernel, features: frozenset[str]) -> int:
     """Bytes of flash."""
-    builder = Builder(Program("trial"), features)
-    builder.emit_by(kernel, node)
-    return sum(b.nbytes for b in builder.program.buffers if b.space is Space.CONST)
+    return trial(node, kernel, features).program.weights_size
 
 
 def _kernels(node: Node) -> tuple[Kernel, ...]:
