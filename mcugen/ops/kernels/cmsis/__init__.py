@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution, transpose_conv
+from mcugen.ops.kernels.cmsis import convolution, matmul, transpose_conv
 
 CONV: tuple[Kernel, ...] = (*convolution.CONV,)
 """Of convolutions."""
 
 CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE
 """Of transposed convolutions of codes."""
+
+MATMUL: tuple[Kernel, ...] = matmul.MATMUL
+"""Of products of two activations."""

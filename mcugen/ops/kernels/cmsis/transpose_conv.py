@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from mcugen.hir.graph import Node
-from mcugen.hir.types import DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import clamp_range
