@@ -53,6 +53,7 @@ class Dense(Operator):
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     clamp: Range | None = None

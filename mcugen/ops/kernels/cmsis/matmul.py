@@ -11,7 +11,7 @@ from mcugen.hir.types import DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.kernels.cmsis.common import by_variant, call, emit_call
+from mcugen.ops.kernels.cmsis.common import MOST_RESULT, by_variant, call, emit_call
 from mcugen.ops.weighted import product_sums, requantizer
 
 
@@ -28,8 +28,9 @@ def int8_product(node: Node) -> bool:
     types = (node.sig.input(0), node.sig.input(1), node.sig.output)
     if any(t.dtype is not DType.INT8 or t.quant is None for t in types):
         return False
-    left = 31 - _requantizer(node).shift
-    return left >= 0 and int(product_sums(node.sig)[0]) << left < 2**31
+    most, requantize = int(product_sums(node.sig)[0]), _requantizer(node)
+    left, largest = 31 - requantize.shift, most * int(requantize.multiplier[0]) >> requantize.shift
+    return left >= 0 and most << left < 2**31 and largest < MOST_RESULT
 
 
 def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
