@@ -53,6 +53,7 @@ typedef struct {
 #include "convolution.h"
 #include "dense.h"
 #include "depthwise.h"
+#include "matmul.h"
 #include "transpose_conv.h"
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution, dense, depthwise, transpose_conv
+from mcugen.ops.kernels.cmsis import convolution, dense, depthwise, matmul, transpose_conv
 
 CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV)
 """Of convolutions."""
@@ -14,3 +14,6 @@ DENSE: tuple[Kernel, ...] = dense.DENSE
 
 CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE
 """Of transposed convolutions of codes."""
+
+MATMUL: tuple[Kernel, ...] = matmul.MATMUL
+"""Of products of two activations."""
