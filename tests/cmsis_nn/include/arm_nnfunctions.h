@@ -51,6 +51,10 @@ typedef struct {
 } cmsis_nn_conv_params;
 
 #include "convolution.h"
+#include "elementwise.h"
+#include "movement.h"
+#include "pooling.h"
+#include "softmax.h"
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,24 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution
+from mcugen.ops.kernels.cmsis import convolution, elementwise, movement, pooling, softmax
 
 CONV: tuple[Kernel, ...] = (*convolution.CONV,)
 """Of convolutions."""
+
+BINARY: tuple[Kernel, ...] = (*elementwise.BINARY,)
+"""Of elementwise operators with two operands."""
+
+MAX_POOL: tuple[Kernel, ...] = (*pooling.MAX_POOL,)
+AVERAGE_POOL: tuple[Kernel, ...] = (*pooling.AVERAGE_POOL,)
+
+REDUCE: tuple[Kernel, ...] = (*pooling.REDUCE,)
+"""Of reductions along axes."""
+
+SOFTMAX: tuple[Kernel, ...] = (*softmax.SOFTMAX,)
+
+PAD: tuple[Kernel, ...] = (*movement.PAD,)
+"""Of padding with a constant."""
+
+TRANSPOSE: tuple[Kernel, ...] = (*movement.TRANSPOSE,)
+CONCAT: tuple[Kernel, ...] = (*movement.CONCAT,)
