@@ -55,6 +55,10 @@ typedef struct {
 #include "depthwise.h"
 #include "matmul.h"
 #include "transpose_conv.h"
+#include "elementwise.h"
+#include "movement.h"
+#include "pooling.h"
+#include "softmax.h"
 
 #ifdef __cplusplus
 }

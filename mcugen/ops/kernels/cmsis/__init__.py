@@ -4,7 +4,17 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution, dense, depthwise, matmul, transpose_conv
+from mcugen.ops.kernels.cmsis import (
+    convolution,
+    dense,
+    depthwise,
+    elementwise,
+    matmul,
+    movement,
+    pooling,
+    softmax,
+    transpose_conv,
+)
 
 CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV)
 """Of convolutions."""
@@ -17,3 +27,20 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE
 
 MATMUL: tuple[Kernel, ...] = matmul.MATMUL
 """Of products of two activations."""
+
+BINARY: tuple[Kernel, ...] = (*elementwise.BINARY,)
+"""Of elementwise operators with two operands."""
+
+MAX_POOL: tuple[Kernel, ...] = (*pooling.MAX_POOL,)
+AVERAGE_POOL: tuple[Kernel, ...] = (*pooling.AVERAGE_POOL,)
+
+REDUCE: tuple[Kernel, ...] = (*pooling.REDUCE,)
+"""Of reductions along axes."""
+
+SOFTMAX: tuple[Kernel, ...] = (*softmax.SOFTMAX,)
+
+PAD: tuple[Kernel, ...] = (*movement.PAD,)
+"""Of padding with a constant."""
+
+TRANSPOSE: tuple[Kernel, ...] = (*movement.TRANSPOSE,)
+CONCAT: tuple[Kernel, ...] = (*movement.CONCAT,)

@@ -54,6 +54,7 @@ def emit_call(
     *,
     scratch: int | None = None,
     code: Mapping[str, object] | None = None,
+    inplace: Sequence[tuple[str, str]] = (),
     variant: str = "",
 ) -> None:
     """Emits the call. `scratch` is the library's working memory in bytes, None where it takes none at all."""
@@ -62,7 +63,7 @@ def emit_call(
         buffer = builder.scratch(f"{node.output.name}.scratch", DType.INT8, scratch)
         operands = [*operands, ("scratch", Access.SCRATCH, buffer)]
         more = {"scratch_size": scratch}
-    builder.emit(node, kernel, operands, {**params, **more}, code=code, variant=variant)
+    builder.emit(node, kernel, operands, {**params, **more}, code=code, inplace=inplace, variant=variant)
 
 
 def by_variant(builder: Builder, plain: int, dsp: int, mve: int) -> int:
