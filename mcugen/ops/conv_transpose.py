@@ -17,10 +17,9 @@ from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
 from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
-from mcugen.ops.pointwise import Range
 from mcugen.ops.spatial import Spatial, Window, both, check_reach
 from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import BLOCK, finish, integer_weights, interleave, largest_sums, requantizer, sum_dtype

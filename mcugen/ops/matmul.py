@@ -20,10 +20,11 @@ from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops import kernels
 from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import is_quantized
+from mcugen.ops.fixedpoint import Range, is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Binary, Range
+from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import (
@@ -52,6 +53,7 @@ class Dense(Operator):
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     clamp: Range | None = None
@@ -146,6 +148,7 @@ class MatMul(Operator):
         Kernel("matmul_s16", when=(int16_operands,)),
         Kernel("matmul_s8", when=(int8_tensors,)),
     )
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Product of the last two axes."""

@@ -13,17 +13,16 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import real_param
 from mcugen.ops import helium
 from mcugen.ops.conversion import Cast
 from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
-from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.ops.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.kernels.activations import dense_int8, emit_sum
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-
-Range = tuple[float, float]
 
 
 def clamp_text(text: str, clamp: Range | None, scalar: Scalars, dtype: DType = DType.FLOAT32) -> str:
@@ -461,6 +460,7 @@ _SELECTIONS = {"Max": "mcugen_clamp({x}, {y}, 32767)", "Min": "mcugen_clamp({x},
 class Binary(Elementwise):
     """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On codes: see integer()."""
 
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.BINARY
     function: str = field(default="", repr=False)
     clamp: Range | None = None
 

@@ -14,9 +14,10 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.kernels.activations import emit_average, first_taps, pooling
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -123,6 +124,7 @@ class MaxPool(Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.MAX_POOL
     moves_data: ClassVar[bool] = True
 
     def _pool(self, sig: Signature, x: Array) -> Array:
@@ -160,6 +162,7 @@ class AveragePool(Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.AVERAGE_POOL
     counted_before: Shape = ()
     counted_after: Shape = ()
     """Padding per spatial axis whose taps are counted (as zeros); less than the window's under ceil_mode."""

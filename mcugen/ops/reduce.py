@@ -13,10 +13,11 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
@@ -90,6 +91,7 @@ _EXTREMES = ("max", "min")
 class Reduce(Operator):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.MEAN
     function: str = field(default="", repr=False)
     axes: tuple[int, ...] = ()
 
