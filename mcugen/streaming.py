@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of, trial
+from mcugen.lir.builder import Builder, Kernel, trial
+from mcugen.lir.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent

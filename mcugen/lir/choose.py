@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Kernel, trial
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.library import library_kernels, own_kernel
 from mcugen.lir.lower import lower
@@ -95,7 +95,7 @@ def choose_kernels(
     parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
     """
     fitting = all_fitting(graph, features, any_size)
-    library = {} if family == OWN or any_size else library_kernels(graph, features)
+    library = {} if family == OWN or any_size else library_kernels(graph, features, goal, wanted)
     _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
     if family == CMSIS_NN:
         fitting = {node: found for node, found in fitting.items() if node not in library}
@@ -224,13 +224,6 @@ def alive_at(program: Program) -> dict[str, Alive]:
         now = Alive(nbytes, _saved_in_place([instr], ending) if is_free else 0, is_free)
         found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
     return found
-
-
-def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Builder:
-    """A node lowered with a kernel, for itself."""
-    builder = Builder(Program("trial"), features)
-    builder.emit_by(kernel, node)
-    return builder
 
 
 def _candidate(

@@ -22,6 +22,8 @@ _HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_
 _ONE_MEMORY = ("-DMCUGEN_SECTION(name)=",)  # sanitizers leave sections of one's own alone
 _SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
 _SANITIZE = ("-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all")  # -O2 takes gcc twice as long
+# Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
+_TRAP = ("-O1", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")
@@ -50,10 +52,14 @@ class TargetImages:
 
 
 def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, library: Library | None = None) -> Path:
-    """The program that runs the model on this computer, with the address and UB sanitizers if asked for."""
+    """The program that runs the model on this computer, with the address and UB sanitizers if asked for.
+
+    A program that $CC makes static has the UB sanitizer alone, and traps.
+    """
     _write_sources(bundle, folder)
-    flags = _COMMON + _ONE_MEMORY + (library.flags if library else ()) + (_SANITIZE if sanitize else ())
-    compiler = Compiler(host_compiler(), flags, folder)
+    command = host_compiler()
+    checks = (_TRAP if "-static" in command else _SANITIZE) if sanitize else ()
+    compiler = Compiler(command, (*_COMMON, *_ONE_MEMORY, *(library.flags if library else ()), *checks), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
     compiler.compile(units)
     return compiler.link("model.out", [*(unit.object for unit in units), *_archives(library)], ())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcugen.errors import ToolMissingError, VerificationError
+from mcugen.simulate.elf import Cpu
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,23 @@ RISCV = Toolchain(
     },
 )
 
-DEBIAN_PACKAGES: Mapping[str, str] = {"gcc": "gcc libc6-dev", **ARM.packages, **RISCV.packages}
+USER_MODE = {
+    Cpu("EM_AARCH64", 64, True): "qemu-aarch64",
+    Cpu("EM_ARM", 32, True): "qemu-arm",
+    Cpu("EM_MIPS", 32, False): "qemu-mips",
+    Cpu("EM_PPC", 32, False): "qemu-ppc",
+    Cpu("EM_RISCV", 32, True): "qemu-riscv32",
+    Cpu("EM_RISCV", 64, True): "qemu-riscv64",
+    Cpu("EM_S390", 64, False): "qemu-s390x",
+}
+"""The QEMU that runs a program for another CPU than this computer's, as if it were one of its own."""
+
+DEBIAN_PACKAGES: Mapping[str, str] = {
+    "gcc": "gcc libc6-dev",
+    **ARM.packages,
+    **RISCV.packages,
+    **dict.fromkeys(USER_MODE.values(), "qemu-user"),
+}
 """What to install for a program that is missing."""
 
 _COMPILE_SECONDS = 600
@@ -129,7 +146,7 @@ def find_program(name: str) -> str:
 
 
 def host_compiler() -> tuple[str, ...]:
-    """The command in $CC, or gcc."""
+    """The command in $CC, or gcc. It may be a compiler for another CPU, whose programs QEMU then runs."""
     program, *flags = shlex.split(os.environ.get("CC", "")) or ["gcc"]
     return (find_program(program), *flags)
 

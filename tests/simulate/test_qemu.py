@@ -169,31 +169,6 @@ def test_unaligned_access_faults_on_cortex_m0plus(board: str, faults: bool):
         simulate(model, load_board(board), ONE)
 
 
-INSTRUCTIONS = {"a": "lr.w a5, (sp)", "f": "fadd.s fa0, fa0, fa0", "d": "fcvt.d.s fa0, fa0", "zba": "sh1add a5, a5, a5"}
-
-
-@pytest.mark.riscv
-@pytest.mark.parametrize(("board", "has"), [("rv32imc", ""), ("gd32vf103", "a"), ("rv32imafc", "af")])
-@pytest.mark.parametrize("extension", INSTRUCTIONS)
-def test_instructions_that_a_riscv_board_lacks_fault(board: str, has: str, extension: str):
-    code = f".option push\\n .option arch, +{extension}\\n {INSTRUCTIONS[extension]}\\n .option pop"
-    model = tiny(f'(void)arena; __asm__ volatile("{code}" ::: "a5"); return 0;')
-    if extension in has:
-        simulate(model, load_board(board), ONE)
-        return
-    with pytest.raises(VerificationError, match="exception 2 in tiny_run"):
-        simulate(model, load_board(board), ONE)
-
-
-@pytest.mark.riscv
-def test_errno_has_a_place():
-    """It belongs to a thread, in picolibc; the sizes count it once."""
-    model = tiny("errno = tiny_x(arena)[5]; return errno - 5;", before="#include <errno.h>")
-    sizes = simulate(model, load_board("esp32c3"), ONE).sizes
-    assert sizes is not None
-    assert sizes.static_ram == 4
-
-
 def test_error_status_is_reported():
     with pytest.raises(VerificationError, match=r"must return 0\. found: 7 for sample 0"):
         simulate(tiny("(void)arena; return 7;"), M4, ONE)

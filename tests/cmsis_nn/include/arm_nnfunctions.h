@@ -51,6 +51,7 @@ typedef struct {
 } cmsis_nn_conv_params;
 
 #include "convolution.h"
+#include "transpose_conv.h"
 
 #ifdef __cplusplus
 }

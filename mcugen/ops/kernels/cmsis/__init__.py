@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution, s16, s16_activations
+from mcugen.ops.kernels.cmsis import convolution, dense, depthwise, s16, s16_activations, transpose_conv
 
-CONV: tuple[Kernel, ...] = (*convolution.CONV, *s16.CONV)
+CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV, *s16.CONV)
 """Of convolutions."""
 
-DENSE: tuple[Kernel, ...] = (*s16.DENSE,)
+DENSE: tuple[Kernel, ...] = (*dense.DENSE, *s16.DENSE)
 """Of fully connected layers."""
+
+CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE
+"""Of transposed convolutions of codes."""
 
 MATMUL: tuple[Kernel, ...] = (*s16.MATMUL,)
 """Of products of two activations."""

@@ -21,6 +21,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Int64Array, Requantizer, clamp_range
 from mcugen.ops.kernels.cmsis.common import MOST_SIZE, by_variant, call, emit_call, small_axes
+from mcugen.ops.kernels.cmsis.depthwise import near_windows, one_channel_filters, plain
 from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
 from mcugen.ops.weighted import bias_of, farthest, largest_sums_of, requantizer, weights_of
 
@@ -166,7 +167,7 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights [H, W, O]. Helium reads four channels at a time, of whatever is behind the last: zeros."""
-    shape, weights, scaling = ConvShape.of(node), weights_of(node), long_scaling(node)
+    shape, weights, scaling = plain(ConvShape.of(node)), weights_of(node), long_scaling(node)
     assert scaling is not None
     columns = 2 * shape.k_h * shape.k_w * shape.in_c if _is_fast(shape) else 0
     constants = (weights.reshape(shape.out_c, -1).T, DType.INT64, *scaling.arguments(shape.out_c))
@@ -196,21 +197,18 @@ def _emit_by_channel(
     low, high = _limits(node)
     bias = bias_of(node)
     assert bias is not None
-    arrays = {"w": weights, "bias": bias.astype(bias_t.numpy), "multiplier": multiplier, "shift": shift}
+    arrays = {"w": weights, "bias": bias.astype(bias_t.numpy), "multiplier": multiplier}
     operands = [
         ("x", Access.IN, builder.buffer(node.input(0))),
         *(
-            (role, Access.IN, builder.const(f"{node.output.name}.{role}", _padded(array, spare)))
+            (role, Access.IN, builder.const(f"{node.output.name}.{role}", np.pad(array.reshape(-1), (0, spare))))
             for role, array in arrays.items()
         ),
+        ("shift", Access.IN, builder.growing_const(f"{node.output.name}.shift", np.pad(shift, (0, spare)))),
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
     params: dict[str, Param] = shape.params() | {"low": low, "high": high}
     emit_call(node, builder, kernel, operands, params, scratch=scratch, variant=variant)
-
-
-def _padded(array: Array, spare: int) -> Array:
-    return np.append(array.reshape(-1), np.zeros(spare, array.dtype)) if spare else array
 
 
 def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -268,26 +266,8 @@ def int16_product(node: Node) -> bool:
 
 
 def one_group(node: Node) -> bool:
-    """filters of all channels, of fewer than 65536 elements"""
-    return shape_of(node).groups == 1 and math.prod(weights_of(node).shape[1:]) <= MOST_SIZE
-
-
-def by_channel(node: Node) -> bool:
-    """filters of one channel"""
-    shape = ConvShape.of(node)
-    return shape.groups == shape.in_c > 1
-
-
-def windows_meet_input(node: Node) -> bool:
-    """windows that meet an input below 32768"""
-    shape = ConvShape.of(node)
-    axes = (
-        (shape.in_h, shape.out_h, shape.stride_h, shape.pad_h, shape.dilation_h * (shape.k_h - 1) + 1),
-        (shape.in_w, shape.out_w, shape.stride_w, shape.pad_w, shape.dilation_w * (shape.k_w - 1) + 1),
-    )
-    return all(
-        size < 2**15 and pad < extent and (out - 1) * stride - pad < size for size, out, stride, pad, extent in axes
-    )
+    """filters of all channels"""
+    return shape_of(node).groups == 1
 
 
 def conv_agrees(node: Node) -> bool:
@@ -311,20 +291,20 @@ def one_scale(node: Node) -> bool:
 
 
 def small_matrices(node: Node) -> bool:
-    """axes below 65536"""
+    """axes below 32768"""
     return all(0 < size <= MOST_SIZE for i in (0, 1) for size in node.sig.input(i).shape)
 
 
 _CONV = call("cmsis_convolve_s16", (int16_layer, one_group, small_axes, conv_agrees), emit_conv, evaluate_conv)
-_DEPTHWISE = (int16_layer, by_channel, small_axes, windows_meet_input, long_agrees)
+_DEPTHWISE = (int16_layer, one_channel_filters, near_windows, small_axes, long_agrees)
 _DENSE = (int16_layer, one_scale, small_axes, long_agrees)
 _PRODUCT = (int16_product, small_matrices, product_agrees)
 
-CONV: tuple[Kernel, ...] = (_CONV, call("cmsis_depthwise_conv_s16", _DEPTHWISE, emit_depthwise, evaluate_long))
+CONV: tuple[Kernel, ...] = (_CONV, call("cmsis_depthwise_s16", _DEPTHWISE, emit_depthwise, evaluate_long))
 """Of convolutions."""
 
-DENSE: tuple[Kernel, ...] = (call("cmsis_fully_connected_s16", _DENSE, emit_dense, evaluate_long), _CONV)
+DENSE: tuple[Kernel, ...] = (call("cmsis_dense_s16", _DENSE, emit_dense, evaluate_long), _CONV)
 """Of fully connected layers: those with a scale a channel are convolutions."""
 
-MATMUL: tuple[Kernel, ...] = (call("cmsis_batch_matmul_s16", _PRODUCT, emit_product, evaluate_product),)
+MATMUL: tuple[Kernel, ...] = (call("cmsis_matmul_s16", _PRODUCT, emit_product, evaluate_product),)
 """Of products of two activations."""
