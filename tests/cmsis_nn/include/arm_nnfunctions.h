@@ -52,6 +52,7 @@ typedef struct {
 
 #include "convolution.h"
 #include "transpose_conv.h"
+#include "s16.h"
 
 #ifdef __cplusplus
 }

@@ -34,7 +34,10 @@ LONGEST_RUN = 512
 
 @dataclass(frozen=True)
 class Scaling:
-    """q = clamp((v · multiplier + 2^(shift−1)) >> shift), one rounding, half up; an entry a channel of the last axis."""
+    """q = clamp((v · multiplier + 2^(shift−1)) >> shift): one rounding, half up.
+
+    There is one entry for each channel of the last axis, or one for all.
+    """
 
     multiplier: Int64Array
     shift: Int64Array
@@ -306,5 +309,5 @@ CONV: tuple[Kernel, ...] = (_CONV, call("cmsis_depthwise_s16", _DEPTHWISE, emit_
 DENSE: tuple[Kernel, ...] = (call("cmsis_dense_s16", _DENSE, emit_dense, evaluate_long), _CONV)
 """Of fully connected layers: those with a scale a channel are convolutions."""
 
-MATMUL: tuple[Kernel, ...] = (call("cmsis_matmul_s16", _PRODUCT, emit_product, evaluate_product),)
+MATMUL: tuple[Kernel, ...] = (call("cmsis_batch_matmul_s16", _PRODUCT, emit_product, evaluate_product),)
 """Of products of two activations."""

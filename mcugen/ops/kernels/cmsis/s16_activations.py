@@ -306,8 +306,8 @@ MEAN: tuple[Kernel, ...] = (call("cmsis_avgpool_s16", (int16_codes, mean_over_ne
 """Of means over axes."""
 
 BINARY: tuple[Kernel, ...] = (
-    call("cmsis_add_s16", (int16_operands, sum_of_near_scales), emit_add, evaluate_add),
-    call("cmsis_mul_s16", (int16_operands, product_of_codes), emit_mul, evaluate_mul),
+    call("cmsis_elementwise_add_s16", (int16_operands, sum_of_near_scales), emit_add, evaluate_add),
+    call("cmsis_elementwise_mul_s16", (int16_operands, product_of_codes), emit_mul, evaluate_mul),
 )
 """Of two operands."""
 
