@@ -67,10 +67,10 @@ def most_sum(sig: Signature) -> int:
 
 
 def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
-    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or int32."""
+    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or as they are."""
     out = sig.output
-    if out.dtype is DType.INT32:
-        return acc.astype(np.int32)
+    if out.dtype in (DType.INT32, DType.INT64):
+        return acc.astype(out.dtype.numpy)
     low, high = clamp_range(clamp, out.q, out.dtype)
     return requantizer(sig, sums, factor)(acc, low, high).astype(out.dtype.numpy)
 

@@ -59,6 +59,7 @@ typedef struct {
 #include "movement.h"
 #include "pooling.h"
 #include "softmax.h"
+#include "s16.h"
 
 #ifdef __cplusplus
 }
