@@ -51,6 +51,19 @@ static inline bool takes_scratch(const cmsis_nn_context *ctx, int32_t needed)
     return true;
 }
 
+/* Whether two tensors, given with their bytes, have no memory in common; or else the very same, if `may_match`. */
+static inline bool are_apart(const void *a, int32_t a_size, const void *b, int32_t b_size, bool may_match)
+{
+    const uintptr_t a_at = (uintptr_t)a, b_at = (uintptr_t)b;
+    return a_at + (uintptr_t)a_size <= b_at || b_at + (uintptr_t)b_size <= a_at
+        || (may_match && a_at == b_at && a_size == b_size);
+}
+
+static inline int32_t count_of(const cmsis_nn_dims *dims)
+{
+    return dims->n * dims->h * dims->w * dims->c;
+}
+
 static inline bool is_codes(int32_t low, int32_t high, const cmsis_nn_activation *range)
 {
     return low <= range->min && range->min <= range->max && range->max <= high;
