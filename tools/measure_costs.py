@@ -504,13 +504,13 @@ def kernels_that_fit(model: onnx.ModelProto, board_name: str) -> list[str]:
 
 
 def measure(
-    board_name: str, pool: ProcessPoolExecutor, console: Console, only: str, library: LibraryFiles | None
+    board_name: str, pool: ProcessPoolExecutor, console: Console, only: str, library: LibraryFiles | None, all_own: bool
 ) -> dict[str, Measured]:
-    """All kernels on a board whose names contain `only`."""
+    """All kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
     jobs = [
         (f"{board_name} {kernel}", pool.submit(observe, model.SerializeToString(), board_name, kernel))
         for kind in KINDS
-        for model in models(kind)
+        for model in (models(kind) if all_own else ())
         for kernel in kernels_that_fit(model, board_name)
         if only in kernel
     ]
@@ -554,6 +554,9 @@ def write(cpu: str, found: dict[str, Measured], console: Console) -> None:
 def main(
     cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] = None,
     kernel: Annotated[str, typer.Option(help="only kernels whose names contain this")] = "",
+    library_only: Annotated[
+        bool, typer.Option("--library-only", help="only the library, and what stands against it alone")
+    ] = False,
     cmsis_nn_include: CmsisNnInclude = None,
     cmsis_nn_lib: CmsisNnLib = None,
 ) -> None:
@@ -565,8 +568,8 @@ def main(
     library = library_files(cmsis_nn_include, cmsis_nn_lib)
     with ProcessPoolExecutor(2) as pool:
         for name in cpu or BOARDS:
-            has_library = library is not None and library.archive_for(name).is_file()
-            write(name, measure(BOARDS[name], pool, console, kernel, library if has_library else None), console)
+            given = library if library is not None and library.archive_for(name).is_file() else None
+            write(name, measure(BOARDS[name], pool, console, kernel, given, not library_only), console)
 
 
 if __name__ == "__main__":
