@@ -7,14 +7,15 @@
 
 #include "arm_nnfunctions.h"
 
-/* Which variant of the library this stands for: its buffers differ. */
+/* Which variant of the library this stands for, plain, with DSP or with Helium: its buffers differ. */
 #if defined(REFERENCE_MVE) || defined(__ARM_FEATURE_MVE)
-#define VARIANT(plain, dsp, mve) (mve)
+#define REFERENCE_VARIANT 2
 #elif defined(REFERENCE_DSP) || defined(__ARM_FEATURE_DSP)
-#define VARIANT(plain, dsp, mve) (dsp)
+#define REFERENCE_VARIANT 1
 #else
-#define VARIANT(plain, dsp, mve) (plain)
+#define REFERENCE_VARIANT 0
 #endif
+#define VARIANT(plain, dsp, mve) (REFERENCE_VARIANT == 2 ? (mve) : REFERENCE_VARIANT == 1 ? (dsp) : (plain))
 
 /* In functions that return arm_cmsis_nn_status: what the library asks of its caller. */
 #define REQUIRE(condition) \
