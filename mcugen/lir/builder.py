@@ -34,8 +34,9 @@ class Kernel:
 
     `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that
     must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
-    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its
-    parameters are polynomials of the sizes, so that these may be known at run time only.
+    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost; `way` names
+    which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
+    that these may be known at run time only.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
@@ -51,6 +52,7 @@ class Kernel:
     library: str = ""
     evaluate: Reference | None = None
     lacks: frozenset[str] = frozenset()
+    way: Callable[[Node], str] | None = None
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
