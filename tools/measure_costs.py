@@ -136,6 +136,9 @@ LIBRARY_CONVS = (
     (20, 20, 12, 24, 3, 3, 2, 12),
     (24, 24, 2, 16, 3, 3, 1, 2),
     (8, 8, 32, 64, 3, 3, 1, 32),
+    (10, 10, 8, 32, 3, 3, 1, 8),
+    (14, 14, 4, 16, 5, 5, 1, 4),
+    (6, 6, 32, 128, 3, 3, 2, 32),
     # channel by channel, larger windows
     (16, 16, 32, 32, 5, 5, 1, 32),
     (24, 24, 8, 8, 5, 5, 2, 8),
@@ -506,7 +509,7 @@ def kernels_that_fit(model: onnx.ModelProto, board_name: str) -> list[str]:
 def measure(
     board_name: str, pool: ProcessPoolExecutor, console: Console, only: str, library: LibraryFiles | None, all_own: bool
 ) -> dict[str, Measured]:
-    """All kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
+    """Kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
     jobs = [
         (f"{board_name} {kernel}", pool.submit(observe, model.SerializeToString(), board_name, kernel))
         for kind in KINDS

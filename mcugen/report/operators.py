@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 
@@ -78,10 +79,10 @@ def _library_rows(library: Library) -> Iterator[str]:
                 yield _line(operator.__name__, kernel.name, kernel.reason.partition("; ")[2])
 
 
-def _subclasses(kind: type) -> Iterator[type]:
-    for found in kind.__subclasses__():
-        yield found
-        yield from _subclasses(found)
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _subclasses(below)
 
 
 def _schemas(domain: str) -> dict[str, list[onnx.defs.OpSchema]]:
