@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.lir.cost import cost_table
-from mcugen.lir.peak import busiest, largest, moments, short
+from mcugen.lir.peak import busiest, largest, moments, shortened
 from mcugen.lir.place import copied_bytes
 from mcugen.lir.program import Control, Program, Space
 from mcugen.options import CompileOptions
@@ -137,7 +137,7 @@ def _refusal(nearest: Attempt, budget: Budget) -> DoesNotFitError:
     found = []
     if budget.ram is not None and use.ram > budget.ram:
         peak = busiest(moments(program))
-        names = [short(i.name) for i in program.instrs]
+        names = [shortened(i.name) for i in program.instrs]
         where = f"layer '{names[peak.index]}'" if 0 <= peak.index < len(names) else "the call"
         state = f", {program.state_size:,} of state" if program.state_size else ""
         copied = use.ram - sum(program.area_sizes) - program.state_size

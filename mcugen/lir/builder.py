@@ -32,10 +32,11 @@ from mcugen.lir.program import (
 class Kernel:
     """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
 
-    `needs` are CPU features. `when` are conditions on the node that must all hold; their docstrings' first lines say
-    why the kernel was taken. `emit` writes its instruction; None: the operator does. `extra` counts what its
-    instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its parameters are polynomials of the
-    sizes, so that these may be known at run time only.
+    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
+    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost; `way` names
+    which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
+    that these may be known at run time only.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
@@ -50,10 +51,12 @@ class Kernel:
     any_size: bool = False
     library: str = ""
     evaluate: Reference | None = None
+    lacks: frozenset[str] = frozenset()
+    way: Callable[[Node], str] | None = None
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
-        return self.needs <= features and all(holds(node) for holds in self.when)
+        return self.needs <= features and not self.lacks & features and all(holds(node) for holds in self.when)
 
     @property
     def reason(self) -> str:
@@ -86,6 +89,7 @@ class Builder:
         self._buffers: dict[Value, Buffer] = {}
         self._names: set[str] = set()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
+        self._growing: list[Buffer] = []
         self._group = 0
         self._groups = 0
 
@@ -138,6 +142,17 @@ class Builder:
         if key not in self._shared:
             self._shared[key] = self._new(name, DType.of(data), data.size, Space.CONST, data)
         return self._shared[key]
+
+    def growing_const(self, name: str, data: Array) -> Buffer:
+        """A constant in flash, of one axis, that may go on behind its end: if one begins like another, both are one."""
+        for buffer in self._growing:
+            assert buffer.data is not None
+            shorter, longer = sorted((buffer.data, data), key=len)
+            if shorter.dtype == longer.dtype and np.array_equal(longer[: len(shorter)], shorter):
+                buffer.data, buffer.count = longer, len(longer)
+                return buffer
+        self._growing.append(self._new(name, DType.of(data), data.size, Space.CONST, data))
+        return self._growing[-1]
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
         """Working memory that lives during one instruction."""
@@ -257,6 +272,13 @@ class Builder:
         buffer = Buffer(unique, dtype, count, space, data)
         self.program.buffers.append(buffer)
         return buffer
+
+
+def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Builder:
+    """A node lowered with a kernel, for itself."""
+    builder = Builder(Program("trial"), features)
+    builder.emit_by(kernel, node)
+    return builder
 
 
 def _types_note(node: Node) -> str:

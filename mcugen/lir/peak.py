@@ -53,10 +53,10 @@ def address(program: Program, buffer: Buffer) -> int:
 def largest(buffers: Iterable[Buffer]) -> str:
     """The largest ones, for a refusal."""
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
-    listing = ", ".join(f"'{short(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
+    listing = ", ".join(f"'{shortened(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
     return f"{listing} …" if len(ordered) > CONTRIBUTORS else listing
 
 
-def short(name: str) -> str:
-    """Long names of exporters by their ends, where they differ."""
-    return name if len(name) <= LONGEST else "…" + name[-LONGEST:]
+def shortened(text: str, room: int = LONGEST) -> str:
+    """At most so many characters; of long names the end, where those of exporters differ."""
+    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]
