@@ -21,7 +21,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import clamp_range, same_codes
 from mcugen.ops.kernels.cmsis.common import by_variant, call, emit_call
-from mcugen.ops.spatial import Window, both
+from mcugen.ops.window import Window, both
 
 
 def _all_int16(node: Node) -> bool:
