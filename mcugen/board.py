@@ -60,6 +60,8 @@ class Board:
     features: frozenset[str]
     memories: tuple[Memory, ...]
     clock_hz: int
+    toolchain: str
+    """Name of the compiler and library that build for it (mcugen.simulate.toolchain), or "" for this computer's."""
     cflags: tuple[str, ...]
     qemu: str
     """Name of the QEMU machine that stands in for the board, or "" to run on this computer."""
@@ -212,6 +214,7 @@ def _board(name: str, fields: _Fields) -> Board:
         features=_features(fields),
         memories=memories,
         clock_hz=fields.number("clock_hz", 1),
+        toolchain=fields.text("toolchain", empty=True),
         cflags=fields.texts("cflags"),
         qemu=fields.text("qemu", empty=True),
         arena_memory=_memory_name(fields, "arena_memory", [m.name for m in memories if m.kind == "ram"]),

@@ -17,7 +17,7 @@ import pytest
 
 from mcugen.board import Board
 from mcugen.simulate import Library
-from mcugen.simulate.toolchain import ARM_GCC, host_compiler
+from mcugen.simulate.toolchain import ARM, host_compiler
 
 SOURCES = Path(__file__).parent / "cmsis_nn"
 INCLUDE, LIB = "MCUGEN_CMSIS_NN_INCLUDE", "MCUGEN_CMSIS_NN_LIB"
@@ -41,7 +41,7 @@ def _reference(cpu: str, cflags: tuple[str, ...], macros: tuple[str, ...]) -> Pa
     """Built once for a CPU."""
     _FOLDERS.append(tempfile.TemporaryDirectory(prefix="cmsis-nn-"))
     folder = Path(_FOLDERS[-1].name)
-    compiler, archiver = (host_compiler(), "ar") if cpu == "host" else ((ARM_GCC,), "arm-none-eabi-ar")
+    compiler, archiver = (host_compiler(), "ar") if cpu == "host" else ((ARM.gcc,), f"{ARM.name}-ar")
     flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", str(SOURCES / "include"), *cflags]
     sources = sorted(str(path) for path in SOURCES.glob("*.c"))
     defined = [f"-D{macro}" for macro in macros]

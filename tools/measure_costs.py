@@ -42,6 +42,8 @@ BOARDS = {
     "cortex-m7": "rt1060",
     "cortex-m33": "nrf5340",
     "cortex-m55": "corstone300",
+    "rv32imc": "rv32imc",
+    "rv32imafc": "rv32imafc",
 }
 """A board by CPU."""
 

@@ -86,6 +86,7 @@ class Builder:
         self._buffers: dict[Value, Buffer] = {}
         self._names: set[str] = set()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
+        self._growing: list[Buffer] = []
         self._group = 0
         self._groups = 0
 
@@ -138,6 +139,17 @@ class Builder:
         if key not in self._shared:
             self._shared[key] = self._new(name, DType.of(data), data.size, Space.CONST, data)
         return self._shared[key]
+
+    def growing_const(self, name: str, data: Array) -> Buffer:
+        """A constant in flash, of one axis, that may go on behind its end: if one begins like another, both are one."""
+        for buffer in self._growing:
+            assert buffer.data is not None
+            shorter, longer = sorted((buffer.data, data), key=len)
+            if shorter.dtype == longer.dtype and np.array_equal(longer[: len(shorter)], shorter):
+                buffer.data, buffer.count = longer, len(longer)
+                return buffer
+        self._growing.append(self._new(name, DType.of(data), data.size, Space.CONST, data))
+        return self._growing[-1]
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
         """Working memory that lives during one instruction."""
@@ -257,6 +269,13 @@ class Builder:
         buffer = Buffer(unique, dtype, count, space, data)
         self.program.buffers.append(buffer)
         return buffer
+
+
+def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Builder:
+    """A node lowered with a kernel, for itself."""
+    builder = Builder(Program("trial"), features)
+    builder.emit_by(kernel, node)
+    return builder
 
 
 def _types_note(node: Node) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Kernel, trial
 from mcugen.lir.cost import CostTable, work
 from mcugen.lir.library import library_kernels, own_kernel
 from mcugen.lir.lower import lower
@@ -95,7 +95,7 @@ def choose_kernels(
     parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
     """
     fitting = all_fitting(graph, features, any_size)
-    library = {} if family == OWN or any_size else library_kernels(graph, features)
+    library = {} if family == OWN or any_size else library_kernels(graph, features, goal, wanted)
     _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
     if family == CMSIS_NN:
         fitting = {node: found for node, found in fitting.items() if node not in library}
@@ -236,17 +236,14 @@ def _candidate(
     lasting: Collection[Value],
 ) -> Candidate:
     """What a kernel costs at a node, by lowering the node alone. `lasting` are values that nothing may overwrite."""
-    builder = Builder(Program("trial"), features)
-    assert kernel.emit is not None
-    kernel.emit(node, builder, kernel)
+    builder = trial(node, kernel, features)
     program, cost = builder.program, costs.of(kernel)
     flash: dict[object, int] = {instr.function_key: cost.code for instr in program.instrs}
     flash |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
     around = alive.get(node.outputs[0].name)
     ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
-    scratch = sum(o.buffer.nbytes for i in program.instrs for o in i.operands if o.access is Access.SCRATCH)
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
-    ram = (around.nbytes if around else 0) - saved + scratch
+    ram = (around.nbytes if around else 0) - saved + program.scratch_size
     return Candidate(kernel, _instructions(node, kernel, costs, times), flash, ram)
 
 

@@ -22,6 +22,9 @@ TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", 
 REPLACEMENT = "cortex-m3"
 """Whose costs stand for those of CPUs without a table: a plain 32-bit CPU."""
 
+ALIKE = {"rv32imac": "rv32imc"}
+"""CPUs whose costs are another's: no kernel has atomic instructions."""
+
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
     """The TERMS of a node: elements, but for its one call and its multiply-accumulates."""
@@ -69,7 +72,7 @@ class CostTable:
 def cost_table(cpu: str) -> CostTable:
     """The measured costs of a CPU."""
     folder = resource_dir("boards") / "costs"
-    path = folder / f"{cpu}.json"
+    path = folder / f"{ALIKE.get(cpu, cpu)}.json"
     return _parsed(json.loads((path if path.is_file() else folder / f"{REPLACEMENT}.json").read_text("utf-8")))
 
 

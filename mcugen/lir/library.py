@@ -3,18 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder, Kernel, trial
 from mcugen.lir.program import Program
 
 
-def library_kernels(graph: Graph, features: frozenset[str]) -> dict[Node, Kernel]:
-    """The first that fits, by node; in bodies only those that round as we do (see Kernel)."""
-    found = ((node, is_outside, _fitting(node, features)) for node, is_outside in _nodes(graph))
-    return {node: k for node, is_outside, k in found if k is not None and (is_outside or k.evaluate is None)}
+def library_kernels(
+    graph: Graph, features: frozenset[str], goal: str = "balanced", wanted: Collection[str] = ()
+) -> dict[Node, Kernel]:
+    """By node the first that fits, or for the goal `flash` the one of the smallest constants; `wanted` names first.
+
+    In bodies only those that round as we do (see Kernel).
+    """
+    found = {}
+    for node, is_outside in _nodes(graph):
+        fitting = [k for k in _kernels(node) if k.fits(node, features) and (is_outside or k.evaluate is None)]
+        fitting = [k for k in fitting if k.name in wanted] or fitting
+        if fitting:
+            sizes = [_constants(node, k, features) if goal == "flash" else 0 for k in fitting]
+            found[node] = fitting[sizes.index(min(sizes))]
+    return found
 
 
 def references(graph: Graph, program: Program) -> dict[Node, Reference]:
@@ -41,8 +52,9 @@ def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:
     return ((node, part is graph) for part in graph.nested() for node in part.nodes)
 
 
-def _fitting(node: Node, features: frozenset[str]) -> Kernel | None:
-    return next((kernel for kernel in _kernels(node) if kernel.fits(node, features)), None)
+def _constants(node: Node, kernel: Kernel, features: frozenset[str]) -> int:
+    """Bytes of flash."""
+    return trial(node, kernel, features).program.weights_size
 
 
 def _kernels(node: Node) -> tuple[Kernel, ...]:

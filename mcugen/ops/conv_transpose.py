@@ -15,9 +15,10 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Range
@@ -191,6 +192,7 @@ class TransposedConv(Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV_TRANSPOSE
     space: Shape = ()
     groups: int = 1
     clamp: Range | None = None

@@ -21,6 +21,7 @@ from mcugen.ops import kernels
 from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Range
@@ -52,6 +53,7 @@ class Dense(Operator):
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     clamp: Range | None = None

@@ -13,7 +13,7 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.resources import resource_dir
 from mcugen.simulate.machines import Machine
-from mcugen.simulate.toolchain import ARM_GCC, Compiler, Unit, find_program, host_compiler
+from mcugen.simulate.toolchain import Compiler, Unit, find_program, host_compiler
 
 _COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
@@ -22,8 +22,11 @@ _HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_
 _ONE_MEMORY = ("-DMCUGEN_SECTION(name)=",)  # sanitizers leave sections of one's own alone
 _SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
 _SANITIZE = ("-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all")  # -O2 takes gcc twice as long
+# Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
+_TRAP = ("-O1", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
+_CPU_SOURCES = ("reset", "counter")
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,14 @@ class TargetImages:
 
 
 def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, library: Library | None = None) -> Path:
-    """The program that runs the model on this computer, with the address and UB sanitizers if asked for."""
+    """The program that runs the model on this computer, with the address and UB sanitizers if asked for.
+
+    A program that $CC makes static has the UB sanitizer alone, and traps.
+    """
     _write_sources(bundle, folder)
-    flags = _COMMON + _ONE_MEMORY + (library.flags if library else ()) + (_SANITIZE if sanitize else ())
-    compiler = Compiler(host_compiler(), flags, folder)
+    command = host_compiler()
+    checks = (_TRAP if "-static" in command else _SANITIZE) if sanitize else ()
+    compiler = Compiler(command, (*_COMMON, *_ONE_MEMORY, *(library.flags if library else ()), *checks), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
     compiler.compile(units)
     return compiler.link("model.out", [*(unit.object for unit in units), *_archives(library)], ())
@@ -69,15 +76,14 @@ def build_target(
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     # The board's flags come last: they may ask for another optimization level.
-    compiler = Compiler(
-        (find_program(ARM_GCC),),
-        ("--specs=nano.specs", *_COMMON, *(library.flags if library else ()), *board.cflags),
-        folder,
-    )
+    toolchain = machine.toolchain
+    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *(library.flags if library else ()))
+    compiler = Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
     layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
-    harness = _harness_units((*_TARGET_SOURCES, "main"), (*_NO_MEMSET, layers))
+    sources = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+    harness = _harness_units(sources, (*_NO_MEMSET, layers))
     empty = _harness_units(("empty",), ())
     model = _model_units(bundle)
     hooked = _hooked_units(bundle) if hooks else model

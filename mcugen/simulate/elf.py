@@ -1,16 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and symbols of linked programs."""
+"""Sizes and symbols of linked programs, and the CPU they are for."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from elftools.common.exceptions import ELFError
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
 # Sections of the harness's linker script, and beginnings of those in the script that comes with a model.
 _WEIGHTS, _ARENA, _COPIES = ".weights", ".arena", ".copies"
+_THREAD_LOCALS = ".tbss"  # its memory is a part of .bss
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The CPU that a program is for: its number of ELF, the width of its addresses, and its byte order."""
+
+    machine: str
+    bits: int
+    is_little_endian: bool
+
+
+def cpu_of(program: Path) -> Cpu:
+    """The CPU of an ELF file; that of this computer for a program in its own format."""
+    try:
+        with program.open("rb") as file:
+            elf = ELFFile(file)
+            return Cpu(str(elf["e_machine"]), int(elf.elfclass), bool(elf.little_endian))
+    except ELFError:
+        return Cpu("", sys.maxsize.bit_length() + 1, sys.byteorder == "little")
 
 
 @dataclass(frozen=True)
@@ -27,7 +49,7 @@ def read_sizes(program: Path) -> ElfSizes:
     flash = weights = ram = 0
     with program.open("rb") as file:
         for section in ELFFile(file).iter_sections():
-            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name.startswith(_ARENA):
+            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name.startswith((_ARENA, _THREAD_LOCALS)):
                 continue
             size = int(section["sh_size"])
             if section.name.startswith((_WEIGHTS, _COPIES)):

@@ -7,6 +7,7 @@ import contextlib
 import math
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ import numpy as np
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.errors import UsageError, VerificationError
 from mcugen.lir.formula import Atom, Polynomial, Sizes, Symbol
-from mcugen.simulate.elf import function_at
-from mcugen.simulate.timer import ICOUNT_SHIFT
-from mcugen.simulate.toolchain import QEMU, find_program, first_lines
+from mcugen.simulate.elf import cpu_of, function_at
+from mcugen.simulate.machines import Machine
+from mcugen.simulate.toolchain import USER_MODE, find_program, first_lines
 
 Sample = Mapping[str, np.ndarray]
 Findings = Mapping[str, Sequence[int]]
@@ -55,19 +56,21 @@ class Run:
 
 
 def host_program(image: Path) -> Program:
-    """The program itself."""
-    return Program((str(image.resolve()),), image)
+    """The program itself; QEMU's user mode running it where it is for another CPU, as $CC may make it."""
+    cpu = cpu_of(image)
+    is_foreign = cpu in USER_MODE and cpu != cpu_of(Path(sys.executable))
+    return Program((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
 
 
-def qemu_program(image: Path, machine: str, *, count_instructions: bool = False, plugin: str = "") -> Program:
+def qemu_program(image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "") -> Program:
     """QEMU running the image; counting instructions is slower, and makes virtual time follow them.
 
     `plugin` is a plugin's file and its arguments, between commas.
     """
-    clock = ("-icount", f"shift={ICOUNT_SHIFT}") if count_instructions else ()
+    clock = ("-icount", f"shift={machine.counter.shift}") if count_instructions else ()
     command = (
-        *(find_program(QEMU), "-M", machine, "-display", "none"),
-        *("-monitor", "none", "-serial", "none", "-net", "none"),
+        *(find_program(machine.toolchain.qemu), *machine.options),
+        *("-display", "none", "-monitor", "none", "-serial", "none", "-net", "none"),
         *("-semihosting-config", "enable=on,target=native"),
         *clock,
         *(("-plugin", plugin) if plugin else ()),
@@ -91,26 +94,28 @@ def execute(
     VerificationError if the model returns an error or faults, or no sample is done within `timeout` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _write_inputs(folder / "input.bin", bundle, samples, measure)
+    swaps = cpu_of(program.image).is_little_endian != (sys.byteorder == "little")
+    _write_inputs(folder / "input.bin", bundle, samples, measure, swaps)
     (folder / "output.bin").write_bytes(b"")
     exit_code = _watch(program, folder, sum(port.nbytes for port in bundle.outputs), timeout, progress)
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
     _check(program, exit_code, console, findings)
-    outputs = _read_outputs(folder / "output.bin", bundle, samples)
+    outputs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
     if progress:
         progress(len(samples))
     return Run(outputs, findings)
 
 
-def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure) -> None:
+def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure, swaps: bool) -> None:
+    """`swaps`: the program's CPU has the other byte order than this computer."""
     with path.open("wb") as file:
-        file.write(np.array([measure, len(samples)], "<u4").tobytes())
+        file.write(_swapped(np.array([measure, len(samples)], np.uint32), swaps).tobytes())
         for index, sample in enumerate(samples):
             sizes = sizes_of(bundle, sample, index)
-            file.write(np.array([sizes[s.name] for s in bundle.arguments], "<i4").tobytes())
+            file.write(_swapped(np.array([sizes[s.name] for s in bundle.arguments], np.int32), swaps).tobytes())
             for port in bundle.inputs:
-                data = _input_bytes(port, sample, index, sizes)
+                data = _swapped(_input_array(port, sample, index, sizes), swaps).tobytes()
                 file.write(data + b"\xa5" * (port.nbytes - len(data)))
 
 
@@ -132,7 +137,12 @@ def sizes_of(bundle: Bundle, sample: Sample, index: int = 0) -> dict[str, int]:
     return sizes
 
 
-def _input_bytes(port: Port, sample: Sample, index: int, sizes: Sizes) -> bytes:
+def _swapped(array: np.ndarray, swaps: bool) -> np.ndarray:
+    """The array, with the bytes of each element in the other order if it `swaps`."""
+    return array.byteswap() if swaps else array
+
+
+def _input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndarray:
     where = f"input '{port.name}' of sample {index}"
     if port.name not in sample:
         raise UsageError(f"{where} must be given", "inputs " + ", ".join(sorted(sample)))
@@ -140,16 +150,16 @@ def _input_bytes(port: Port, sample: Sample, index: int, sizes: Sizes) -> bytes:
     shape = port.shape_at(sizes)
     if array.dtype != np.dtype(port.dtype) or array.shape != shape:
         raise UsageError(f"{where} must be {port.dtype} of shape {shape}", f"{array.dtype} of {array.shape}")
-    return port.in_memory(array).tobytes()
+    return port.in_memory(array)
 
 
-def _read_outputs(path: Path, bundle: Bundle, samples: Sequence[Sample]) -> list[dict[str, np.ndarray]]:
+def _read_outputs(path: Path, bundle: Bundle, samples: Sequence[Sample], swaps: bool) -> list[dict[str, np.ndarray]]:
     """The program leaves the largest outputs; they are cut to their actual sizes, which some outputs tell."""
     outputs: list[dict[str, np.ndarray]] = []
     telling = {s.output: s for s in bundle.symbols if s.output}
     with path.open("rb") as file:
         for sample in samples:
-            arrays = {port.name: _output(port, file.read(port.nbytes)) for port in bundle.outputs}
+            arrays = {port.name: _swapped(_output(port, file.read(port.nbytes)), swaps) for port in bundle.outputs}
             sizes = sizes_of(bundle, sample)
             sizes |= {symbol.name: _told(symbol, arrays[name]) for name, symbol in telling.items()}
             ports = [port for port in bundle.outputs if port.name not in telling]

@@ -21,7 +21,7 @@ from mcugen.simulate.elf import read_sizes
 from mcugen.simulate.execute import Measure, Sample, execute, host_program, qemu_program
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.profile import Profiler
-from mcugen.simulate.timer import Reading, Timer, Timing
+from mcugen.simulate.timer import Reading, Timing
 
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
@@ -88,16 +88,15 @@ def simulate(
         if not board.qemu:
             program = host_program(build_host(bundle, folder, sanitize=sanitize, library=library))
             return Execution(run_all(program).outputs, None, None, None, None)
-        machine = find_machine(board.qemu)
-        hooks = per_layer and bool(bundle.layers)
+        machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
         images = build_target(bundle, board, machine, folder, hooks=hooks, library=library)
-        run = run_all(qemu_program(images.model, machine.name), measure=Measure.STACK if measure else Measure.NOTHING)
+        run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
         if not measure:
             return Execution(run.outputs, None, layers, None, None)
         instructions = time(images.model).instructions()
-        profiler = Profiler(machine.name, bundle, samples[0], _weights_in_flash(board), timeout)
+        profiler = Profiler(machine, bundle, samples[0], _weights_in_flash(board), timeout)
         estimate = estimate_cycles(images, board, profiler, instructions, wait_states) if cycles else None
         return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images), estimate)
 
@@ -118,16 +117,16 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
 
 def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:
     """Times one sample, in a run of its own beside the image: counting instructions is slow."""
-    program = qemu_program(image, machine.name, count_instructions=True)
+    program = qemu_program(image, machine, count_instructions=True)
     folder = image.with_suffix(".run")
     findings = execute(program, bundle, [sample], folder, measure=Measure.TIME, timeout=timeout).findings
 
     def readings(key: str) -> list[Reading]:
         words = iter(findings[key])
-        return [Reading(*triple) for triple in zip(words, words, words, strict=True)]
+        return list(zip(words, words, words, strict=True))
 
     keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers")
-    return Timing(Timer(machine.clock_hz), **{key: readings(key) for key in keys})
+    return Timing(machine.counter, **{key: readings(key) for key in keys})
 
 
 def _sizes(images: TargetImages) -> Sizes:

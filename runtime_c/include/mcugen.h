@@ -214,7 +214,7 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
     int32_t q;
     __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
     return q;
-#elif defined(MCUGEN_THUMB1)
+#elif defined(MCUGEN_THUMB1) || defined(__riscv) /* what comes from below is the highest bit there */
     return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
 #else
     return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
@@ -263,15 +263,31 @@ static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, 
 /* acc + a * b; one instruction with one rounding where the CPU has it. */
 static inline float mcugen_multiply_add(float acc, float a, float b)
 {
-#if defined(__ARM_FEATURE_FMA) && defined(__GNUC__)
+#if (defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)) && defined(__GNUC__)
     return __builtin_fmaf(a, b, acc);
 #else
     return acc + a * b;
 #endif
 }
 
-/* memcpy in words where the CPU reads them at any address: small C libraries copy byte by byte. Compile with
- * -mno-unaligned-access if the arena lies in device memory, which allows only aligned words. */
+/* memcpy to and from any address. C libraries for Cortex-M3 and up read words there, also for code that is compiled
+ * with -mno-unaligned-access, as it must be if the arena lies in device memory, which allows only aligned words. */
+static inline void mcugen_memcpy(void *to, const void *from, size_t nbytes)
+{
+#if defined(MCUGEN_THUMB2) && !defined(__ARM_FEATURE_UNALIGNED)
+    const volatile unsigned char *f = (const volatile unsigned char *)from; /* volatile: or compilers call memcpy */
+    unsigned char *t = (unsigned char *)to;
+    const size_t words = (((uintptr_t)t | (uintptr_t)f) & 3u) == 0u ? nbytes / 4u * 4u : 0u;
+    memcpy(to, from, words);
+    for (t += words, f += words, nbytes -= words; nbytes > 0u; --nbytes) {
+        *t++ = *f++;
+    }
+#else
+    memcpy(to, from, nbytes);
+#endif
+}
+
+/* The same in words where they may be read: small C libraries copy byte by byte. */
 static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 {
 #if defined(__ARM_FEATURE_UNALIGNED)
@@ -294,8 +310,17 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     for (; nbytes > 0u; --nbytes) {
         *t++ = *f++;
     }
+#elif defined(__riscv) && defined(__GNUC__)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) {
+        for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
+            memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+        }
+    }
+    memcpy(t, f, nbytes);
 #else
-    memcpy(to, from, nbytes);
+    mcugen_memcpy(to, from, nbytes);
 #endif
 }
 

@@ -76,7 +76,7 @@ def test_assembly_keeps_the_callers_registers(tmp_path: Path, cpu: str, kind: st
     """Callers may hold anything there, and at -O3 they do."""
     board = roomy(BOARDS[cpu])
     model = mcugen.compile_model(convolutions(kind, SHAPES), board, mcugen.CompileOptions(name="net", optimize="speed"))
-    build_target(model.bundle, board, find_machine(board.qemu), tmp_path, hooks=False)
+    build_target(model.bundle, board, find_machine(board), tmp_path, hooks=False)
     command = ["arm-none-eabi-objdump", "-d", "--no-show-raw-insn", str(tmp_path / "model.elf")]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^[0-9a-f]+ <((?:conv|depthwise|dense|pointwise)\w*)>:\n((?:.+\n)+)", listing, re.MULTILINE)

@@ -83,6 +83,10 @@ class ConvShape:
         """The same of an image one pixel wide, laid down: elements in the same order, but as one row."""
         if self.in_w != 1 or self.out_w != 1 or self.k_w != 1 or self.pad_w:
             return self
+        return self.turned()
+
+    def turned(self) -> ConvShape:
+        """With its axes exchanged. Where one of them has length 1 everywhere, elements keep their order."""
         axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}
         return replace(self, **axes)
 

@@ -55,6 +55,7 @@ typedef struct {
 #include "movement.h"
 #include "pooling.h"
 #include "softmax.h"
+#include "transpose_conv.h"
 
 #ifdef __cplusplus
 }

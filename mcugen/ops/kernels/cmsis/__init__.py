@@ -4,10 +4,25 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution, elementwise, movement, pooling, softmax
+from mcugen.ops.kernels.cmsis import (
+    convolution,
+    dense,
+    depthwise,
+    elementwise,
+    movement,
+    pooling,
+    softmax,
+    transpose_conv,
+)
 
-CONV: tuple[Kernel, ...] = (*convolution.CONV,)
+CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV)
 """Of convolutions."""
+
+DENSE: tuple[Kernel, ...] = dense.DENSE
+"""Of fully connected layers."""
+
+CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE
+"""Of transposed convolutions of codes."""
 
 BINARY: tuple[Kernel, ...] = (*elementwise.BINARY,)
 """Of elementwise operators with two operands."""

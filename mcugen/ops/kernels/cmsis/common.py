@@ -17,12 +17,21 @@ from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
-from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.weighted import largest_sums_of, requantizer, weights_of
+from mcugen.ops.fixedpoint import Requantizer, clamp_range
+from mcugen.ops.weighted import clamp_of, largest_sums_of, requantizer, weights_of
 from mcugen.options import CMSIS_NN
 
-MOST_SIZE = 2**16 - 1
-"""Of an axis: the library counts in 16 bits."""
+MOST_SIZE = 2**15 - 1
+"""Of an axis: the library counts positions in 16 bits, some of them signed."""
+
+MOST_WEIGHTS = 2**16 - 1
+"""Of a filter: the library counts those in 16 bits, too."""
+
+MOST_RESULT = 2**30
+"""Requantized sums stay below, so that neither a zero point nor the rounding overflows in the library."""
+
+NIBBLES = (-8, 7)
+"""What weights of 4 bits lie within."""
 
 
 def call(
@@ -69,6 +78,39 @@ def multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
     return multiplier, np.full(channels, 31 - requantize.shift, np.int32)
 
 
+def layer_constants(
+    node: Node, builder: Builder, weights: Array, bias: Array, *, per_tensor: bool = False, multiple: int = 1
+) -> list[tuple[str, Access, Buffer]]:
+    """The operands w, bias, multiplier and shift of a layer.
+
+    `per_tensor` asks for a single multiplier. `multiple` is what the number of channels is rounded up to, for
+    functions that read beyond the last one, with weights in which channels are the last axis.
+    """
+    name, channels = node.output.name, len(bias)
+    beyond = -channels % multiple
+    multiplier, shift = multipliers(requantizer(node.sig, largest_sums_of(node)), 1 if per_tensor else channels)
+    constants = {"w": np.pad(weights.reshape(-1), (0, beyond)), "bias": np.pad(bias.astype(np.int32), (0, beyond))}
+    constants["multiplier"] = multiplier if per_tensor else np.pad(multiplier, (0, beyond))
+    operands = [(role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()]
+    shifts = np.pad(shift, (0, beyond if not per_tensor else 0), mode="edge")
+    return [*operands, ("shift", Access.IN, builder.growing_const(f"{name}.shift", shifts))]
+
+
+def code_range(node: Node) -> dict[str, Param]:
+    """Zero points and clamp."""
+    y = node.output.type
+    low, high = clamp_range(clamp_of(node), y.q, y.dtype)
+    return {"x_zero": node.input(0).type.q.zero_point, "y_zero": y.q.zero_point, "low": low, "high": high}
+
+
+def packed_nibbles(weights: Array) -> Array:
+    """Two weights of 4 bits a byte, in their order, the first in the lower half; int8."""
+    flat = weights.reshape(-1).astype(np.int8)
+    pairs = np.pad(flat, (0, flat.size % 2)).view(np.uint8).reshape(-1, 2)
+    packed: Array = (pairs[:, 0] & 0xF | pairs[:, 1] << 4).astype(np.uint8).view(np.int8)
+    return packed
+
+
 # ------------------------------------------------------------------------------- conditions
 
 
@@ -78,11 +120,21 @@ def int8_layer(node: Node) -> bool:
     if any(t.dtype is not DType.INT8 or t.quant is None for t in types):
         return False
     sums = largest_sums_of(node)
-    left = 31 - requantizer(node.sig, sums).shift
-    return int(sums.max(initial=0)) << max(left, 0) < 2**31 and left >= 0
+    requantize = requantizer(node.sig, sums)
+    left = 31 - requantize.shift
+    largest = int((sums.astype(np.float64) * requantize.multiplier).max(initial=0)) >> requantize.shift
+    return left >= 0 and int(sums.max(initial=0)) << left < 2**31 and largest < MOST_RESULT
+
+
+def small_weights(node: Node) -> bool:
+    """weights of 4 bits"""
+    weights = weights_of(node)
+    return bool(weights.min(initial=0) >= NIBBLES[0] and weights.max(initial=0) <= NIBBLES[1])
 
 
 def small_axes(node: Node) -> bool:
-    """axes below 65536"""
-    shapes = (node.sig.input(0).shape, weights_of(node).shape, node.sig.output.shape)
-    return all(0 < size <= MOST_SIZE for shape in shapes for size in shape)
+    """axes below 32768, filters of fewer than 65536 weights"""
+    weights = weights_of(node)
+    shapes = (node.sig.input(0).shape, weights.shape, node.sig.output.shape)
+    is_short = all(0 < size <= MOST_SIZE for shape in shapes for size in shape)
+    return is_short and weights[0].size <= MOST_WEIGHTS

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's depthwise convolutions: arm_depthwise_conv_wrapper_s8 and, with weights of 4 bits, _s4."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Access, Param
+from mcugen.ops.kernels.cmsis.common import (
+    by_variant,
+    call,
+    code_range,
+    emit_call,
+    int8_layer,
+    layer_constants,
+    packed_nibbles,
+    small_axes,
+    small_weights,
+)
+from mcugen.ops.kernels.conv_shape import ConvShape
+from mcugen.ops.weighted import bias_of, weights_of
+
+S8, S4 = "cmsis_depthwise_s8", "cmsis_depthwise_s4"
+
+BLOCK = 124
+"""Channels that Helium gathers at once."""
+
+
+def plain(shape: ConvShape) -> ConvShape:
+    """The same without dilations of a single tap, which keep the library from its fast ways."""
+    h, w = (1 if taps == 1 else dilation for taps, dilation in zip(*_by_axis(shape), strict=True))
+    return replace(shape, dilation_h=h, dilation_w=w)
+
+
+def _by_axis(shape: ConvShape) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (shape.k_h, shape.k_w), (shape.dilation_h, shape.dilation_w)
+
+
+def depthwise_scratch(shape: ConvShape, builder: Builder, small: bool) -> int:
+    """Bytes: a window's elements as int16, or with Helium four windows of some channels; the plain way needs none."""
+    if shape.out_c > shape.in_c or shape.dilation_h > 1 or shape.dilation_w > 1:
+        return 0
+    taps = shape.k_h * shape.k_w
+    window, near = 2 * taps * shape.in_c, shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1
+    if small:
+        return by_variant(builder, window, window, 4 * taps * BLOCK)
+    return by_variant(builder, 0, 0 if near else window, 4 * taps * BLOCK)
+
+
+def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Weights [H, W, O]. Helium reads up to three channels beyond the last."""
+    weights, bias, is_small = weights_of(node), bias_of(node), kernel.name == S4
+    shape = plain(ConvShape.of(node))
+    assert bias is not None
+    turned = np.moveaxis(weights[..., 0].reshape(shape.out_c, shape.k_h, shape.k_w), 0, -1)
+    params: dict[str, Param] = shape.params() | {"multiple": shape.out_c // shape.in_c} | code_range(node)
+    packed = packed_nibbles(turned) if is_small else turned
+    operands = [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        *layer_constants(node, builder, packed, bias, multiple=by_variant(builder, 1, 1, 4)),
+        ("y", Access.OUT, builder.buffer(node.output)),
+    ]
+    emit_call(node, builder, kernel, operands, params, scratch=depthwise_scratch(shape, builder, is_small))
+
+
+# ------------------------------------------------------------------------------- conditions
+
+
+def one_channel_filters(node: Node) -> bool:
+    """filters of one channel each"""
+    shape = ConvShape.of(node)
+    return 1 < shape.groups == shape.in_c
+
+
+def near_windows(node: Node) -> bool:
+    """windows that touch the image, their centres within it if they are of 3x3"""
+    shape = ConvShape.of(node)
+    last_h = (shape.out_h - 1) * shape.stride_h - shape.pad_h
+    last_w = (shape.out_w - 1) * shape.stride_w - shape.pad_w
+    touching = max(shape.pad_h - shape.k_h, shape.pad_w - shape.k_w, last_h - shape.in_h, last_w - shape.in_w) <= 0
+    return touching and (shape.k_w != 3 or last_w + 1 < shape.in_w)
+
+
+DEPTHWISE: tuple[Kernel, ...] = (
+    call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise),
+    call(S4, (int8_layer, small_weights, one_channel_filters, near_windows, small_axes), emit_depthwise),
+)
+"""Of convolutions."""
