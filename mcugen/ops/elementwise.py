@@ -15,11 +15,12 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, param_dtype
 from mcugen.ops import helium
 from mcugen.ops.curves import CODES, Line, Segments, interpolation
 from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
 from mcugen.ops.traversal import Traversal, collapse, overlap
@@ -241,6 +242,7 @@ class Interpolate(Elementwise):
     """y = a line between two entries of a table, for int16 x: any smooth function of it. `of` names the function."""
 
     mnemonic: ClassVar[str] = "interpolate"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.CURVE
     tables: ClassVar[frozenset[int]] = frozenset({1})
     of: str
     segments: Segments

@@ -39,9 +39,11 @@ def call(
     when: tuple[Callable[[Node], bool], ...],
     emit: Callable[[Node, Builder, Kernel], None],
     evaluate: Reference | None = None,
+    lacks: frozenset[str] = frozenset(),
+    way: Callable[[Node], str] | None = None,
 ) -> Kernel:
-    """A kernel of the library; with `evaluate`, it does not round as the operator does."""
-    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate)
+    """A kernel of the library; with `evaluate`, it does not round as the operator does; `way` is the function's own."""
+    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way)
 
 
 def emit_call(
