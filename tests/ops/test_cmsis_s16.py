@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 import pytest
 from cmsis_checks import BOARDS, check_library
 from onnx_models import Net
-from test_conv import WINDOWS, Case, half, quantized_conv
+from test_conv import WINDOWS, half, quantized_conv
 
 SHORT: tuple[type, type] = (np.int16, np.int16)
 
@@ -34,7 +32,9 @@ class Layers:
         scales = np.float32(scale)
         zeros = self.net.const(0 * scales, np.int8)
         attributes = {"axis": axis} if scales.ndim else {}
-        return self.net.op("DequantizeLinear", self.net.const(codes, np.int8), self.net.const(scales), zeros, **attributes)
+        return self.net.op(
+            "DequantizeLinear", self.net.const(codes, np.int8), self.net.const(scales), zeros, **attributes
+        )
 
 
 @pytest.mark.qemu
@@ -48,3 +48,90 @@ def test_windows(part: int, per_channel: bool) -> None:
     grouped = [WINDOWS[name][3].get("group", 1) > 1 for name in half(part)]
     calls = {"cmsis_convolve_s16": grouped.count(False), "cmsis_depthwise_s16": groups.count(True)}
     check_library(net.model(), calls)
+
+
+@pytest.mark.qemu
+def test_fully_connected() -> None:
+    """One scale: sums of 64 bits. A scale a channel: a convolution, but for a long single row."""
+    layers = Layers()
+    shapes = [(1, 5, 7), (3, 13, 6), (1, 600, 5), (2, 521, 4)]
+    for rows, depth, channels in shapes:
+        for scale in (0.01, np.linspace(0.003, 0.02, channels)):
+            x, w = layers.input(rows, depth), layers.weights(channels, depth, scale=scale)
+            layers.output(layers.net.op("Gemm", x, w, transB=1), 2e-5 * depth**0.5)
+    check_library(layers.net.model(), {"cmsis_dense_s16": len(shapes), "cmsis_convolve_s16": 3}, BOARDS[1:])
+
+
+def add_wide_conv(layers: Layers, size: int, shape: tuple[int, ...], most: int, bias: float) -> None:
+    """A convolution of all of an image's rows whose sums have more than 30 bits."""
+    net, channels = layers.net, shape[0]
+    x, w = layers.input(1, shape[1], shape[2], size), layers.weights(*shape, most=most)
+    b = net.op("DequantizeLinear", net.const([10**9] * channels, np.int32), net.const(bias), net.const(0, np.int32))
+    layers.output(net.op("Conv", x, w, b), 5e-4)
+
+
+@pytest.mark.qemu
+def test_sums_of_64_bits() -> None:
+    """A bias beyond 30 bits; weights beyond, for an even number of pixels only."""
+    layers = Layers()
+    add_wide_conv(layers, 5, (3, 2, 3, 1), 127, 1.3e-9)
+    add_wide_conv(layers, 4, (4, 300, 2, 1), 127, 1e-9)
+    add_wide_conv(layers, 4, (3, 300, 2, 1), 127, 1e-9)
+    add_wide_conv(layers, 5, (4, 300, 2, 1), 127, 1e-9)
+    add_wide_conv(layers, 4, (3, 301, 2, 1), 127, 1e-9)
+    model = layers.net.model()
+    check_library(model, {"cmsis_convolve_s16": 3})
+
+
+@pytest.mark.qemu
+def test_products_of_two_tensors() -> None:
+    layers = Layers()
+    shapes = [((3, 5), (5, 4)), ((2, 2, 3, 9), (2, 2, 9, 7)), ((1, 64), (64, 3))]
+    for a, b in shapes:
+        x0, x1 = layers.input(*a), layers.input(*b, scale=3e-4)
+        layers.output(layers.net.op("MatMul", x0, x1), 3e-4 * a[-1] ** 0.5)
+    check_library(layers.net.model(), {"cmsis_batch_matmul_s16": len(shapes)}, BOARDS[1:])
+
+
+POOLS: dict[str, dict[str, object]] = {
+    "plain": {"kernel_shape": [2, 2], "strides": [2, 2]},
+    "padded": {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "strides": [2, 1]},
+    "whole": {"kernel_shape": [7, 6]},
+}
+
+
+@pytest.mark.qemu
+def test_pools() -> None:
+    """Means by the elements in the input, of one scale; maxima."""
+    layers = Layers()
+    for attributes in POOLS.values():
+        for op in ("AveragePool", "MaxPool"):
+            layers.output(layers.net.op(op, layers.input(2, 9, 7, 6), **attributes), 1e-4)
+    layers.output(layers.net.op("GlobalAveragePool", layers.input(2, 5, 4, 3)), 1e-4)
+    layers.output(layers.net.op("MaxPool", layers.input(1, 3, 8), kernel_shape=[3]), 1e-4)
+    check_library(layers.net.model(), {"cmsis_avgpool_s16": 4, "cmsis_max_pool_s16": 4}, BOARDS[1:])
+
+
+@pytest.mark.qemu
+def test_sums_and_products() -> None:
+    """Sums of near and of far scales, clamped ones, constants; products."""
+    layers = Layers()
+    net = layers.net
+    for scales in ((1e-4, 1e-4, 1e-4), (1e-4, 3.7e-3, 4e-3), (2e-2, 1e-7, 1e-4), (1e-4, 2e-4, 1.0)):
+        layers.output(net.op("Add", *(layers.input(5, 41, scale=s) for s in scales[:2])), scales[2])
+    layers.output(net.op("Relu", net.op("Add", layers.input(3, 5), layers.input(3, 5))), 1.3e-4)
+    layers.output(
+        net.op("Add", layers.input(7), net.dequantize(net.const(range(-9, 12, 3), np.int16), 0.01, 0, np.int16)), 1e-4
+    )
+    for scale in (1e-4, 3.3e-4, 2e-8):
+        layers.output(net.op("Mul", layers.input(5, 41), layers.input(5, 41)), scale)
+    check_library(net.model(), {"cmsis_elementwise_add_s16": 6, "cmsis_elementwise_mul_s16": 3}, BOARDS[1:])
+
+
+@pytest.mark.qemu
+def test_sigmoid_of_all_codes() -> None:
+    """Where the argument's scale is a power of two and the result's 2^-15."""
+    layers = Layers()
+    for exponent in (-16, -13, -12, -10):
+        layers.output(layers.net.op("Sigmoid", layers.input(4, 61, scale=2.0**exponent)), 2.0**-15)
+    check_library(layers.net.model(), {"cmsis_sigmoid_s16": 4}, BOARDS[1:])
