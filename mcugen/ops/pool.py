@@ -88,7 +88,7 @@ class Pool(Spatial):
             counts.append(((at >= -before[axis]) & (at < size + after[axis])).sum(1))
         return counts
 
-    def _geometry(self, sig: Signature) -> dict[str, Param]:
+    def geometry(self, sig: Signature) -> dict[str, Param]:
         """Sizes for a kernel with two spatial axes; a one-dimensional pool has height 1."""
         x, y = sig.input(0).shape, sig.output.shape
         w = self.window
@@ -152,7 +152,7 @@ class MaxPool(Pool):
         code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig, builder), "x_t": dtype.c}
         variant = self._variant(node.sig, builder)
         kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
-        params = self._geometry(node.sig)
+        params = self.geometry(node.sig)
         near = overlap(node.input(0).type, node.output.type, pooling(params))
         builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
 
@@ -226,7 +226,7 @@ class AveragePool(Pool):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time; the divisor is constant or follows from the taps."""
-        sig, params = node.sig, self._geometry(node.sig)
+        sig, params = node.sig, self.geometry(node.sig)
         counts = self._counts(sig)
         fixed = all((c == c[0]).all() for c in counts)
         divisor = "fixed" if fixed else "padded" if any(self.counted_before + self.counted_after) else "inside"

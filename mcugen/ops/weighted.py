@@ -50,6 +50,12 @@ def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
     return sums
 
 
+def product_sums(sig: Signature) -> Array:
+    """What no accumulator of a product of two activations exceeds (one number)."""
+    a, b = sig.input(0), sig.input(1)
+    return np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
+
+
 def sum_dtype(sums: Array) -> DType:
     """The type of accumulators that stay within `sums`."""
     return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64

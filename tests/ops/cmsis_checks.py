@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def check_library(model: onnx.ModelProto, kernels: Mapping[str, int], boards: tu
     for name, own in interpret(compiled.graph, feeds).items():
         assert np.abs(own.astype(int) - expected[name]).max(initial=0) <= 1, name
     for macros in BUILDS:
-        run = compiled.simulate([feeds], measure=False, sanitize=True, library=library(compiled.board, *macros))
+        run = linked(compiled, *macros).simulate([feeds], measure=False, sanitize=True)
         _assert_equal(run.outputs[0], expected)
     _check_warnings(compiled)
     for board in boards:
@@ -55,8 +56,13 @@ def check_board(model: onnx.ModelProto, board: str) -> None:
     """The same results under QEMU, by the library's variant for that CPU."""
     compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN))
     feeds = random_feeds(model)
-    run = compiled.simulate([feeds], measure=False, library=library(compiled.board))
+    run = linked(compiled).simulate([feeds], measure=False)
     _assert_equal(run.outputs[0], compiled.interpret(feeds))
+
+
+def linked(compiled: CompiledModel, *macros: str) -> CompiledModel:
+    """The model with the library that it calls, as built for its board with `macros`."""
+    return replace(compiled, options=replace(compiled.options, library=library(compiled.board, *macros)))
 
 
 def _assert_equal(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:

@@ -125,13 +125,14 @@ def test_sums_and_products() -> None:
     net = layers.net
     for scales in ((1e-4, 1e-4, 1e-4), (1e-4, 3.7e-3, 4e-3), (2e-2, 1e-7, 1e-4), (1e-4, 2e-4, 1.0)):
         layers.output(net.op("Add", *(layers.input(5, 41, scale=s) for s in scales[:2])), scales[2])
+    layers.output(net.op("Sub", layers.input(3, 50), layers.input(3, 50)), 1.1e-4)
     layers.output(net.op("Relu", net.op("Add", layers.input(3, 5), layers.input(3, 5))), 1.3e-4)
     layers.output(
         net.op("Add", layers.input(7), net.dequantize(net.const(range(-9, 12, 3), np.int16), 0.01, 0, np.int16)), 1e-4
     )
     for scale in (1e-4, 3.3e-4, 2e-8):
         layers.output(net.op("Mul", layers.input(5, 41), layers.input(5, 41)), scale)
-    check_library(net.model(), {"cmsis_elementwise_add_s16": 6, "cmsis_elementwise_mul_s16": 3})
+    check_library(net.model(), {"cmsis_elementwise_add_s16": 7, "cmsis_elementwise_mul_s16": 3})
 
 
 @pytest.mark.qemu
@@ -173,10 +174,11 @@ def test_scales_between_two_multipliers_of_15_bits_do_not_agree() -> None:
     assert not scaled_both_ways((2**14 + 0.5) / 2**22, 2**30, 15)[0]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (0.37, 1.1, 0.9), (250.0, 3.0, 1.0), (1e-4, 2e-3, 1.0)])
-def test_sums_of_all_codes_are_within_a_step(scales: tuple[float, float, float]) -> None:
+def test_sums_of_all_codes_are_within_a_step(scales: tuple[float, float, float], sign: int) -> None:
     types = [TensorType((), DType.INT16, QuantParams((scale,), 0)) for scale in scales]
-    own, found = FixedSum.of(*types, (1, 1)), RoundedSum.of(*types)
+    own, found = (kind.of(*types, (1, sign)) for kind in (FixedSum, RoundedSum))
     assert own is not None and found is not None
     x, y = np.arange(-32768, 32768)[:, None], np.asarray([-32768, -12345, -1, 0, 1, 777, 32767])
     results = [np.clip(each(x, y), -32768, 32767) for each in (own, found)]
@@ -186,4 +188,4 @@ def test_sums_of_all_codes_are_within_a_step(scales: tuple[float, float, float])
 
 def test_sums_of_scales_too_far_apart_stay_our_own() -> None:
     types = [TensorType((), DType.INT16, QuantParams((scale,), 0)) for scale in (300.0, 1.0, 1.0)]
-    assert RoundedSum.of(*types) is None
+    assert RoundedSum.of(*types, (1, 1)) is None

@@ -51,7 +51,14 @@ typedef struct {
 } cmsis_nn_conv_params;
 
 #include "convolution.h"
+#include "dense.h"
+#include "depthwise.h"
+#include "matmul.h"
 #include "transpose_conv.h"
+#include "elementwise.h"
+#include "movement.h"
+#include "pooling.h"
+#include "softmax.h"
 #include "s16.h"
 
 #ifdef __cplusplus

@@ -11,29 +11,6 @@ typedef struct {
     const bool is_int32_bias;
 } cmsis_nn_bias_data;
 
-/* TEMP */
-typedef struct {
-    int32_t input_offset, output_offset, ch_mult;
-    cmsis_nn_tile stride, padding, dilation;
-    cmsis_nn_activation activation;
-} cmsis_nn_dw_conv_params;
-
-typedef struct {
-    cmsis_nn_tile stride, padding;
-    cmsis_nn_activation activation;
-} cmsis_nn_pool_params;
-
-typedef struct {
-    int32_t input_offset, filter_offset, output_offset;
-    cmsis_nn_activation activation;
-} cmsis_nn_fc_params;
-
-typedef struct {
-    const bool adj_x, adj_y;
-    cmsis_nn_fc_params fc_params;
-} cmsis_nn_bmm_params;
-/* END */
-
 int32_t arm_convolve_wrapper_s16_get_buffer_size(const cmsis_nn_conv_params *conv_params,
     const cmsis_nn_dims *input_dims, const cmsis_nn_dims *filter_dims, const cmsis_nn_dims *output_dims);
 

@@ -40,9 +40,14 @@ def _by_axis(shape: ConvShape) -> tuple[tuple[int, int], tuple[int, int]]:
     return (shape.k_h, shape.k_w), (shape.dilation_h, shape.dilation_w)
 
 
+def is_fast(shape: ConvShape) -> bool:
+    """Whether the library takes one of its fast ways."""
+    return shape.out_c == shape.in_c and shape.dilation_h == shape.dilation_w == 1
+
+
 def depthwise_scratch(shape: ConvShape, builder: Builder, small: bool) -> int:
-    """Bytes: a window's elements as int16, or with Helium four windows of some channels; the plain way needs none."""
-    if shape.out_c > shape.in_c or shape.dilation_h > 1 or shape.dilation_w > 1:
+    """Bytes: a window's elements as int16, or with Helium four windows of some channels; the slow way needs none."""
+    if not is_fast(shape):
         return 0
     taps = shape.k_h * shape.k_w
     window, near = 2 * taps * shape.in_c, shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1
@@ -85,8 +90,22 @@ def near_windows(node: Node) -> bool:
     return touching and (shape.k_w != 3 or last_w + 1 < shape.in_w)
 
 
+def whole_bytes(node: Node) -> bool:
+    """an even number of channels, unless the library is fast"""
+    shape = plain(ConvShape.of(node))
+    return shape.in_c % 2 == 0 or is_fast(shape)
+
+
+HELIUM = frozenset({"mve"})
+"""gcc 12 takes the predicates of 32-bit lanes for all ones in the library's function of 4 bits."""
+
 DEPTHWISE: tuple[Kernel, ...] = (
     call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise),
-    call(S4, (int8_layer, small_weights, one_channel_filters, near_windows, small_axes), emit_depthwise),
+    call(
+        S4,
+        (int8_layer, small_weights, one_channel_filters, near_windows, whole_bytes, small_axes),
+        emit_depthwise,
+        lacks=HELIUM,
+    ),
 )
 """Of convolutions."""
