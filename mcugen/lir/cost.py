@@ -39,7 +39,7 @@ def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """Instructions by TERMS, in each of its ways ("" if it has but one), and the bytes of one C function with helpers."""
+    """Instructions by TERMS, in each of its ways ("" if it has but one); the bytes of one C function with helpers."""
 
     per: Mapping[str, tuple[float, ...]]
     code: int

@@ -40,7 +40,7 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
 
 
 def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
-    """The kernel of an operator without a choice, if it writes one instruction; it costs by what it computes of what."""
+    """The kernel of an operator without a choice, if it writes one instruction; its costs are by what it computes."""
     builder = Builder(Program("trial"), features)
     node.op.lower(node, builder)  # type: ignore[attr-defined]
     names = {instr.kernel for instr in builder.program.instrs}

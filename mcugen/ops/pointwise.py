@@ -19,12 +19,10 @@ from mcugen.ops import helium
 from mcugen.ops.conversion import Cast
 from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
-from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.ops.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.kernels import cmsis
 from mcugen.ops.kernels.activations import dense_int8, emit_sum
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-
-Range = tuple[float, float]
 
 
 def clamp_text(text: str, clamp: Range | None, scalar: Scalars, dtype: DType = DType.FLOAT32) -> str:

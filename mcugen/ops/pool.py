@@ -23,8 +23,9 @@ from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, in
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import Spatial, Window, check_reach
+from mcugen.ops.spatial import Spatial
 from mcugen.ops.traversal import Traversal, nested, overlap
+from mcugen.ops.window import Window, check_reach
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)

@@ -20,14 +20,15 @@
 #define REFUSES false
 #endif
 
-/* Which variant of the library this stands for: its buffers differ. */
+/* Which variant of the library this stands for, plain, with DSP or with Helium: its buffers differ. */
 #if defined(REFERENCE_MVE) || defined(__ARM_FEATURE_MVE)
-#define VARIANT(plain, dsp, mve) ((mve) + GREED)
+#define REFERENCE_VARIANT 2
 #elif defined(REFERENCE_DSP) || defined(__ARM_FEATURE_DSP)
-#define VARIANT(plain, dsp, mve) ((dsp) + GREED)
+#define REFERENCE_VARIANT 1
 #else
-#define VARIANT(plain, dsp, mve) ((plain) + GREED)
+#define REFERENCE_VARIANT 0
 #endif
+#define VARIANT(plain, dsp, mve) ((REFERENCE_VARIANT == 2 ? (mve) : REFERENCE_VARIANT == 1 ? (dsp) : (plain)) + GREED)
 
 /* In functions that return arm_cmsis_nn_status: what the library asks of its caller. */
 #define REQUIRE(condition) \

@@ -31,13 +31,18 @@ BUILDS: tuple[tuple[str, ...], ...] = ((),) if IS_REAL else ((), ("REFERENCE_SIN
 """The library rounds twice, unless it was built to round once."""
 
 
-def check_library(model: onnx.ModelProto, kernels: Mapping[str, int], boards: tuple[str, ...] = BOARDS[2:]) -> None:
+def check_library(
+    model: onnx.ModelProto,
+    kernels: Mapping[str, int],
+    boards: tuple[str, ...] = BOARDS[2:],
+    optimize: str = "balanced",
+) -> None:
     """The model makes so many calls of each of these kernels; what they give is numpy's to the last bit.
 
     That is within one step of what our own kernels give on the same input, which is so by layer if the model is a
     number of layers side by side.
     """
-    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN))
+    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, optimize=optimize))
     calls = Counter(i.kernel for i in compiled.program.instrs if i.library)
     assert calls == dict(kernels)
     feeds = random_feeds(model)
@@ -49,12 +54,12 @@ def check_library(model: onnx.ModelProto, kernels: Mapping[str, int], boards: tu
         _assert_equal(run.outputs[0], expected)
     _check_warnings(compiled)
     for board in boards:
-        check_board(model, board)
+        check_board(model, board, optimize)
 
 
-def check_board(model: onnx.ModelProto, board: str) -> None:
+def check_board(model: onnx.ModelProto, board: str, optimize: str = "balanced") -> None:
     """The same results under QEMU, by the library's variant for that CPU."""
-    compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN))
+    compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN, optimize=optimize))
     feeds = random_feeds(model)
     run = linked(compiled).simulate([feeds], measure=False)
     _assert_equal(run.outputs[0], compiled.interpret(feeds))

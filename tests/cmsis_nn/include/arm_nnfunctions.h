@@ -50,6 +50,52 @@ typedef struct {
     cmsis_nn_activation activation;
 } cmsis_nn_conv_params;
 
+typedef struct {
+    int32_t input_offset, filter_offset, output_offset;
+    cmsis_nn_activation activation;
+} cmsis_nn_fc_params;
+
+typedef struct {
+    int32_t *multiplier, *shift, is_per_channel;
+} cmsis_nn_quant_params;
+
+typedef struct {
+    int32_t input_offset, output_offset, ch_mult;
+    cmsis_nn_tile stride, padding, dilation;
+    cmsis_nn_activation activation;
+} cmsis_nn_dw_conv_params;
+
+typedef struct {
+    const bool adj_x, adj_y;
+    cmsis_nn_fc_params fc_params;
+} cmsis_nn_bmm_params;
+
+typedef struct {
+    const int32_t num_dims;
+    const uint32_t *permutations;
+} cmsis_nn_transpose_params;
+
+typedef struct {
+    cmsis_nn_tile stride, padding;
+    cmsis_nn_activation activation;
+} cmsis_nn_pool_params;
+
+typedef enum {
+    ARM_SIGMOID = 0,
+    ARM_TANH = 1,
+} arm_nn_activation_type;
+
+typedef struct {
+    const void *data;
+    const bool is_int32_bias;
+} cmsis_nn_bias_data;
+
+typedef struct {
+    int32_t input_offset, output_offset;
+    cmsis_nn_tile stride, padding, padding_offsets, dilation;
+    cmsis_nn_activation activation;
+} cmsis_nn_transpose_conv_params;
+
 #include "convolution.h"
 #include "dense.h"
 #include "depthwise.h"

@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Included by arm_nnfunctions.h. */
 
-typedef struct {
-    int32_t input_offset, filter_offset, output_offset;
-    cmsis_nn_activation activation;
-} cmsis_nn_fc_params;
-
-typedef struct {
-    int32_t *multiplier, *shift, is_per_channel;
-} cmsis_nn_quant_params;
-
 #define DENSE(name, quant) \
     arm_cmsis_nn_status name(const cmsis_nn_context *ctx, const cmsis_nn_fc_params *fc_params, \
         const quant *quant_params, const cmsis_nn_dims *input_dims, const int8_t *input_data, \

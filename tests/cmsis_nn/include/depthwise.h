@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Included by arm_nnfunctions.h. */
 
-typedef struct {
-    int32_t input_offset, output_offset, ch_mult;
-    cmsis_nn_tile stride, padding, dilation;
-    cmsis_nn_activation activation;
-} cmsis_nn_dw_conv_params;
-
 #define DEPTHWISE(name) \
     int32_t name##_get_buffer_size(const cmsis_nn_dw_conv_params *dw_conv_params, const cmsis_nn_dims *input_dims, \
         const cmsis_nn_dims *filter_dims, const cmsis_nn_dims *output_dims); \

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Included by arm_nnfunctions.h. */
 
-typedef struct {
-    const int32_t num_dims;
-    const uint32_t *permutations;
-} cmsis_nn_transpose_params;
-
 arm_cmsis_nn_status arm_pad_s8(const int8_t *input, int8_t *output, const int8_t pad_value,
     const cmsis_nn_dims *input_size, const cmsis_nn_dims *pre_pad, const cmsis_nn_dims *post_pad);
 

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Included by arm_nnfunctions.h. */
 
-typedef struct {
-    cmsis_nn_tile stride, padding;
-    cmsis_nn_activation activation;
-} cmsis_nn_pool_params;
-
 arm_cmsis_nn_status arm_max_pool_s8(const cmsis_nn_context *ctx, const cmsis_nn_pool_params *pool_params,
     const cmsis_nn_dims *input_dims, const int8_t *input_data, const cmsis_nn_dims *filter_dims,
     const cmsis_nn_dims *output_dims, int8_t *output_data);

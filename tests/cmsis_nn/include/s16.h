@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Included by arm_nnfunctions.h. */
 
-typedef enum {
-    ARM_SIGMOID = 0,
-    ARM_TANH = 1,
-} arm_nn_activation_type;
-
-typedef struct {
-    const void *data;
-    const bool is_int32_bias;
-} cmsis_nn_bias_data;
-
 int32_t arm_convolve_wrapper_s16_get_buffer_size(const cmsis_nn_conv_params *conv_params,
     const cmsis_nn_dims *input_dims, const cmsis_nn_dims *filter_dims, const cmsis_nn_dims *output_dims);
 
