@@ -292,7 +292,7 @@ arm_cmsis_nn_status arm_elementwise_add_s16(const int16_t *input_1_vect, const i
 {
     const cmsis_nn_activation range = { out_activation_min, out_activation_max };
     REQUIRE(input_1_offset == 0 && input_2_offset == 0 && out_offset == 0 && left_shift >= 0 && left_shift <= 15);
-    REQUIRE(input_1_mult >= 0 && input_2_mult >= 0 && out_mult >= 0 && block_size > 0 && is_int16(&range));
+    REQUIRE(input_1_mult > INT32_MIN && input_2_mult > INT32_MIN && out_mult >= 0 && block_size > 0 && is_int16(&range));
     REQUIRE(input_1_shift == 0 && input_2_shift == 0 && out_shift == 0);
     for (int32_t i = 0; i < block_size; ++i) {
         const int32_t a = requantize(input_1_vect[i] * (1 << left_shift), input_1_mult, input_1_shift);
