@@ -19,11 +19,12 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control, Param
 from mcugen.ops.conversion import Cast
+from mcugen.ops.kernels.cmsis import lstm
 from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
 
@@ -159,6 +160,7 @@ class Repeat(Operator):
     """
 
     mnemonic: ClassVar[str] = "repeat"
+    library: ClassVar[tuple[Kernel, ...]] = lstm.REPEAT
     body: Graph = field(repr=False)
     steps: int
     states: int

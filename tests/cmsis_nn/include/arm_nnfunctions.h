@@ -51,6 +51,7 @@ typedef struct {
 } cmsis_nn_conv_params;
 
 #include "convolution.h"
+#include "lstm.h"
 #include "matmul.h"
 #include "transpose_conv.h"
 

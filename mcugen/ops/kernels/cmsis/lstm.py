@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's LSTM: arm_lstm_unidirectional_s8 for a loop whose body is one step of a quantized LSTM.
+
+The library computes what the loop does (mcugen.quant.recurrent), in other units: sums of gates are multiples of 2^-12
+and end at ±8, their functions are lines between 256 entries of a table. A step gives our codes, or the ones beside them.
+As steps go on from there, a layer may be farther off: two codes after tens of steps, more where a state that grows feeds
+itself. So it is for layers whose sums were seen to stay within ±8, and no nearer to the float layer or farther than ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Access, Param
+from mcugen.ops.elementwise import Interpolate, Stack
+from mcugen.ops.fixedpoint import Requantizer
+from mcugen.ops.kernels.cmsis.common import MOST_RESULT, call, emit_call
+from mcugen.ops.movement import Slice
+from mcugen.ops.pointwise import Binary
+from mcugen.ops.weighted import folded_bias_of, largest_sums_of, weights_of
+
+INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
+"""In the order of rows of weights."""
+
+SUMS = QuantParams((2.0**-12,), 0)
+"""Of the library's gates before their functions."""
+
+UNIT = QuantParams((2.0**-15,), 0)
+"""Of what their functions give."""
+
+COARSEST_SUMS = 2.0**-11
+"""Our sums' scale where ±8 was seen: quantization leaves a factor of 2 (mcugen.quant.recurrent.HEADROOM)."""
+
+LEAST_FACTOR = 200
+"""Of a hidden state's multiplier, which has no more bits than that: its rounding is a quarter of a step at most."""
+
+Term = tuple[object, ...]
+"""What a value is made of: an operator, the result's scale, and the terms that it reads."""
+
+
+class _Walk(Protocol):
+    @property
+    def axis(self) -> int: ...
+    @property
+    def backwards(self) -> bool: ...
+
+
+class _Loop(Protocol):
+    """What is read of the operator."""
+
+    body: Graph
+    steps: int
+    states: int
+    taken: tuple[_Walk, ...]
+    stacked: tuple[_Walk, ...]
+    conditional: bool
+
+
+# --------------------------------------------------------------------------------------------- what is computed
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A step: layers of four gates each that read the input and the hidden state, and the values of the body."""
+
+    inner: Node
+    recurrent: Node
+    hidden: Value
+    cell: Value
+
+    @staticmethod
+    def of(node: Node) -> Cell | None:
+        """That of a loop; None if it is not an LSTM of int8, through all of its input from front to back."""
+        loop = cast("_Loop", node.op)
+        body = loop.body
+        if loop.conditional or loop.states != 2 or len(loop.taken) != 1 or loop.taken != loop.stacked:
+            return None
+        if loop.taken[0].backwards or loop.taken[0].axis > 1 or len(body.inputs) != 4 or len(body.outputs) != 3:
+            return None
+        h, c, x = body.inputs[1:]
+        if (h.type.dtype, c.type.dtype, x.type.dtype) != (DType.INT8, DType.INT16, DType.INT8):
+            return None
+        layers = {n.inputs[0]: n for n in body.nodes if n.op.name == "dense"}
+        if layers.keys() != {h, x} or h.type.quant is None or c.type.quant is None:
+            return None
+        cell = Cell(layers[x], layers[h], h, c)
+        return cell if cell._is_step_of(body) else None
+
+    @property
+    def size(self) -> int:
+        """Of the hidden state."""
+        return self.hidden.type.shape[-1]
+
+    def _is_step_of(self, body: Graph) -> bool:
+        """Whether the body is i, o, f = σ(sums), g = tanh(sums); c' = f · c + i · g; h' = o · tanh(c')."""
+        h, c, sums = (v.type.quant for v in (self.hidden, self.cell, self.inner.output))
+        terms = _terms(body)
+        layers = frozenset(_term(n, n.output.type.quant, ()) for n in (self.inner, self.recurrent))
+        total = _term(Binary("Add"), sums, layers)
+
+        def gate(of: str, index: int) -> Term:
+            part = Slice((0, index * self.size), self.hidden.type.shape, (1, 1))
+            return _term(of, UNIT, (_term(part, sums, (total,)),))
+
+        def binary(function: str, quant: QuantParams | None, *terms: Term) -> Term:
+            return _term(Binary(function), quant, frozenset(terms))
+
+        kept = binary("Mul", c, gate("sigmoid", FORGET_GATE), terms[self.cell])
+        fresh = binary("Mul", c, gate("sigmoid", INPUT_GATE), gate("tanh", CELL_GATE))
+        new = binary("Add", c, kept, fresh)
+        result = binary("Mul", h, gate("sigmoid", OUTPUT_GATE), _term("tanh", UNIT, (new,)))
+        return [terms.get(v) for v in body.outputs] == [result, new, result]
+
+
+def _term(op: object, quant: QuantParams | None, parts: object) -> Term:
+    return (op, quant, parts)
+
+
+def _terms(body: Graph) -> dict[Value, Term]:
+    """Of the values of a body, as far as LSTMs have them."""
+    terms: dict[Value, Term] = {v: (v.name,) for v in body.inputs}
+    for node in body.nodes:
+        args = [terms.get(v, ()) if v is not None else () for v in node.inputs]
+        if isinstance(node.op, Stack):
+            for step in node.op.steps:
+                args.append(_made(step.op, step.quant, [args[a] for a in step.args], node))
+            terms[node.outputs[0]] = args[-1]
+        else:
+            terms[node.outputs[0]] = _made(node.op, node.outputs[0].type.quant, args, node)
+    return terms
+
+
+def _made(op: object, quant: QuantParams | None, args: Sequence[Term], node: Node) -> Term:
+    if isinstance(op, Interpolate):
+        return _term(op.of, quant, (args[0],))
+    if isinstance(op, Binary):
+        return _term(op, quant, frozenset(args))
+    if isinstance(op, Slice):
+        return _term(op, quant, tuple(args))
+    return _term(node, quant, ())
+
+
+# --------------------------------------------------------------------------------------------- the library's units
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What the library is told: by gate, multipliers and shifts of x and h [4, 4], biases less zero points [4H]."""
+
+    scales: Array
+    inner_bias: Array
+    recurrent_bias: Array
+    fraction: int
+    """Bits of fraction of a cell."""
+    factor: int
+    """From products of two results of functions to hidden states, with 31 bits of fraction."""
+
+    @staticmethod
+    def of(cell: Cell) -> Numbers:
+        """Those of a cell."""
+        columns = []
+        for layer in (cell.inner, cell.recurrent):
+            scales = layer.sig.input(0).q.scales * _by_gate(layer)[:, 0] / SUMS.scales
+            each = [Requantizer.of(scale, 0) for scale in scales]
+            columns += [[int(r.multiplier[0]) for r in each], [31 - r.shift for r in each]]
+        return Numbers(
+            np.asarray(columns, np.int32).T,
+            folded_bias_of(cell.inner).astype(np.int32),
+            folded_bias_of(cell.recurrent).astype(np.int32),
+            round(-np.log2(cell.cell.type.q.scale[0])),
+            round(2 / cell.hidden.type.q.scale[0]),
+        )
+
+
+def _by_gate(layer: Node) -> Array:
+    """Scales of weights [4, H]."""
+    return np.broadcast_to(layer.sig.input(1).q.scales, len(weights_of(layer))).reshape(4, -1)
+
+
+def is_lstm(node: Node) -> bool:
+    """a loop over steps of an LSTM in int8, from states of 0"""
+    cell = Cell.of(node)
+    if cell is None:
+        return False
+    h, c = (v.data if v is not None else None for v in node.inputs[:2])
+    from_zero = h is not None and c is not None and bool((h == cell.hidden.type.q.zero_point).all()) and not c.any()
+    bias = cell.recurrent.inputs[2]
+    return from_zero and bias is not None and bias.data is not None and not bias.data.any()
+
+
+def has_scales_by_gate(node: Node) -> bool:
+    """int8 weights, one scale for all of a gate"""
+    cell = Cell.of(node)
+    layers = () if cell is None else (cell.inner, cell.recurrent)
+    return all(weights_of(n).dtype == np.int8 and bool((_by_gate(n).T == _by_gate(n)[:, 0]).all()) for n in layers)
+
+
+def fits_units(node: Node) -> bool:
+    """sums within 8, a cell's scale a power of two"""
+    cell = Cell.of(node)
+    if cell is None or cell.inner.output.type.q.scale[0] > COARSEST_SUMS:
+        return False
+    numbers, scale = Numbers.of(cell), cell.cell.type.q.scale[0]
+    if scale != 2.0**-numbers.fraction or not -2 <= numbers.fraction <= 24 or numbers.factor < LEAST_FACTOR:
+        return False
+    return all(
+        int(most) << int(shift) < 2**31 and int(most) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
+        for column, layer in ((0, cell.inner), (2, cell.recurrent))
+        for (multiplier, shift), most in zip(
+            numbers.scales[:, column : column + 2], largest_sums_of(layer).reshape(4, -1).max(1), strict=True
+        )
+    )
+
+
+# --------------------------------------------------------------------------------------------- the library's result
+
+
+def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """Step by step, to the last bit what the library gives."""
+    loop, cell = cast("_Loop", node.op), Cell.of(node)
+    assert cell is not None
+    numbers, axis = Numbers.of(cell), loop.taken[0].axis
+    w, r = (weights_of(layer).astype(np.int64) for layer in (cell.inner, cell.recurrent))
+    h, c, x = (a.astype(np.int64) for a in arrays)
+    rows = []
+    scales = numbers.scales.astype(np.int64).repeat(cell.size, axis=0).T
+    for step in range(loop.steps):
+        sums = _scaled(x.take(step, axis) @ w.T + numbers.inner_bias, scales[0], scales[1])
+        sums = _int16(_int16(sums) + _scaled(h @ r.T + numbers.recurrent_bias, scales[2], scales[3]))
+        i, o, f, g = np.split(sums, 4, axis=-1)
+        c = _int16(_scaled(sigmoid(f) * c, 1 << 16))
+        c = np.clip(c + _scaled(sigmoid(i) * tanh(g, 0), 1 << (numbers.fraction + 1)), -32767, 32767)
+        h = _scaled(sigmoid(o) * tanh(c, 12 - numbers.fraction), numbers.factor) + cell.hidden.type.q.zero_point
+        h = np.clip(h, -128, 127)
+        rows.append(h)
+    return h, c, np.stack(rows, axis)
+
+
+def _scaled(v: Array, multiplier: Array | int, left: Array | int = 0) -> Array:
+    scaled: Array = ((v << left) * multiplier + (1 << 30)) >> 31
+    return scaled
+
+
+def _int16(v: Array) -> Array:
+    return np.clip(v, -32768, 32767)
+
+
+def sigmoid(x: Array) -> Array:
+    """Codes of SUMS → of UNIT."""
+    at, negative = 3 * np.abs(x), x < 0
+    line = _line(at, 9)
+    result: Array = np.where(negative, 2**25 - line + 2**9 - 1, line + 2**9) >> 10
+    return result
+
+
+def tanh(x: Array, left: int) -> Array:
+    """Codes of SUMS · 2^left → of UNIT: 2 σ(2x) - 1."""
+    scaled = (3 * x) << left if left >= 0 else (3 * x + (1 << (-left - 1))) >> -left
+    line = _line(np.abs(scaled), 8)
+    result: Array = np.where(scaled < 0, 2**23 - line + 2**7 - 1, line - 2**23 + 2**7) >> 8
+    return result
+
+
+def _line(at: Array, bits: int) -> Array:
+    """Between entries 2^`bits` apart; what lies beyond the last but one is near 1."""
+    table, index = _table(), np.minimum(at >> bits, 254)
+    inside = (table[index] << bits) + (at & ((1 << bits) - 1)) * (table[index + 1] - table[index])
+    return np.where(at >> bits < 255, inside, 65535 << bits if bits == 8 else 32767 << 10)
+
+
+def _table() -> Array:
+    """σ at multiples of 1/24, in units of 2^-16; half of what a line would miss at its middle is added to its ends."""
+    x = np.arange(256) / 24
+    missed = _real_sigmoid(x + 1 / 48) - (_real_sigmoid(x) + _real_sigmoid(x + 1 / 24)) / 2
+    table: Array = np.rint((_real_sigmoid(x) + missed / 2) * 2**16).astype(np.int64)
+    table[-1] = 65535
+    return table
+
+
+def _real_sigmoid(x: Array) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+# --------------------------------------------------------------------------------------------- the call
+
+
+def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Weights and biases as they are, gates one after the other; the last cell is where the library keeps it."""
+    loop, cell = cast("_Loop", node.op), Cell.of(node)
+    assert cell is not None
+    name, numbers, x = node.outputs[0].name, Numbers.of(cell), cell.inner.sig.input(0)
+    batch = cell.hidden.type.shape[0]
+    params: dict[str, Param] = {"time_major": int(loop.taken[0].axis == 0), "batch": batch, "steps": loop.steps}
+    params |= {"in_size": x.shape[-1], "size": cell.size, "fraction": numbers.fraction, "factor": numbers.factor}
+    params |= {"x_zero": x.q.zero_point, "h_zero": cell.hidden.type.q.zero_point}
+    constants = {"w": weights_of(cell.inner), "r": weights_of(cell.recurrent), "w_bias": numbers.inner_bias}
+    constants |= {"r_bias": numbers.recurrent_bias, "scales": numbers.scales}
+    operands = [("x", Access.IN, builder.buffer(node.input(2)))]
+    operands += [(role, Access.IN, builder.const(f"{name}.{role}", data)) for role, data in constants.items()]
+    outputs = zip(("h", "c", "y"), node.outputs, strict=True)
+    operands += [(role, Access.OUT, builder.buffer(value)) for role, value in outputs]
+    emit_call(node, builder, kernel, operands, params, scratch=4 * batch * cell.size)
+
+
+REPEAT: tuple[Kernel, ...] = (call("cmsis_lstm_s8", (is_lstm, has_scales_by_gate, fits_units), emit, evaluate),)
