@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from cmsis_checks import check_library
-from onnx_models import Net
+from onnx_models import Net, optimized
 from test_quantized_recurrent import made, sqnr, written
 from test_recurrent import Layer, recurrence
 
 from mcugen import CompileOptions, compile_model
-from mcugen.hir.interpreter import interpret
+from mcugen.hir.interpreter import interpret, run
 from mcugen.hir.types import DType
+from mcugen.ops.kernels.cmsis.lstm import evaluate
 from mcugen.options import CMSIS_NN
 from mcugen.quant.scheme import Scheme
 
@@ -41,21 +44,43 @@ def test_one_sequence_and_few_results() -> None:
     check_library(integer(layer, net.model()), {"cmsis_lstm_s8": 1}, boards=())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_long_layer_stays_near_ours(seed: int) -> None:
-    """Its states feed themselves: what differs by a rounding must not grow."""
+def long_layer(seed: int) -> tuple[Layer, onnx.ModelProto]:
+    """50 steps, in integers."""
     random, hidden, depth = np.random.default_rng(seed), 16, 8
     shapes = {"X": (50, 1, depth), "W": (1, 4 * hidden, depth), "R": (1, 4 * hidden, hidden), "B": (1, 8 * hidden)}
     tensors = {k: (random.standard_normal(s) * (1 if k == "X" else 0.25)).astype(np.float32) for k, s in shapes.items()}
     layer, net = Layer("LSTM", tensors, results=("Y",)), Net(21)
     layer.add_to(net, 0)
-    compiled = compile_model(integer(layer, net.model()), "host", CompileOptions(family=CMSIS_NN))
+    return layer, integer(layer, net.model())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_layer_stays_near_ours(seed: int) -> None:
+    """Its states feed themselves: what differs by a rounding must not grow."""
+    layer, model = long_layer(seed)
+    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN))
     assert "cmsis_lstm_s8" in {i.kernel for i in compiled.program.instrs}
     feeds, real = layer.feeds(0), {"Y0": recurrence(layer)["Y"]}
     ours, theirs = interpret(compiled.graph, feeds), compiled.interpret(feeds)
     code = np.diff(np.unique(ours["Y0"])).min()
     assert 0 < np.abs(ours["Y0"] - theirs["Y0"]).max() <= 1.01 * code
     assert abs(sqnr(real, ours) - sqnr(real, theirs)) < 0.5
+
+
+def test_each_step_is_within_one_code_of_ours() -> None:
+    """From our states."""
+    layer, model = long_layer(0)
+    graph, seen = optimized(model), {}
+    interpret(graph, layer.feeds(0), lambda node, arrays: seen.update({node: arrays}))
+    (node,) = (n for n in graph.nodes if n.op.bodies)
+    h, c, x = seen[node]
+    node.op = replace(node.op, steps=1)
+    for step in range(len(x)):
+        ours = run(node.op.bodies[0], [np.asarray(step), h, c, x[step]])
+        theirs = evaluate(node, [h, c, x[step : step + 1]])
+        assert np.abs(ours[0].astype(int) - theirs[0]).max() <= 1
+        assert np.abs(ours[1].astype(int) - theirs[1]).max() <= 5
+        h, c = ours[:2]
 
 
 @pytest.mark.parametrize("other", ["by row", "int16", "backwards", "first states", "other cell", "large sums"])
