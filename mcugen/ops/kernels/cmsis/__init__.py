@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mcugen.lir.builder import Kernel
-from mcugen.ops.kernels.cmsis import convolution, dense, depthwise, matmul, transpose_conv
+from mcugen.ops.kernels.cmsis import convolution, dense, depthwise, lstm, matmul, transpose_conv
 
 CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV)
 """Of convolutions."""
@@ -17,3 +17,6 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE
 
 MATMUL: tuple[Kernel, ...] = matmul.MATMUL
 """Of products of two activations."""
+
+REPEAT: tuple[Kernel, ...] = lstm.REPEAT
+"""Of loops."""

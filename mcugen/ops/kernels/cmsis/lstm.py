@@ -16,34 +16,22 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.types import Array, QuantParams
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
-from mcugen.ops.elementwise import Interpolate, Stack
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.kernels.cmsis.common import MOST_RESULT, call, emit_call
-from mcugen.ops.movement import Slice
-from mcugen.ops.pointwise import Binary
 from mcugen.ops.weighted import folded_bias_of, largest_sums_of, weights_of
-
-INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
-"""In the order of rows of weights."""
 
 SUMS = QuantParams((2.0**-12,), 0)
 """Of the library's gates before their functions."""
-
-UNIT = QuantParams((2.0**-15,), 0)
-"""Of what their functions give."""
 
 COARSEST_SUMS = 2.0**-11
 """Our sums' scale where ±8 was seen: quantization leaves a factor of 2 (mcugen.quant.recurrent.HEADROOM)."""
 
 LEAST_FACTOR = 200
 """Of a hidden state's multiplier, which has no more bits than that: its rounding is a quarter of a step at most."""
-
-Term = tuple[object, ...]
-"""What a value is made of: an operator, the result's scale, and the terms that it reads."""
 
 
 class _Walk(Protocol):
@@ -56,96 +44,29 @@ class _Walk(Protocol):
 class _Loop(Protocol):
     """What is read of the operator."""
 
-    body: Graph
     steps: int
-    states: int
     taken: tuple[_Walk, ...]
-    stacked: tuple[_Walk, ...]
-    conditional: bool
 
-
-# --------------------------------------------------------------------------------------------- what is computed
+    def lstm(self) -> LstmStep | None: ...
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A step: layers of four gates each that read the input and the hidden state, and the values of the body."""
+class LstmStep:
+    """Layers of four gates each that read the input and the hidden state; both states as the step gets them."""
 
     inner: Node
     recurrent: Node
     hidden: Value
     cell: Value
 
-    @staticmethod
-    def of(node: Node) -> Cell | None:
-        """That of a loop; None if it is not an LSTM of int8, through all of its input from front to back."""
-        loop = cast("_Loop", node.op)
-        body = loop.body
-        if loop.conditional or loop.states != 2 or len(loop.taken) != 1 or loop.taken != loop.stacked:
-            return None
-        if loop.taken[0].backwards or loop.taken[0].axis > 1 or len(body.inputs) != 4 or len(body.outputs) != 3:
-            return None
-        h, c, x = body.inputs[1:]
-        if (h.type.dtype, c.type.dtype, x.type.dtype) != (DType.INT8, DType.INT16, DType.INT8):
-            return None
-        layers = {n.inputs[0]: n for n in body.nodes if n.op.name == "dense"}
-        if layers.keys() != {h, x} or h.type.quant is None or c.type.quant is None:
-            return None
-        cell = Cell(layers[x], layers[h], h, c)
-        return cell if cell._is_step_of(body) else None
-
     @property
     def size(self) -> int:
         """Of the hidden state."""
         return self.hidden.type.shape[-1]
 
-    def _is_step_of(self, body: Graph) -> bool:
-        """Whether the body is i, o, f = σ(sums), g = tanh(sums); c' = f · c + i · g; h' = o · tanh(c')."""
-        h, c, sums = (v.type.quant for v in (self.hidden, self.cell, self.inner.output))
-        terms = _terms(body)
-        layers = frozenset(_term(n, n.output.type.quant, ()) for n in (self.inner, self.recurrent))
-        total = _term(Binary("Add"), sums, layers)
 
-        def gate(of: str, index: int) -> Term:
-            part = Slice((0, index * self.size), self.hidden.type.shape, (1, 1))
-            return _term(of, UNIT, (_term(part, sums, (total,)),))
-
-        def binary(function: str, quant: QuantParams | None, *terms: Term) -> Term:
-            return _term(Binary(function), quant, frozenset(terms))
-
-        kept = binary("Mul", c, gate("sigmoid", FORGET_GATE), terms[self.cell])
-        fresh = binary("Mul", c, gate("sigmoid", INPUT_GATE), gate("tanh", CELL_GATE))
-        new = binary("Add", c, kept, fresh)
-        result = binary("Mul", h, gate("sigmoid", OUTPUT_GATE), _term("tanh", UNIT, (new,)))
-        return [terms.get(v) for v in body.outputs] == [result, new, result]
-
-
-def _term(op: object, quant: QuantParams | None, parts: object) -> Term:
-    return (op, quant, parts)
-
-
-def _terms(body: Graph) -> dict[Value, Term]:
-    """Of the values of a body, as far as LSTMs have them."""
-    terms: dict[Value, Term] = {v: (v.name,) for v in body.inputs}
-    for node in body.nodes:
-        args = [terms.get(v, ()) if v is not None else () for v in node.inputs]
-        if isinstance(node.op, Stack):
-            for step in node.op.steps:
-                args.append(_made(step.op, step.quant, [args[a] for a in step.args], node))
-            terms[node.outputs[0]] = args[-1]
-        else:
-            terms[node.outputs[0]] = _made(node.op, node.outputs[0].type.quant, args, node)
-    return terms
-
-
-def _made(op: object, quant: QuantParams | None, args: Sequence[Term], node: Node) -> Term:
-    if isinstance(op, Interpolate):
-        return _term(op.of, quant, (args[0],))
-    if isinstance(op, Binary):
-        return _term(op, quant, frozenset(args))
-    if isinstance(op, Slice):
-        return _term(op, quant, tuple(args))
-    return _term(node, quant, ())
+def _step(node: Node) -> LstmStep | None:
+    return cast("_Loop", node.op).lstm()
 
 
 # --------------------------------------------------------------------------------------------- the library's units
@@ -164,8 +85,8 @@ class Numbers:
     """From products of two results of functions to hidden states, with 31 bits of fraction."""
 
     @staticmethod
-    def of(cell: Cell) -> Numbers:
-        """Those of a cell."""
+    def of(cell: LstmStep) -> Numbers:
+        """Those of a step."""
         columns = []
         for layer in (cell.inner, cell.recurrent):
             scales = layer.sig.input(0).q.scales * _by_gate(layer)[:, 0] / SUMS.scales
@@ -187,7 +108,7 @@ def _by_gate(layer: Node) -> Array:
 
 def is_lstm(node: Node) -> bool:
     """a loop over steps of an LSTM in int8, from states of 0"""
-    cell = Cell.of(node)
+    cell = _step(node)
     if cell is None:
         return False
     h, c = (v.data if v is not None else None for v in node.inputs[:2])
@@ -198,14 +119,14 @@ def is_lstm(node: Node) -> bool:
 
 def has_scales_by_gate(node: Node) -> bool:
     """int8 weights, one scale for all of a gate"""
-    cell = Cell.of(node)
+    cell = _step(node)
     layers = () if cell is None else (cell.inner, cell.recurrent)
     return all(weights_of(n).dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
 
 
 def fits_units(node: Node) -> bool:
     """sums within 8, a cell's scale a power of two"""
-    cell = Cell.of(node)
+    cell = _step(node)
     if cell is None or cell.inner.output.type.q.scale[0] > COARSEST_SUMS:
         return False
     numbers, scale = Numbers.of(cell), cell.cell.type.q.scale[0]
@@ -225,7 +146,7 @@ def fits_units(node: Node) -> bool:
 
 def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """Step by step, to the last bit what the library gives."""
-    loop, cell = cast("_Loop", node.op), Cell.of(node)
+    loop, cell = cast("_Loop", node.op), _step(node)
     assert cell is not None
     numbers, axis = Numbers.of(cell), loop.taken[0].axis
     w, r = (weights_of(layer).astype(np.int64) for layer in (cell.inner, cell.recurrent))
@@ -295,7 +216,7 @@ def _real_sigmoid(x: Array) -> Array:
 
 def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights and biases as they are, gates one after the other; the last cell is where the library keeps it."""
-    loop, cell = cast("_Loop", node.op), Cell.of(node)
+    loop, cell = cast("_Loop", node.op), _step(node)
     assert cell is not None
     name, numbers, x = node.outputs[0].name, Numbers.of(cell), cell.inner.sig.input(0)
     batch = cell.hidden.type.shape[0]
