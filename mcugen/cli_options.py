@@ -15,9 +15,10 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import typer
 
+from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array, DType
-from mcugen.options import AUTO_PLACE, FAMILIES, GOALS, OWN, CompileOptions, Places
+from mcugen.options import AUTO_PLACE, CMSIS_NN, FAMILIES, GOALS, OWN, CompileOptions, LibraryFiles, Places
 from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
 from mcugen.report.metrics import METRICS
 
@@ -56,6 +57,25 @@ Family = Annotated[
     str,
     typer.Option(
         help=f"whose kernels compute layers: {', '.join(FAMILIES)} (docs/kernels.md)",
+    ),
+]
+_CMSIS_NN = LIBRARIES[CMSIS_NN]
+CmsisNnInclude = Annotated[
+    Path | None,
+    typer.Option(
+        _CMSIS_NN.options[0],
+        envvar=_CMSIS_NN.variables[0],
+        help=f"the folder of {_CMSIS_NN.title}'s headers, where code runs that calls it",
+        show_default=False,
+    ),
+]
+CmsisNnLib = Annotated[
+    Path | None,
+    typer.Option(
+        _CMSIS_NN.options[1],
+        envvar=_CMSIS_NN.variables[1],
+        help="the same library as built for the board's CPU; {cpu} in the name stands for that",
+        show_default=False,
     ),
 ]
 Kernels = Annotated[
@@ -100,6 +120,8 @@ def compile_options(
     max_flash: MaxFlash = "",
     place: Place = None,
     weights_blob: WeightsBlob = False,
+    cmsis_nn_include: CmsisNnInclude = None,
+    cmsis_nn_lib: CmsisNnLib = None,
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
@@ -117,6 +139,7 @@ def compile_options(
         max_flash=_size("--max-flash", max_flash),
         place=_places(place or []),
         weights_blob=weights_blob,
+        library=_library(cmsis_nn_include, cmsis_nn_lib),
     )
 
 
@@ -342,6 +365,16 @@ def _states(texts: list[str]) -> dict[str, str]:
             raise UsageError("--state must read OUTPUT:INPUT", f"'{text}'", "e.g. --state h_out:h_in")
         pairs.append((output, kept))
     return _named_once("--state", pairs)
+
+
+def _library(include: Path | None, archive: Path | None) -> LibraryFiles | None:
+    """Both files of the library, or none."""
+    if include is not None and archive is not None:
+        return LibraryFiles(include, archive)
+    if include is not None or archive is not None:
+        given, missing = _CMSIS_NN.options if archive is None else reversed(_CMSIS_NN.options)
+        raise UsageError(f"{given} and {missing} must be given together", f"no {missing}", f"give {missing} too")
+    return None
 
 
 def _places(texts: list[str]) -> Places:

@@ -24,7 +24,7 @@ from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization
 from mcugen.report.accuracy import run_onnxruntime
 from mcugen.report.figures import Report
-from mcugen.simulate import Execution, Library, simulate
+from mcugen.simulate import Execution, simulate
 from mcugen.simulate.execute import sizes_of
 from mcugen.variants import Variants
 
@@ -117,9 +117,8 @@ class CompiledModel:
         wait_states: int = 0,
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
-        library: Library | None = None,
     ) -> Execution:
-        """Runs samples and measures; see mcugen.simulate."""
+        """Runs samples and measures, linked with the options' library; see mcugen.simulate."""
         return simulate(
             self.bundle,
             self.board,
@@ -130,7 +129,7 @@ class CompiledModel:
             wait_states=wait_states,
             sanitize=sanitize,
             progress=progress,
-            library=library,
+            library=self.options.library,
         )
 
 

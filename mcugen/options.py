@@ -20,6 +20,21 @@ FAMILIES = (OWN, CMSIS_NN, AUTO)
 instructions."""
 
 
+@dataclass(frozen=True)
+class LibraryFiles:
+    """A library that generated code calls, as a user has it: the folder of its headers, and a built archive of it.
+
+    In the archive's name "{cpu}" stands for the CPU of a board.
+    """
+
+    include: Path
+    archive: Path
+
+    def archive_for(self, cpu: str) -> Path:
+        """The archive for a CPU."""
+        return Path(str(self.archive).replace("{cpu}", cpu))
+
+
 AUTO_PLACE = "auto"
 """In place of a memory's name: whichever is best."""
 
@@ -57,7 +72,8 @@ class CompileOptions:
     `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.lir.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
-    that the caller has put somewhere in memory.
+    that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
+    a library; it shapes no code.
     """
 
     name: str = ""
@@ -73,6 +89,7 @@ class CompileOptions:
     max_flash: int | None = None
     place: Places = Places()
     weights_blob: bool = False
+    library: LibraryFiles | None = None
 
     @property
     def fixed_dims(self) -> dict[str, int]:

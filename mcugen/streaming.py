@@ -15,7 +15,7 @@ from functools import cached_property
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel, trial
 from mcugen.lir.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
-from mcugen.lir.cost import CostTable, work
+from mcugen.lir.cost import CostTable
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import ALIGNMENT, Program
@@ -110,7 +110,7 @@ class Streaming:
 
     def _lightest(self, node: Node, found: Sequence[Kernel]) -> Kernel:
         """The kernel with the least scratch memory, and of those the fastest."""
-        return min(found, key=lambda k: (self._scratch(node, k), self._costs.of(k).instructions(work(node, k))))
+        return min(found, key=lambda k: (self._scratch(node, k), self._costs.instructions(node, k)))
 
     def _scratch(self, node: Node, kernel: Kernel) -> int:
         return trial(node, kernel, self._features).program.scratch_size
@@ -165,7 +165,7 @@ class Streaming:
                 for node in layer.body.nodes
                 if (found := fitting_kernels(node, self._features, any_size=False))
             }
-            instructions = sum(self._costs.of(k).instructions(work(node, k)) for node, k in choices.items())
+            instructions = sum(self._costs.instructions(node, k) for node, k in choices.items())
             self._bodies[key] = instructions, self._working_memory(layer.body, choices)
         return self._bodies[key]
 

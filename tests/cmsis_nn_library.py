@@ -16,24 +16,25 @@ from pathlib import Path
 import pytest
 
 from mcugen.board import Board
-from mcugen.simulate import Library
+from mcugen.codegen.libraries import LIBRARIES
+from mcugen.options import CMSIS_NN, LibraryFiles
 from mcugen.simulate.toolchain import ARM, host_compiler
 
 SOURCES = Path(__file__).parent / "cmsis_nn"
-INCLUDE, LIB = "MCUGEN_CMSIS_NN_INCLUDE", "MCUGEN_CMSIS_NN_LIB"
+INCLUDE, LIB = LIBRARIES[CMSIS_NN].variables
 IS_REAL = INCLUDE in os.environ and LIB in os.environ
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def library(board: Board, *macros: str) -> Library:
+def library(board: Board, *macros: str) -> LibraryFiles:
     """For a board's CPU. `macros` choose what the reference implementation does (tests/cmsis_nn/reference.h)."""
     if not IS_REAL:
-        return Library(SOURCES / "include", _reference(board.cpu, board.cflags, macros))
-    archive = Path(os.environ[LIB].replace("{cpu}", board.cpu))
-    if macros or not archive.exists():
-        pytest.skip(f"no real CMSIS-NN for this: {archive} {' '.join(macros)}")
-    return Library(Path(os.environ[INCLUDE]), archive)
+        return LibraryFiles(SOURCES / "include", _reference(board.cpu, board.cflags, macros))
+    files = LibraryFiles(Path(os.environ[INCLUDE]), Path(os.environ[LIB]))
+    if macros or not files.archive_for(board.cpu).exists():
+        pytest.skip(f"no real CMSIS-NN for this: {files.archive_for(board.cpu)} {' '.join(macros)}")
+    return files
 
 
 @cache

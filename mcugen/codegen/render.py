@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -196,6 +196,7 @@ def render(
     given = arguments(program.symbols, renderer.symbols)
     computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
     constants = [_constant(b, renderer.names[b], memory.section(b)) for b in memory.arrays]
+    libraries = tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library}))
     context: dict[str, object] = {
         "name": name,
         "NAME": name.upper(),
@@ -227,7 +228,7 @@ def render(
         "weights_use_math": any(_needs_math(row) for c in constants for row in c["rows"]),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
         "calls": calls,
-        "libraries": [LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library})],
+        "libraries": libraries,
         "lines": lines,
         "uses_math": any(_needs_math(k.text) for k in renderer.kernels.values())
         or any(_needs_math(str(c["members"])) for c in calls),
@@ -238,6 +239,7 @@ def render(
     blobs = _weights_file(env, memory, context)
     texts = _texts(env, name, context)
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
+    texts[f"mcugen.{name}.pdsc"] = _pack(env, (texts.keys() | blobs) - {"CMakeLists.txt"}, context)
     layers = tuple(program.head(layer).name for layer in program.layers())
     return Bundle(
         name,
@@ -251,6 +253,7 @@ def render(
         arena_sizes=tuple(area.size for area in memory.areas) if placement.names_arena else (),
         sections=memory.sections,
         image_region=identifier(placement.weights.name),
+        libraries=libraries,
         blobs=blobs,
     )
 
@@ -281,6 +284,16 @@ def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) ->
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     return texts
+
+
+_PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
+"""What a CMSIS-Pack calls files by their endings; all else is "other"."""
+
+
+def _pack(env: jinja2.Environment, files: Collection[str], context: Mapping[str, object]) -> str:
+    """The description of a CMSIS-Pack of these files."""
+    kinds = [(file, _PACK_CATEGORIES.get(Path(file).suffix, "other")) for file in sorted(files)]
+    return env.get_template("pack.pdsc.j2").render(**context, pack_files=kinds)
 
 
 def _indented(text: str, width: int) -> str:

@@ -32,10 +32,11 @@ from mcugen.lir.program import (
 class Kernel:
     """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
 
-    `needs` are CPU features. `when` are conditions on the node that must all hold; their docstrings' first lines say
-    why the kernel was taken. `emit` writes its instruction; None: the operator does. `extra` counts what its
-    instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its parameters are polynomials of the
-    sizes, so that these may be known at run time only.
+    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
+    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost; `way` names
+    which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
+    that these may be known at run time only.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
@@ -50,10 +51,12 @@ class Kernel:
     any_size: bool = False
     library: str = ""
     evaluate: Reference | None = None
+    lacks: frozenset[str] = frozenset()
+    way: Callable[[Node], str] | None = None
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
-        return self.needs <= features and all(holds(node) for holds in self.when)
+        return self.needs <= features and not self.lacks & features and all(holds(node) for holds in self.when)
 
     @property
     def reason(self) -> str:

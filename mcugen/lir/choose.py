@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Kernel, trial
-from mcugen.lir.cost import CostTable, work
+from mcugen.lir.cost import CostTable
 from mcugen.lir.library import library_kernels, own_kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.order import reorder
@@ -151,7 +151,7 @@ def offers_of(
 def _is_cheaper(kernel: Kernel, node: Node, own: Kernel | None, features: frozenset[str], costs: CostTable) -> bool:
     """Whether a library's kernel takes fewer instructions than our own, which has been measured too."""
     mine = own or own_kernel(node, features)
-    if mine is None or not {kernel.name, mine.name} <= costs.kernels.keys():
+    if mine is None or not (costs.knows(node, kernel) and costs.knows(node, mine)):
         return False
     return _instructions(node, kernel, costs, 1) < _instructions(node, mine, costs, 1)
 
@@ -164,7 +164,7 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
 
 
 def _instructions(node: Node, kernel: Kernel, costs: CostTable, times: int) -> float:
-    return times * costs.of(kernel).instructions(work(node, kernel))
+    return times * costs.instructions(node, kernel)
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
@@ -237,8 +237,8 @@ def _candidate(
 ) -> Candidate:
     """What a kernel costs at a node, by lowering the node alone. `lasting` are values that nothing may overwrite."""
     builder = trial(node, kernel, features)
-    program, cost = builder.program, costs.of(kernel)
-    flash: dict[object, int] = {instr.function_key: cost.code for instr in program.instrs}
+    program, code = builder.program, costs.code_of(kernel.name)
+    flash: dict[object, int] = {instr.function_key: code for instr in program.instrs}
     flash |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
     around = alive.get(node.outputs[0].name)
     ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}

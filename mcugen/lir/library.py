@@ -40,11 +40,15 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
 
 
 def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
-    """A kernel of the name of the only instruction that an operator without a choice writes; None if it is not one."""
+    """The kernel of an operator without a choice, if it writes one instruction; its costs are by what it computes."""
     builder = Builder(Program("trial"), features)
     node.op.lower(node, builder)  # type: ignore[attr-defined]
     names = {instr.kernel for instr in builder.program.instrs}
-    return Kernel(names.pop()) if len(names) == 1 else None
+    return Kernel(names.pop(), way=_own_way) if len(names) == 1 else None
+
+
+def _own_way(node: Node) -> str:
+    return f"{node.op.name}_{node.sig.input(0).dtype.value}"
 
 
 def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:

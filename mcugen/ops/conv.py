@@ -18,12 +18,12 @@ from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops import kernels
-from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
 from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Binary, Range
-from mcugen.ops.spatial import Spatial, Window
+from mcugen.ops.pointwise import Binary
+from mcugen.ops.spatial import Spatial
 from mcugen.ops.weighted import (
     exact_product,
     finish,
@@ -33,6 +33,7 @@ from mcugen.ops.weighted import (
     requantizer,
     sum_dtype,
 )
+from mcugen.ops.window import Window
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:

@@ -20,11 +20,11 @@ from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops import kernels
 from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import is_quantized
+from mcugen.ops.fixedpoint import Range, is_quantized
 from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Binary, Range
+from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import (

@@ -11,7 +11,9 @@ import jinja2
 
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
+from mcugen.options import LibraryFiles
 from mcugen.resources import resource_dir
+from mcugen.simulate.linking import Linked
 from mcugen.simulate.machines import Machine
 from mcugen.simulate.toolchain import Compiler, Unit, find_program, host_compiler
 
@@ -30,19 +32,6 @@ _CPU_SOURCES = ("reset", "counter")
 
 
 @dataclass(frozen=True)
-class Library:
-    """A library that the model calls, as a user has it: the folder of its headers, and what is linked."""
-
-    include: Path
-    archive: Path
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """For the compiler: warnings are about the model alone."""
-        return ("-isystem", str(self.include.resolve()))
-
-
-@dataclass(frozen=True)
 class TargetImages:
     """Linked firmware: with the model, with a model that does nothing, with the model's layer hooks."""
 
@@ -51,33 +40,33 @@ class TargetImages:
     layers: Path | None
 
 
-def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, library: Library | None = None) -> Path:
+def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, files: LibraryFiles | None = None) -> Path:
     """The program that runs the model on this computer, with the address and UB sanitizers if asked for.
 
     A program that $CC makes static has the UB sanitizer alone, and traps.
     """
+    library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     command = host_compiler()
     checks = (_TRAP if "-static" in command else _SANITIZE) if sanitize else ()
-    compiler = Compiler(command, (*_COMMON, *_ONE_MEMORY, *(library.flags if library else ()), *checks), folder)
+    compiler = Compiler(command, (*_COMMON, *_ONE_MEMORY, *library.flags, *checks), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
-    compiler.compile(units)
-    return compiler.link("model.out", [*(unit.object for unit in units), *_archives(library)], ())
-
-
-def _archives(library: Library | None) -> list[str]:
-    return [str(library.archive.resolve())] if library else []
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(command):
+        return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ())
 
 
 def build_target(
-    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool, library: Library | None = None
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool, files: LibraryFiles | None = None
 ) -> TargetImages:
     """The firmware images for `machine`, compiled with the board's flags."""
+    library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     # The board's flags come last: they may ask for another optimization level.
     toolchain = machine.toolchain
-    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *(library.flags if library else ()))
+    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *library.flags)
     compiler = Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
@@ -87,12 +76,14 @@ def build_target(
     empty = _harness_units(("empty",), ())
     model = _model_units(bundle)
     hooked = _hooked_units(bundle) if hooks else model
-    compiler.compile(list(dict.fromkeys([*model, *harness, *empty, *hooked])))
+    with library.blamed_for_headers():
+        compiler.compile(list(dict.fromkeys([*model, *harness, *empty, *hooked])))
 
     def link(name: str, units: list[Unit]) -> Path:
         flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
         objects = [unit.object for unit in [*harness, *units]]
-        return compiler.link(name, [*objects, *_archives(library)], flags)
+        with library.blamed_for_archive(board.cflags):
+            return compiler.link(name, [*objects, *library.archives], flags)
 
     return TargetImages(
         model=link("model.elf", model),

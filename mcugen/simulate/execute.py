@@ -27,6 +27,7 @@ Sample = Mapping[str, np.ndarray]
 Findings = Mapping[str, Sequence[int]]
 
 _POLL_SECONDS = 0.1
+_ERROR_LIBRARY = 7  # MCUGEN_ERROR_LIBRARY of mcugen.h
 _FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
 
 
@@ -100,7 +101,7 @@ def execute(
     exit_code = _watch(program, folder, sum(port.nbytes for port in bundle.outputs), timeout, progress)
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
-    _check(program, exit_code, console, findings)
+    _check(program, bundle, exit_code, console, findings)
     outputs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
     if progress:
         progress(len(samples))
@@ -227,13 +228,19 @@ def _findings(console: str) -> Findings:
     return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
 
 
-def _check(program: Program, exit_code: int, console: str, findings: Findings) -> None:
+def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findings: Findings) -> None:
+    libraries = " and ".join(library.versions for library in bundle.libraries)
     if "status" in findings:
         sample, status = findings["status"]
+        if status == _ERROR_LIBRARY and libraries:
+            rule = f"the library that is linked must be {libraries}, built for the board's CPU"
+            raise UsageError(rule, f"it refused a call, or wants more memory than is planned, in sample {sample}")
         raise VerificationError("the model's run function must return 0", f"{status} for sample {sample}")
     if "fault" in findings:
         exception, pc = findings["fault"]
         function = function_at(program.image, pc) or "unknown code"
-        raise VerificationError("the model must not fault", f"exception {exception} in {function} (pc {pc:#010x})")
+        found = f"exception {exception} in {function} (pc {pc:#010x})"
+        remedy = f"{libraries} as built for the board's CPU" * bool(libraries)
+        raise VerificationError("the model must not fault", found, remedy)
     if exit_code != 0:
         raise VerificationError("the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}")

@@ -15,7 +15,8 @@ import numpy as np
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
-from mcugen.simulate.build import Library, TargetImages, build_host, build_target
+from mcugen.options import LibraryFiles
+from mcugen.simulate.build import TargetImages, build_host, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
 from mcugen.simulate.execute import Measure, Sample, execute, host_program, qemu_program
@@ -67,17 +68,18 @@ def simulate(
     timeout: float = SECONDS_PER_SAMPLE,
     progress: Callable[[int], None] | None = None,
     workdir: Path | None = None,
-    library: Library | None = None,
+    library: LibraryFiles | None = None,
 ) -> Execution:
     """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
 
     `measure`, `per_layer` and `cycles` (estimated where all is measured, with so many wait states of flash) apply to
     QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest time in seconds that one sample may take;
     `progress` is told how many samples are done. Build and run files stay in `workdir` if one is given; `library` is
-    linked.
+    what a model is linked with that calls one.
 
-    UsageError: a sample does not match the ports. VerificationError: the C does not compile without warnings,
-    returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not installed.
+    UsageError: a sample does not match the ports, or the library is not the model's. VerificationError: the C does not
+    compile without warnings, returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not
+    installed.
     """
     if not samples:
         raise UsageError("a simulation must have samples", "none")
@@ -86,10 +88,10 @@ def simulate(
             execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=progress
         )
         if not board.qemu:
-            program = host_program(build_host(bundle, folder, sanitize=sanitize, library=library))
+            program = host_program(build_host(bundle, folder, sanitize=sanitize, files=library))
             return Execution(run_all(program).outputs, None, None, None, None)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
-        images = build_target(bundle, board, machine, folder, hooks=hooks, library=library)
+        images = build_target(bundle, board, machine, folder, hooks=hooks, files=library)
         run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reference.h"
 
-int32_t arm_fully_connected_s8_get_buffer_size(const cmsis_nn_dims *filter_dims)
-{
-    (void)filter_dims;
-    return VARIANT(0, 0, 4 * filter_dims->c);
-}
-
 /* Batches lie along n and h, of which one may be 1 on one side; w counts rows, and c what is summed over. */
 arm_cmsis_nn_status arm_batch_matmul_s8(const cmsis_nn_context *ctx, const cmsis_nn_bmm_params *bmm_params,
     const cmsis_nn_per_tensor_quant_params *quant_params, const cmsis_nn_dims *input_lhs_dims,

@@ -7,19 +7,33 @@
 
 #include "arm_nnfunctions.h"
 
-/* Which variant of the library this stands for: its buffers differ. */
-#if defined(REFERENCE_MVE) || defined(__ARM_FEATURE_MVE)
-#define VARIANT(plain, dsp, mve) (mve)
-#elif defined(REFERENCE_DSP) || defined(__ARM_FEATURE_DSP)
-#define VARIANT(plain, dsp, mve) (dsp)
+/* Libraries that are not the one expected: one that wants more memory and never looks whether it has it, and one whose
+ * functions refuse every call. */
+#if defined(REFERENCE_GREEDY)
+#define GREED 1024
 #else
-#define VARIANT(plain, dsp, mve) (plain)
+#define GREED 0
 #endif
+#if defined(REFERENCE_REFUSES)
+#define REFUSES true
+#else
+#define REFUSES false
+#endif
+
+/* Which variant of the library this stands for, plain, with DSP or with Helium: its buffers differ. */
+#if defined(REFERENCE_MVE) || defined(__ARM_FEATURE_MVE)
+#define REFERENCE_VARIANT 2
+#elif defined(REFERENCE_DSP) || defined(__ARM_FEATURE_DSP)
+#define REFERENCE_VARIANT 1
+#else
+#define REFERENCE_VARIANT 0
+#endif
+#define VARIANT(plain, dsp, mve) ((REFERENCE_VARIANT == 2 ? (mve) : REFERENCE_VARIANT == 1 ? (dsp) : (plain)) + GREED)
 
 /* In functions that return arm_cmsis_nn_status: what the library asks of its caller. */
 #define REQUIRE(condition) \
     do { \
-        if (!(condition)) { \
+        if (REFUSES || !(condition)) { \
             return ARM_CMSIS_NN_ARG_ERROR; \
         } \
     } while (0)
@@ -31,11 +45,24 @@ static inline bool takes_scratch(const cmsis_nn_context *ctx, int32_t needed)
     if (needed <= 0) {
         return true;
     }
-    if (ctx->buf == NULL || ctx->size < needed || (uintptr_t)ctx->buf % 4u != 0) {
+    if (ctx->buf == NULL || (ctx->size < needed && GREED == 0) || (uintptr_t)ctx->buf % 4u != 0) {
         return false;
     }
     memset(ctx->buf, 0x5a, (size_t)needed);
     return true;
+}
+
+/* Whether two tensors, given with their bytes, have no memory in common; or else the very same, if `may_match`. */
+static inline bool are_apart(const void *a, int32_t a_size, const void *b, int32_t b_size, bool may_match)
+{
+    const uintptr_t a_at = (uintptr_t)a, b_at = (uintptr_t)b;
+    return a_at + (uintptr_t)a_size <= b_at || b_at + (uintptr_t)b_size <= a_at
+        || (may_match && a_at == b_at && a_size == b_size);
+}
+
+static inline int32_t count_of(const cmsis_nn_dims *dims)
+{
+    return dims->n * dims->h * dims->w * dims->c;
 }
 
 static inline bool is_codes(int32_t low, int32_t high, const cmsis_nn_activation *range)

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,18 @@ BUILDS: tuple[tuple[str, ...], ...] = ((),) if IS_REAL else ((), ("REFERENCE_SIN
 """The library rounds twice, unless it was built to round once."""
 
 
-def check_library(model: onnx.ModelProto, kernels: Mapping[str, int], boards: tuple[str, ...] = BOARDS[2:]) -> None:
+def check_library(
+    model: onnx.ModelProto,
+    kernels: Mapping[str, int],
+    boards: tuple[str, ...] = BOARDS[2:],
+    optimize: str = "balanced",
+) -> None:
     """The model makes so many calls of each of these kernels; what they give is numpy's to the last bit.
 
     That is within one step of what our own kernels give on the same input, which is so by layer if the model is a
     number of layers side by side.
     """
-    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN))
+    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, optimize=optimize))
     calls = Counter(i.kernel for i in compiled.program.instrs if i.library)
     assert calls == dict(kernels)
     feeds = random_feeds(model)
@@ -44,19 +50,24 @@ def check_library(model: onnx.ModelProto, kernels: Mapping[str, int], boards: tu
     for name, own in interpret(compiled.graph, feeds).items():
         assert np.abs(own.astype(int) - expected[name]).max(initial=0) <= 1, name
     for macros in BUILDS:
-        run = compiled.simulate([feeds], measure=False, sanitize=True, library=library(compiled.board, *macros))
+        run = linked(compiled, *macros).simulate([feeds], measure=False, sanitize=True)
         _assert_equal(run.outputs[0], expected)
     _check_warnings(compiled)
     for board in boards:
-        check_board(model, board)
+        check_board(model, board, optimize)
 
 
-def check_board(model: onnx.ModelProto, board: str) -> None:
+def check_board(model: onnx.ModelProto, board: str, optimize: str = "balanced") -> None:
     """The same results under QEMU, by the library's variant for that CPU."""
-    compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN))
+    compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN, optimize=optimize))
     feeds = random_feeds(model)
-    run = compiled.simulate([feeds], measure=False, library=library(compiled.board))
+    run = linked(compiled).simulate([feeds], measure=False)
     _assert_equal(run.outputs[0], compiled.interpret(feeds))
+
+
+def linked(compiled: CompiledModel, *macros: str) -> CompiledModel:
+    """The model with the library that it calls, as built for its board with `macros`."""
+    return replace(compiled, options=replace(compiled.options, library=library(compiled.board, *macros)))
 
 
 def _assert_equal(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from mcugen.hir.graph import Node
 from mcugen.lir.program import Param
 from mcugen.ops.weighted import weights_of
-
-if TYPE_CHECKING:
-    from mcugen.ops.spatial import Window
+from mcugen.ops.window import Window
 
 PARAMS = (
     *("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w"),

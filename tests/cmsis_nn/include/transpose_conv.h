@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Included by arm_nnfunctions.h. */
 
-typedef struct {
-    int32_t input_offset, output_offset;
-    cmsis_nn_tile stride, padding, padding_offsets, dilation;
-    cmsis_nn_activation activation;
-} cmsis_nn_transpose_conv_params;
-
 int32_t arm_transpose_conv_s8_get_buffer_size(const cmsis_nn_transpose_conv_params *transpose_conv_params,
     const cmsis_nn_dims *input_dims, const cmsis_nn_dims *filter_dims, const cmsis_nn_dims *out_dims);
 

@@ -39,9 +39,11 @@ def call(
     when: tuple[Callable[[Node], bool], ...],
     emit: Callable[[Node, Builder, Kernel], None],
     evaluate: Reference | None = None,
+    lacks: frozenset[str] = frozenset(),
+    way: Callable[[Node], str] | None = None,
 ) -> Kernel:
-    """A kernel of the library; with `evaluate`, it does not round as the operator does."""
-    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate)
+    """A kernel of the library; with `evaluate`, it does not round as the operator does; `way` is the function's own."""
+    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way)
 
 
 def emit_call(
@@ -53,6 +55,7 @@ def emit_call(
     *,
     scratch: int | None = None,
     code: Mapping[str, object] | None = None,
+    inplace: Sequence[tuple[str, str]] = (),
     variant: str = "",
 ) -> None:
     """Emits the call. `scratch` is the library's working memory in bytes, None where it takes none at all."""
@@ -61,7 +64,7 @@ def emit_call(
         buffer = builder.scratch(f"{node.outputs[0].name}.scratch", DType.INT8, scratch)
         operands = [*operands, ("scratch", Access.SCRATCH, buffer)]
         more = {"scratch_size": scratch}
-    builder.emit(node, kernel, operands, {**params, **more}, code=code, variant=variant)
+    builder.emit(node, kernel, operands, {**params, **more}, code=code, inplace=inplace, variant=variant)
 
 
 def by_variant(builder: Builder, plain: int, dsp: int, mve: int) -> int:

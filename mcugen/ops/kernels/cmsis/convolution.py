@@ -39,7 +39,7 @@ def laid(shape: ConvShape, lines: bool = True) -> ConvShape:
     if shape.k_h == shape.k_w == 1:
         dilation = 1 if is_pointwise(shape) else 2
         return replace(shape, dilation_h=dilation, dilation_w=dilation)
-    if shape.in_h == shape.k_h == 1 and not (lines and _is_line(shape)):
+    if shape.in_h == shape.k_h == shape.out_h == 1 and not (lines and _is_line(shape)):
         return shape.turned()
     return shape
 
@@ -57,7 +57,7 @@ def _is_line(shape: ConvShape) -> bool:
     """
     before, after = shape.pad_w, _line_end(shape)
     left, right = -(-before // shape.stride_w), -(-after // shape.stride_w)
-    if shape.groups > 1 or shape.dilation_w > 1 or shape.out_h > 1 or shape.stride_w * shape.in_c % 4:
+    if shape.groups > 1 or shape.dilation_w > 1 or shape.stride_w * shape.in_c % 4:
         return False
     if after not in (before, before + 1) or left + right > shape.out_w or shape.k_w > shape.in_w:
         return False
@@ -112,7 +112,13 @@ def one_group(node: Node) -> bool:
     return shape_of(node).groups == 1
 
 
+def no_padded_lines(node: Node) -> bool:
+    """no lines padded above or below"""
+    shape = shape_of(node)
+    return not (shape.in_h == shape.k_h == 1 and shape.k_w > 1 and shape.out_h > 1)
+
+
 CONV: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, small_axes), emit_conv),
-    call(S4, (int8_layer, small_weights, one_group, small_axes), emit_conv),
+    call(S8, (int8_layer, no_padded_lines, small_axes), emit_conv),
+    call(S4, (int8_layer, small_weights, one_group, no_padded_lines, small_axes), emit_conv),
 )

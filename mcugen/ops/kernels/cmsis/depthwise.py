@@ -40,15 +40,25 @@ def _by_axis(shape: ConvShape) -> tuple[tuple[int, int], tuple[int, int]]:
     return (shape.k_h, shape.k_w), (shape.dilation_h, shape.dilation_w)
 
 
+def is_fast(shape: ConvShape) -> bool:
+    """Whether the library takes one of its fast ways."""
+    return shape.out_c == shape.in_c and shape.dilation_h == shape.dilation_w == 1
+
+
+def is_near(shape: ConvShape) -> bool:
+    """Whether the library, without Helium, has a function for just this window, which reads x where it lies."""
+    return shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1
+
+
 def depthwise_scratch(shape: ConvShape, builder: Builder, small: bool) -> int:
-    """Bytes: a window's elements as int16, or with Helium four windows of some channels; the plain way needs none."""
-    if shape.out_c > shape.in_c or shape.dilation_h > 1 or shape.dilation_w > 1:
+    """Bytes: a window's elements as int16, or with Helium four windows of some channels; the slow way needs none."""
+    if not is_fast(shape):
         return 0
     taps = shape.k_h * shape.k_w
-    window, near = 2 * taps * shape.in_c, shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1
+    window = 2 * taps * shape.in_c
     if small:
         return by_variant(builder, window, window, 4 * taps * BLOCK)
-    return by_variant(builder, 0, 0 if near else window, 4 * taps * BLOCK)
+    return by_variant(builder, 0, 0 if is_near(shape) else window, 4 * taps * BLOCK)
 
 
 def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -77,16 +87,30 @@ def one_channel_filters(node: Node) -> bool:
 
 
 def near_windows(node: Node) -> bool:
-    """windows that touch the image, their centres within it if they are of 3x3"""
-    shape = ConvShape.of(node)
+    """windows that touch the image, their centres within it where the library counts on that"""
+    shape = plain(ConvShape.of(node))
     last_h = (shape.out_h - 1) * shape.stride_h - shape.pad_h
     last_w = (shape.out_w - 1) * shape.stride_w - shape.pad_w
     touching = max(shape.pad_h - shape.k_h, shape.pad_w - shape.k_w, last_h - shape.in_h, last_w - shape.in_w) <= 0
-    return touching and (shape.k_w != 3 or last_w + 1 < shape.in_w)
+    return not is_fast(shape) or (touching and (not is_near(shape) or last_w + 1 < shape.in_w))
 
+
+def whole_bytes(node: Node) -> bool:
+    """an even number of channels, unless the library is fast"""
+    shape = plain(ConvShape.of(node))
+    return shape.in_c % 2 == 0 or is_fast(shape)
+
+
+HELIUM = frozenset({"mve"})
+"""gcc 12 takes the predicates of 32-bit lanes for all ones in the library's function of 4 bits."""
 
 DEPTHWISE: tuple[Kernel, ...] = (
     call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise),
-    call(S4, (int8_layer, small_weights, one_channel_filters, near_windows, small_axes), emit_depthwise),
+    call(
+        S4,
+        (int8_layer, small_weights, one_channel_filters, near_windows, whole_bytes, small_axes),
+        emit_depthwise,
+        lacks=HELIUM,
+    ),
 )
 """Of convolutions."""

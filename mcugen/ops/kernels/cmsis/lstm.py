@@ -22,6 +22,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.kernels.cmsis.common import MOST_RESULT, call, emit_call
+from mcugen.ops.kernels.cmsis.curves import sigmoid, tanh
 from mcugen.ops.weighted import folded_bias_of, largest_sums_of, weights_of
 
 SUMS = QuantParams((2.0**-12,), 0)
@@ -130,7 +131,7 @@ def fits_units(node: Node) -> bool:
     if cell is None or cell.inner.output.type.q.scale[0] > COARSEST_SUMS:
         return False
     numbers, scale = Numbers.of(cell), cell.cell.type.q.scale[0]
-    if scale != 2.0**-numbers.fraction or not -2 <= numbers.fraction <= 24 or numbers.factor < LEAST_FACTOR:
+    if scale != 2.0**-numbers.fraction or not -1 <= numbers.fraction <= 24 or numbers.factor < LEAST_FACTOR:
         return False
     return all(
         int(most) << int(shift) < 2**31 and int(most) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
@@ -157,9 +158,9 @@ def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         sums = _scaled(x.take(step, axis) @ w.T + numbers.inner_bias, scales[0], scales[1])
         sums = _int16(_int16(sums) + _scaled(h @ r.T + numbers.recurrent_bias, scales[2], scales[3]))
         i, o, f, g = np.split(sums, 4, axis=-1)
-        c = _int16(_scaled(sigmoid(f) * c, 1 << 16))
-        c = np.clip(c + _scaled(sigmoid(i) * tanh(g, 0), 1 << (numbers.fraction + 1)), -32767, 32767)
-        h = _scaled(sigmoid(o) * tanh(c, 12 - numbers.fraction), numbers.factor) + cell.hidden.type.q.zero_point
+        c = _int16(_scaled(sigmoid(f, 0) * c, 1 << 16))
+        c = np.clip(c + _scaled(sigmoid(i, 0) * tanh(g, 0), 1 << (numbers.fraction + 1)), -32767, 32767)
+        h = _scaled(sigmoid(o, 0) * tanh(c, 12 - numbers.fraction), numbers.factor) + cell.hidden.type.q.zero_point
         h = np.clip(h, -128, 127)
         rows.append(h)
     return h, c, np.stack(rows, axis)
@@ -172,43 +173,6 @@ def _scaled(v: Array, multiplier: Array | int, left: Array | int = 0) -> Array:
 
 def _int16(v: Array) -> Array:
     return np.clip(v, -32768, 32767)
-
-
-def sigmoid(x: Array) -> Array:
-    """Codes of SUMS → of UNIT."""
-    at, negative = 3 * np.abs(x), x < 0
-    line = _line(at, 9)
-    result: Array = np.where(negative, 2**25 - line + 2**9 - 1, line + 2**9) >> 10
-    return result
-
-
-def tanh(x: Array, left: int) -> Array:
-    """Codes of SUMS · 2^left → of UNIT: 2 σ(2x) - 1."""
-    scaled = (3 * x) << left if left >= 0 else (3 * x + (1 << (-left - 1))) >> -left
-    line = _line(np.abs(scaled), 8)
-    result: Array = np.where(scaled < 0, 2**23 - line + 2**7 - 1, line - 2**23 + 2**7) >> 8
-    return result
-
-
-def _line(at: Array, bits: int) -> Array:
-    """Between entries 2^`bits` apart; what lies beyond the last but one is near 1."""
-    table, index = _table(), np.minimum(at >> bits, 254)
-    inside = (table[index] << bits) + (at & ((1 << bits) - 1)) * (table[index + 1] - table[index])
-    return np.where(at >> bits < 255, inside, 65535 << bits if bits == 8 else 32767 << 10)
-
-
-def _table() -> Array:
-    """σ at multiples of 1/24, in units of 2^-16; half of what a line would miss at its middle is added to its ends."""
-    x = np.arange(256) / 24
-    missed = _real_sigmoid(x + 1 / 48) - (_real_sigmoid(x) + _real_sigmoid(x + 1 / 24)) / 2
-    table: Array = np.rint((_real_sigmoid(x) + missed / 2) * 2**16).astype(np.int64)
-    table[-1] = 65535
-    return table
-
-
-def _real_sigmoid(x: Array) -> Array:
-    result: Array = 1 / (1 + np.exp(-x))
-    return result
 
 
 # --------------------------------------------------------------------------------------------- the call
