@@ -57,7 +57,7 @@ def mcugen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Two convolutions of int8 side by side, with their transpositions, and a function that the library does not have."""
+    """Two convolutions of int8 side by side, transpositions around them; a function that the library does not have."""
     net = Net()
     for name in ("y", "z"):
         quantized_conv(net, name, ((1, 4, 9, 8), 6, (3, 3), {"pads": [1] * 4}), False)
