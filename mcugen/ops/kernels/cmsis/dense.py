@@ -29,6 +29,10 @@ from mcugen.ops.weighted import folded_bias_of, requantizer, weights_of
 S8, S4 = "cmsis_dense_s8", "cmsis_dense_s4"
 
 
+MANY_ROWS = 4
+"""What fully connected layers take more instructions for than pointwise convolutions."""
+
+
 def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Weights [N, K] in their order; one multiplier where all channels have the same."""
     weights, is_small = weights_of(node), kernel.name == S4
@@ -54,10 +58,10 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
 # ------------------------------------------------------------------------------- conditions
 
 
-def one_row(node: Node) -> bool:
-    """a window as large as the image, or one row"""
+def few_rows(node: Node) -> bool:
+    """a window as large as the image, or few rows"""
     if weights_of(node).ndim == 2:
-        return shape_of(node).out_w == 1
+        return shape_of(node).out_w < MANY_ROWS
     shape = ConvShape.of(node)
     whole = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and shape.out_h == shape.out_w == 1
     return whole and shape.groups == 1 and shape.is_inside
@@ -76,8 +80,8 @@ def short_sums(node: Node) -> bool:
 
 
 ROW: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, one_row, short_sums, small_axes), emit_dense),
-    call(S4, (int8_layer, small_weights, one_row, one_multiplier, short_sums, small_axes), emit_dense),
+    call(S8, (int8_layer, few_rows, short_sums, small_axes), emit_dense),
+    call(S4, (int8_layer, small_weights, few_rows, one_multiplier, short_sums, small_axes), emit_dense),
 )
 """Of fully connected layers and of convolutions."""
 
