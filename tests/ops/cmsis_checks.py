@@ -37,7 +37,7 @@ BUILDS: tuple[tuple[str, ...], ...] = ((),) if IS_REAL else ((), ("REFERENCE_SIN
 
 def check_library(
     model: onnx.ModelProto,
-    kernels: Mapping[str, int],
+    wanted: Mapping[str, int],
     boards: tuple[str, ...] = BOARDS[2:],
     **options: Any,
 ) -> None:
@@ -49,7 +49,7 @@ def check_library(
     """
     compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, **options))
     calls = Counter(i.kernel for i in compiled.program.instrs if i.library)
-    assert {name: count for name, count in calls.items() if name in kernels or name != TRANSPOSE} == dict(kernels)
+    assert {name: count for name, count in calls.items() if name in wanted or name != TRANSPOSE} == dict(wanted)
     feeds = random_feeds(model)
     expected = compiled.interpret(feeds)
     for name, own in interpret(compiled.graph, feeds).items():
