@@ -101,17 +101,20 @@ def whole_bytes(node: Node) -> bool:
     return shape.in_c % 2 == 0 or is_fast(shape)
 
 
-def blocks(node: Node) -> bool:
-    """as many channels, or a multiple of four times as many"""
-    shape = ConvShape.of(node)
-    return shape.out_c == shape.in_c or shape.out_c // shape.in_c % 4 == 0
-
-
 HELIUM = frozenset({"mve"})
 """gcc 12 takes the predicates of 32-bit lanes for all ones in the library's function of 4 bits."""
 
+
+def way(node: Node) -> str:
+    """Which of the library's functions it is, by the shape."""
+    shape = plain(ConvShape.of(node))
+    if not is_fast(shape):
+        return "any" if shape.out_c // shape.in_c % 4 else "fours"
+    return "near" if is_near(shape) else "window"
+
+
 DEPTHWISE: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, one_channel_filters, blocks, near_windows, small_axes), emit_depthwise),
+    call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise, way=way),
     call(
         S4,
         (int8_layer, small_weights, one_channel_filters, near_windows, whole_bytes, small_axes),
