@@ -202,11 +202,14 @@ class Reduce(Operator):
         builder.emit(node, "reduce", operands, params | more, code=code, overlaps=overlap(x, y, order), variant=variant)
 
     def is_pool(self, sig: Signature) -> bool:
-        """Whether it is the mean of int8 rows over whole images: an average pool."""
+        """Whether it is a mean of int8 images."""
+        return sig.input(0).dtype is DType.INT8 and self.is_mean_of_images(sig)
+
+    def is_mean_of_images(self, sig: Signature) -> bool:
+        """Whether it is the mean of codes in rows over whole images: an average pool."""
         kept, reduced = _walks(sig.input(0).shape, self.axes)
         channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
-        requantized = self._requantizer(sig) is not None
-        return self.function == "mean" and sig.input(0).dtype is DType.INT8 and channels_last and requantized
+        return self.function == "mean" and channels_last and self._requantizer(sig) is not None
 
     def pool_geometry(self, sig: Signature) -> dict[str, Param]:
         """Of the average pool that it is: images are rows."""

@@ -9,6 +9,7 @@ from mcugen.ops.kernels.cmsis import (
     dense,
     depthwise,
     elementwise,
+    lstm,
     matmul,
     movement,
     pooling,
@@ -30,12 +31,15 @@ BINARY: tuple[Kernel, ...] = (*elementwise.BINARY, *s16_activations.BINARY)
 CURVE: tuple[Kernel, ...] = s16_activations.CURVE
 """Of functions of one int16 tensor."""
 
-MAX_POOL: tuple[Kernel, ...] = (*pooling.MAX_POOL, *s16_activations.MAX_POOL)
-AVERAGE_POOL: tuple[Kernel, ...] = (*pooling.AVERAGE_POOL, *s16_activations.AVERAGE_POOL)
-REDUCE: tuple[Kernel, ...] = (*pooling.REDUCE, *s16_activations.MEAN)
+MAX_POOL: tuple[Kernel, ...] = pooling.MAX_POOL
+AVERAGE_POOL: tuple[Kernel, ...] = pooling.AVERAGE_POOL
+REDUCE: tuple[Kernel, ...] = pooling.REDUCE
 """Of reductions along axes."""
 
 SOFTMAX: tuple[Kernel, ...] = softmax.SOFTMAX
 PAD: tuple[Kernel, ...] = movement.PAD
 TRANSPOSE: tuple[Kernel, ...] = movement.TRANSPOSE
 CONCAT: tuple[Kernel, ...] = movement.CONCAT
+
+REPEAT: tuple[Kernel, ...] = lstm.REPEAT
+"""Of loops."""

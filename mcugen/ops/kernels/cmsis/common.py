@@ -41,9 +41,10 @@ def call(
     evaluate: Reference | None = None,
     lacks: frozenset[str] = frozenset(),
     way: Callable[[Node], str] | None = None,
+    extra: Callable[[Node], int] | None = None,
 ) -> Kernel:
     """A kernel of the library; with `evaluate`, it does not round as the operator does; `way` is the function's own."""
-    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way)
+    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way, extra=extra)
 
 
 def emit_call(
@@ -61,7 +62,7 @@ def emit_call(
     """Emits the call. `scratch` is the library's working memory in bytes, None where it takes none at all."""
     more: dict[str, Param] = {}
     if scratch is not None:
-        buffer = builder.scratch(f"{node.output.name}.scratch", DType.INT8, scratch)
+        buffer = builder.scratch(f"{node.outputs[0].name}.scratch", DType.INT8, scratch)
         operands = [*operands, ("scratch", Access.SCRATCH, buffer)]
         more = {"scratch_size": scratch}
     builder.emit(node, kernel, operands, {**params, **more}, code=code, inplace=inplace, variant=variant)

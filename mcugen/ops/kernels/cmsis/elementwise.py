@@ -31,15 +31,15 @@ IN_PLACE = (("y", "x0"), ("y", "x1"))
 
 def is_sum(node: Node) -> bool:
     """a sum or difference of int8 tensors of one shape"""
-    return _is_of(node, "Add", "Sub") and _of_one_shape(node) and _binary(node).fixed_sum(node.sig) is not None
+    return _is_of(node, "Add", "Sub") and _of_one_shape(node) and binary(node).fixed_sum(node.sig) is not None
 
 
 def is_product(node: Node) -> bool:
     """a product of int8 tensors of one shape"""
     if not _is_of(node, "Mul") or not _of_one_shape(node):
         return False
-    left = 31 - _binary(node).product(node.sig).shift
-    return _binary(node).largest_product(node.sig) << (left + 1) < 2**31
+    left = 31 - binary(node).product(node.sig).shift
+    return binary(node).largest_product(node.sig) << (left + 1) < 2**31
 
 
 def is_maximum(node: Node) -> bool:
@@ -54,18 +54,18 @@ def is_minimum(node: Node) -> bool:
 
 def emit_add(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Sums, and differences, whose second factor is negative."""
-    fixed = _binary(node).fixed_sum(node.sig)
+    fixed = binary(node).fixed_sum(node.sig)
     assert fixed is not None
     m0, m1 = (factor << (31 - LEFT) for factor in fixed.factors)
     params: dict[str, Param] = {"m0": m0, "m1": m1, "left": LEFT, "m_y": 1 << (31 - fixed.shift)}
-    emit_call(node, builder, kernel, _operands(node, builder), _params(node) | params, inplace=IN_PLACE)
+    emit_call(node, builder, kernel, operands(node, builder), _params(node) | params, inplace=IN_PLACE)
 
 
 def emit_mul(node: Node, builder: Builder, kernel: Kernel) -> None:
     """One requantization, ours."""
-    requantize = _binary(node).product(node.sig)
+    requantize = binary(node).product(node.sig)
     params: dict[str, Param] = {"multiplier": int(requantize.multiplier[0]), "shift": 31 - requantize.shift}
-    emit_call(node, builder, kernel, _operands(node, builder), _params(node) | params, inplace=IN_PLACE)
+    emit_call(node, builder, kernel, operands(node, builder), _params(node) | params, inplace=IN_PLACE)
 
 
 def emit_extreme(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -74,15 +74,16 @@ def emit_extreme(node: Node, builder: Builder, kernel: Kernel) -> None:
     for name, (rows, columns) in zip(("y", "x0", "x1"), _matrices(node), strict=True):
         params |= {f"{name}_rows": rows, f"{name}_columns": columns}
     whole = [pair for i, pair in enumerate(IN_PLACE) if node.input(i).type.count == node.output.type.count]
-    emit_call(node, builder, kernel, _operands(node, builder), params, inplace=whole)
+    emit_call(node, builder, kernel, operands(node, builder), params, inplace=whole)
 
 
-def _binary(node: Node) -> Binary:
+def binary(node: Node) -> Binary:
+    """Its operator."""
     return cast("Binary", node.op)
 
 
 def _is_of(node: Node, *functions: str) -> bool:
-    return _binary(node).function in functions
+    return binary(node).function in functions
 
 
 def _of_one_shape(node: Node) -> bool:
@@ -107,7 +108,8 @@ def _matrices(node: Node) -> list[tuple[int, int]]:
     return [(rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes]
 
 
-def _operands(node: Node, builder: Builder) -> list[tuple[str, Access, Buffer]]:
+def operands(node: Node, builder: Builder) -> list[tuple[str, Access, Buffer]]:
+    """x0, x1 and y."""
     x0, x1 = (builder.buffer(node.input(i)) for i in (0, 1))
     return [("x0", Access.IN, x0), ("x1", Access.IN, x1), ("y", Access.OUT, builder.buffer(node.output))]
 
@@ -115,7 +117,7 @@ def _operands(node: Node, builder: Builder) -> list[tuple[str, Access, Buffer]]:
 def _params(node: Node) -> dict[str, Param]:
     """Elements, zero points and limits."""
     y = node.output.type
-    low, high = clamp_range(_binary(node).clamp, y.q, y.dtype)
+    low, high = clamp_range(binary(node).clamp, y.q, y.dtype)
     zeros: dict[str, Param] = {f"x{i}_zero": node.input(i).type.q.zero_point for i in (0, 1)}
     return {"count": y.count, **zeros, "y_zero": y.q.zero_point, "low": low, "high": high}
 

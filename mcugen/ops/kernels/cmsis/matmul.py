@@ -19,7 +19,8 @@ class _Product(Protocol):
     factor: float
 
 
-def _requantizer(node: Node) -> Requantizer:
+def product_requantizer(node: Node) -> Requantizer:
+    """Ours."""
     return requantizer(node.sig, product_sums(node.sig), cast("_Product", node.op).factor)
 
 
@@ -28,7 +29,7 @@ def int8_product(node: Node) -> bool:
     types = (node.sig.input(0), node.sig.input(1), node.sig.output)
     if any(t.dtype is not DType.INT8 or t.quant is None for t in types):
         return False
-    most, requantize = int(product_sums(node.sig)[0]), _requantizer(node)
+    most, requantize = int(product_sums(node.sig)[0]), product_requantizer(node)
     left, largest = 31 - requantize.shift, most * int(requantize.multiplier[0]) >> requantize.shift
     return left >= 0 and most << left < 2**31 and largest < MOST_RESULT
 
@@ -37,7 +38,7 @@ def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
     """One matrix of a batch at a time, so that only one has to be turned; Helium sums its columns first."""
     a, b, y = node.sig.input(0), node.sig.input(1), node.sig.output
     depth, columns = b.shape[-2:]
-    requantize = _requantizer(node)
+    requantize = product_requantizer(node)
     sums = by_variant(builder, 0, 0, 4 * columns)
     params: dict[str, Param] = {"batch": math.prod(a.shape[:-2]), "rows": a.shape[-2]}
     params |= {"depth": depth, "columns": columns, "sums_size": sums}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CMSIS-NN's pools: arm_max_pool_s8, arm_avgpool_s8.
+"""CMSIS-NN's pools: arm_max_pool_s8 and _s16, arm_avgpool_s8 and _s16.
 
 The largest codes are ours. Averages are those of codes, of which ties go away from 0 whatever the zero point; ours go
 to the even distance from it. The library has no other scale for them, and counts no padding.
@@ -13,27 +13,28 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from mcugen.hir.graph import Node
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import is_quantized, same_codes
 from mcugen.ops.kernels.cmsis.common import by_variant, call, emit_call
+from mcugen.ops.weighted import int8_tensors, int16_tensors
 
 if TYPE_CHECKING:
     from mcugen.ops.pool import AveragePool, Pool
     from mcugen.ops.reduce import Reduce
 
 
-def int8_windows(node: Node) -> bool:
-    """int8 tensors, windows without gaps"""
+def gapless(node: Node) -> bool:
+    """windows without gaps"""
     pool = cast("Pool", node.op)
-    return pool.is_channels_last and node.sig.input(0).dtype is DType.INT8 and max(pool.window.dilations) == 1
+    return pool.is_channels_last and max(pool.window.dilations) == 1
 
 
 def keeps_codes(node: Node) -> bool:
     """input and output of one scale"""
     x = node.sig.input(0)
-    return x.dtype is DType.INT8 and is_quantized(x) and same_codes(x, node.sig.output)
+    return is_quantized(x) and same_codes(x, node.sig.output)
 
 
 def counts_elements(node: Node) -> bool:
@@ -44,7 +45,7 @@ def counts_elements(node: Node) -> bool:
 
 def of_images(node: Node) -> bool:
     """the mean of whole images"""
-    return cast("Reduce", node.op).is_pool(node.sig)
+    return cast("Reduce", node.op).is_mean_of_images(node.sig)
 
 
 def average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
@@ -65,8 +66,8 @@ def mean(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def _rounded(sums: Array, counts: Array) -> Array:
-    """Quotients as int8."""
-    quotients: Array = (np.sign(sums) * ((np.abs(sums) + counts // 2) // counts)).astype(np.int8)
+    """Quotients, ties away from 0."""
+    quotients: Array = np.sign(sums) * ((np.abs(sums) + counts // 2) // counts)
     return quotients
 
 
@@ -97,10 +98,17 @@ def _emit(
     emit_call(node, builder, kernel, operands, params, scratch=scratch)
 
 
-MAX_POOL: tuple[Kernel, ...] = (call("cmsis_max_pool_s8", (int8_windows,), emit_max_pool),)
+_TYPES = (("s8", int8_tensors), ("s16", int16_tensors))
 
-AVERAGE_POOL: tuple[Kernel, ...] = (
-    call("cmsis_avgpool_s8", (int8_windows, keeps_codes, counts_elements), emit_average_pool, average),
+MAX_POOL: tuple[Kernel, ...] = tuple(
+    call(f"cmsis_max_pool_{tag}", (of_type, gapless), emit_max_pool) for tag, of_type in _TYPES
 )
 
-REDUCE: tuple[Kernel, ...] = (call("cmsis_avgpool_s8", (of_images, keeps_codes), emit_mean, mean),)
+AVERAGE_POOL: tuple[Kernel, ...] = tuple(
+    call(f"cmsis_avgpool_{tag}", (of_type, gapless, keeps_codes, counts_elements), emit_average_pool, average)
+    for tag, of_type in _TYPES
+)
+
+REDUCE: tuple[Kernel, ...] = tuple(
+    call(f"cmsis_avgpool_{tag}", (of_type, of_images, keeps_codes), emit_mean, mean) for tag, of_type in _TYPES
+)

@@ -22,8 +22,10 @@ from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Int64Array, Requantizer, clamp_range
 from mcugen.ops.kernels.cmsis.common import MOST_SIZE, by_variant, call, emit_call, small_axes
 from mcugen.ops.kernels.cmsis.depthwise import near_windows, one_channel_filters, plain
+from mcugen.ops.kernels.cmsis.depthwise import way as depthwise_way
+from mcugen.ops.kernels.cmsis.matmul import product_requantizer
 from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
-from mcugen.ops.weighted import bias_of, farthest, largest_sums_of, requantizer, weights_of
+from mcugen.ops.weighted import bias_of, largest_sums_of, product_sums, requantizer, weights_of
 
 REDUCED, LONGEST_SHIFT = 15, 46
 """Bits of a multiplier of sums of 64 bits, and the largest shift of its products."""
@@ -105,9 +107,7 @@ def _adds_in_64_bits(node: Node) -> bool:
 
 def product_scaling(node: Node) -> Scaling | None:
     """Of a product of two activations; None: more than a step from ours."""
-    a, b = node.sig.input(0), node.sig.input(1)
-    sums = np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
-    wanted = requantizer(node.sig, sums, node.op.factor)  # type: ignore[attr-defined]
+    sums, wanted = product_sums(node.sig), product_requantizer(node)
     found = Scaling.near(wanted, REDUCED, LONGEST_SHIFT)
     return found if found.agrees(wanted, sums) else None
 
@@ -138,10 +138,11 @@ def evaluate_product(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 def _scaled(node: Node, arrays: Sequence[Array], scaling: Scaling | None) -> Sequence[Array]:
     assert scaling is not None
-    return (scaling(sums_of(node, arrays), *_limits(node)),)
+    return (scaling(sums_of(node, arrays), *limits(node)),)
 
 
-def _limits(node: Node) -> tuple[int, int]:
+def limits(node: Node) -> tuple[int, int]:
+    """What its codes are clamped to."""
     y = node.sig.output
     return clamp_range(getattr(node.op, "clamp", None), y.q, y.dtype)
 
@@ -197,7 +198,7 @@ def _emit_by_channel(
 ) -> None:
     """`constants` are weights, the type of the bias, multipliers and shifts, each followed by `spare` zeros."""
     weights, bias_t, multiplier, shift = constants
-    low, high = _limits(node)
+    low, high = limits(node)
     bias = bias_of(node)
     assert bias is not None
     arrays = {"w": weights, "bias": bias.astype(bias_t.numpy), "multiplier": multiplier}
@@ -249,7 +250,7 @@ def emit_product(node: Node, builder: Builder, kernel: Kernel) -> None:
 def _of_tensor(node: Node, scaling: Scaling) -> dict[str, Param]:
     """Scale and limits of a layer with one scale."""
     (multiplier,), (shift,) = scaling.arguments(1)
-    low, high = _limits(node)
+    low, high = limits(node)
     return {"multiplier": int(multiplier), "shift": int(shift), "low": low, "high": high}
 
 
@@ -298,12 +299,20 @@ def small_matrices(node: Node) -> bool:
     return all(0 < size <= MOST_SIZE for i in (0, 1) for size in node.sig.input(i).shape)
 
 
-_CONV = call("cmsis_convolve_s16", (int16_layer, one_group, small_axes, conv_agrees), emit_conv, evaluate_conv)
+def way(node: Node) -> str:
+    """By the bits of the sums."""
+    return "short" if short_scaling(node) else "long"
+
+
+_CONV = call("cmsis_convolve_s16", (int16_layer, one_group, small_axes, conv_agrees), emit_conv, evaluate_conv, way=way)
 _DEPTHWISE = (int16_layer, one_channel_filters, near_windows, small_axes, long_agrees)
 _DENSE = (int16_layer, one_scale, small_axes, long_agrees)
 _PRODUCT = (int16_product, small_matrices, product_agrees)
 
-CONV: tuple[Kernel, ...] = (_CONV, call("cmsis_depthwise_s16", _DEPTHWISE, emit_depthwise, evaluate_long))
+CONV: tuple[Kernel, ...] = (
+    _CONV,
+    call("cmsis_depthwise_s16", _DEPTHWISE, emit_depthwise, evaluate_long, way=depthwise_way),
+)
 """Of convolutions."""
 
 DENSE: tuple[Kernel, ...] = (call("cmsis_dense_s16", _DENSE, emit_dense, evaluate_long), _CONV)
