@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cmsis_checks import BOARDS, check_library
 from onnx_models import Net
-from test_conv import WINDOWS, half, quantized_conv
+from test_conv import WINDOWS, quantized_conv
 
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.ops.fixedpoint import Requantizer
@@ -44,16 +44,16 @@ class Layers:
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize("part", [0, 1])
-@pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
-def test_windows(part: int, per_channel: bool) -> None:
-    net = Net(opset=21)
-    for name in half(part):
-        quantized_conv(net, name, WINDOWS[name], per_channel, SHORT)
-    groups = [WINDOWS[name][3].get("group", 1) == WINDOWS[name][0][1] > 1 for name in half(part)]
-    grouped = [WINDOWS[name][3].get("group", 1) > 1 for name in half(part)]
-    calls = {"cmsis_convolve_s16": grouped.count(False), "cmsis_depthwise_s16": groups.count(True)}
-    check_library(net.model(), calls)
+@pytest.mark.parametrize("part", range(4))
+def test_windows(part: int) -> None:
+    """By turns with one scale and with one a channel."""
+    net, names = Net(opset=21), list(WINDOWS)[part::4]
+    for index, name in enumerate(names):
+        quantized_conv(net, name, WINDOWS[name], index % 2 == 1, SHORT)
+    groups = [(WINDOWS[name][3].get("group", 1), WINDOWS[name][0][1]) for name in names]
+    calls = {"cmsis_convolve_s16": sum(group == 1 for group, _ in groups)}
+    calls["cmsis_depthwise_s16"] = sum(1 < group == channels for group, channels in groups)
+    check_library(net.model(), {name: count for name, count in calls.items() if count})
 
 
 @pytest.mark.qemu
