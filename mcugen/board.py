@@ -16,9 +16,9 @@ from typing import Any, Literal, NoReturn
 from mcugen.errors import UsageError
 from mcugen.resources import resource_dir
 
-FEATURES = frozenset({"thumb1", "thumb2", "dsp", "fpu", "fpu64", "mve", "mve_float"})
-"""What a CPU may have beyond plain C: `thumb1` and `thumb2` name its instruction set where that is all it has, `fpu64`
-is double precision, `mve` is Helium."""
+FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float"})
+"""What a CPU may have beyond plain C: `thumb1`, `thumb2` and `rv32` name its instruction set where that is all it has
+for integers, `fpu64` is double precision, `mve` is Helium."""
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")

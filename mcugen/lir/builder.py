@@ -187,7 +187,9 @@ class Builder:
             reason="" if isinstance(kernel, str) else kernel.reason,
             library="" if isinstance(kernel, str) else kernel.library,
             op=node.op.name,
-            macs=0 if node.op.bodies and control is Control.NONE else node.op.macs(node.sig),
+            macs=0
+            if node.op.bodies and control is Control.NONE and isinstance(kernel, str)
+            else node.op.macs(node.sig),
             origin=node.origin,
             note=note or _types_note(node),
             control=control,

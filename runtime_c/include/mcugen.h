@@ -71,6 +71,10 @@
 #elif __ARM_ARCH_PROFILE == 'M'
 #define MCUGEN_THUMB1 1 /* Cortex-M0 and M0+ */
 #endif
+#elif defined(__GNUC__) && defined(__riscv_mul) && __riscv_xlen == 32 && !defined(__riscv_32e) && !defined(MCUGEN_PLAIN_C)
+#define MCUGEN_RV32 1 /* RV32IM and up */
+#endif
+#if defined(MCUGEN_THUMB2) || defined(MCUGEN_THUMB1) || defined(MCUGEN_RV32)
 /* A function that is nothing but its assembly, by the standard calling convention; ADR wants it to begin at a word. */
 #if defined(__clang__)
 #define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))

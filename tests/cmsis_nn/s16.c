@@ -319,34 +319,40 @@ arm_cmsis_nn_status arm_elementwise_mul_s16(const int16_t *input_1_vect, const i
 }
 
 /* 65536 / (1 + exp(-i / 24)) for the first 256 i, raised by half of what a line misses in the middle of the segment. */
-static void fill_table(int32_t *table)
+static const int32_t *sigmoid_table(void)
 {
+    static int32_t table[256];
     double e = 1.0; /* exp(-i / 24), by products of exp(-1 / 48) */
-    for (int i = 0; i < 256; ++i) {
+    for (int i = 0; i < 256 && table[255] == 0; ++i) {
         const double step = 0.9793821813312401, middle = e * step, next = middle * step;
         const double start = 65536.0 / (1.0 + e), end = 65536.0 / (1.0 + next);
         const double bend = 65536.0 / (1.0 + middle) - (start + end) / 2.0;
-        table[i] = (int32_t)(start + bend / 2.0 + 0.5);
+        table[i] = i < 255 ? (int32_t)(start + bend / 2.0 + 0.5) : 65535;
         e = next;
     }
+    return table;
 }
 
+/* Lines between entries; tanh(x) is 2 sigmoid(2 x) - 1. */
 arm_cmsis_nn_status arm_nn_activation_s16(const int16_t *input, int16_t *output, const int32_t size,
     const int32_t left_shift, const arm_nn_activation_type type)
 {
-    int32_t table[256];
-    REQUIRE(type == ARM_SIGMOID && size > 0 && left_shift > -16 && left_shift < 14);
-    fill_table(table);
+    const int32_t *table = sigmoid_table();
+    const bool is_sigmoid = type == ARM_SIGMOID;
+    const int32_t apart = is_sigmoid ? 512 : 256, unit = is_sigmoid ? 1024 : 256, zero = is_sigmoid ? 0 : 32768 * 256;
+    REQUIRE((is_sigmoid || type == ARM_TANH) && size > 0 && left_shift > -16 && left_shift < 14);
     for (int32_t i = 0; i < size; ++i) {
         const int64_t tripled = (int64_t)3 * input[i] * (1 << (left_shift > 0 ? left_shift : 0));
         const int32_t down = left_shift < 0 ? -left_shift : 0;
         const int64_t at = (tripled + (down > 0 ? (int64_t)1 << (down - 1) : 0)) >> down;
-        const int64_t distance = at < 0 ? -at : at, whole = distance >> 9;
-        int64_t y = 32767 * 1024;
+        const int64_t distance = at < 0 ? -at : at, whole = distance / apart;
+        int64_t y = is_sigmoid ? 32767 * 1024 : 65535 * 256;
         if (whole < 255) {
-            y = 512 * (int64_t)table[whole] + distance % 512 * (table[whole + 1] - table[whole]);
+            y = apart * (int64_t)table[whole] + distance % apart * (table[whole + 1] - table[whole]);
         }
-        output[i] = (int16_t)((at < 0 ? 65536 * 512 - y + 511 : y + 512) >> 10);
+        y -= zero;
+        y = at < 0 ? (is_sigmoid ? 65536 * 512 : 0) - y - 1 : y;
+        output[i] = (int16_t)((y + unit / 2) >> (is_sigmoid ? 10 : 8));
     }
     return ARM_CMSIS_NN_SUCCESS;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cmsis_checks import BOARDS, check_library
+from cmsis_checks import BOARDS, calls_of, check_library
 from cmsis_layers import quantized_conv
 from onnx_models import Net
 from test_conv import WINDOWS, Case, half
@@ -87,11 +87,11 @@ def test_scratch_is_as_the_library_wants_it() -> None:
     net = Net()
     quantized_conv(net, "y", ((1, 3, 5, 5), 4, (3, 3), {}), per_channel=True)
     compiled = compile_model(net.model(), "host", CompileOptions(family=CMSIS_NN))
-    (instr,) = (i for i in compiled.program.instrs if i.library)
+    (instr,) = calls_of(compiled.program)
     assert instr.params["scratch_size"] == 4 * 28
     for board, size in (("nrf52840", 4 * 28), ("corstone300", 4 * 32)):
         program = compile_model(net.model(), load_board(board), CompileOptions(family=CMSIS_NN)).program
-        assert next(i for i in program.instrs if i.library).params["scratch_size"] == size
+        assert calls_of(program)[0].params["scratch_size"] == size
 
 
 def test_shifts_are_stored_once() -> None:
@@ -99,7 +99,7 @@ def test_shifts_are_stored_once() -> None:
     for channels in (3, 9, 5):
         quantized_conv(net, f"y{channels}", ((1, 2, 3, 3), channels, (2, 2), {}), per_channel=True)
     program = compile_model(net.model(), "host", CompileOptions(family=CMSIS_NN)).program
-    shifts = {o.buffer for i in program.instrs for o in i.operands if o.role == "shift"}
+    shifts = {o.buffer for i in calls_of(program) for o in i.operands if o.role == "shift"}
     assert [b.count for b in shifts] == [9]
     assert all(not np.any(b.data) for b in shifts)
 
@@ -112,6 +112,6 @@ def test_scales_above_one_are_shifted_to_the_left() -> None:
     net.output(net.quantize(net.op("Conv", x, w), 0.3, 5, np.int8, out="y"), dtype=np.int8)
     model = net.model()
     program = compile_model(model, "host", CompileOptions(family=CMSIS_NN)).program
-    (shift,) = (o.buffer.data for i in program.instrs for o in i.operands if o.role == "shift")
+    (shift,) = (o.buffer.data for i in calls_of(program) for o in i.operands if o.role == "shift")
     assert shift is not None and set(shift.tolist()) == {2}
     check_library(model, {"cmsis_convolve_s8": 1}, boards=BOARDS[3:])

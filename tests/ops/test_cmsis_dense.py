@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cmsis_checks import BOARDS, check_library
+from cmsis_checks import BOARDS, calls_of, check_library
 from cmsis_layers import WIDE, quantized_conv, quantized_dense
 from onnx_models import Net
 
@@ -44,7 +44,7 @@ def test_the_bias_is_what_helium_adds() -> None:
     quantized_dense(net, "y", (1,), 5, 3, True, WIDE)
     compiled = compile_model(net.model(), "host", CompileOptions(family=CMSIS_NN))
     (node,) = (n for n in compiled.graph.nodes if n.op.mnemonic == "dense")
-    (instr,) = (i for i in compiled.program.instrs if i.library)
+    (instr,) = calls_of(compiled.program)
     weights, bias = node.input(1).data, node.input(2).data
     assert weights is not None and bias is not None
     zero = node.input(0).type.q.zero_point

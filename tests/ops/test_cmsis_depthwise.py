@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from cmsis_checks import BOARDS, check_library
+from cmsis_checks import BOARDS, calls_of, check_library
 from cmsis_layers import quantized_conv
 from onnx_models import Net
 from test_conv import Case
@@ -66,5 +66,5 @@ def test_scratch(board: str, scratch: list[int]) -> None:
         attributes = {"group": 4, "dilations": [dilation] * 2}
         quantized_conv(net, name, ((1, 4, 6, 6), 4, (kernel, kernel), attributes), per_channel=True)
     program = compile_model(net.model(), load_board(board), CompileOptions(family=CMSIS_NN)).program
-    sizes = {i.name: i.params["scratch_size"] for i in program.instrs if i.library}
+    sizes = {i.name: i.params["scratch_size"] for i in calls_of(program)}
     assert [sizes[name] for name in ("near", "large", "dilated")] == scratch

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cmsis_checks import BOARDS, check_library
+from cmsis_checks import BOARDS, calls_of, check_library
 from cmsis_layers import SMALL, WIDE, int4_dense, quantized_conv, quantized_dense
 from onnx_models import Net
 from test_conv import Case
@@ -82,7 +82,7 @@ def test_wider_weights_groups_and_helium_take_eight_bits() -> None:
     quantized_conv(net, "y", DEPTHWISE["even"], per_channel=True, weights=SMALL)
     options = CompileOptions(family=CMSIS_NN, optimize="flash")
     program = compile_model(net.model(), load_board("corstone300"), options).program
-    assert [i.kernel for i in program.instrs if i.library] == ["cmsis_depthwise_s8"]
+    assert [i.kernel for i in calls_of(program)] == ["cmsis_depthwise_s8"]
 
 
 def test_the_goal_decides() -> None:
@@ -92,7 +92,7 @@ def test_the_goal_decides() -> None:
     for goal in ("flash", "speed"):
         program = compile_model(net.model(), "host", CompileOptions(family=CMSIS_NN, optimize=goal)).program
         sizes[goal] = sum(b.nbytes for b in program.buffers if b.space is Space.CONST)
-        kernels[goal] = next(i.kernel for i in program.instrs if i.library)
+        kernels[goal] = calls_of(program)[0].kernel
     assert kernels == {"flash": "cmsis_convolve_s4", "speed": "cmsis_convolve_s8"}
     assert sizes["speed"] - sizes["flash"] == 9 * 9 * 37 // 2
 

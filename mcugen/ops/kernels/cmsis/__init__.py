@@ -9,6 +9,7 @@ from mcugen.ops.kernels.cmsis import (
     dense,
     depthwise,
     elementwise,
+    lstm,
     matmul,
     movement,
     pooling,
@@ -39,3 +40,6 @@ SOFTMAX: tuple[Kernel, ...] = softmax.SOFTMAX
 PAD: tuple[Kernel, ...] = movement.PAD
 TRANSPOSE: tuple[Kernel, ...] = movement.TRANSPOSE
 CONCAT: tuple[Kernel, ...] = movement.CONCAT
+
+REPEAT: tuple[Kernel, ...] = lstm.REPEAT
+"""Of loops."""

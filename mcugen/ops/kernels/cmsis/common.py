@@ -61,7 +61,7 @@ def emit_call(
     """Emits the call. `scratch` is the library's working memory in bytes, None where it takes none at all."""
     more: dict[str, Param] = {}
     if scratch is not None:
-        buffer = builder.scratch(f"{node.output.name}.scratch", DType.INT8, scratch)
+        buffer = builder.scratch(f"{node.outputs[0].name}.scratch", DType.INT8, scratch)
         operands = [*operands, ("scratch", Access.SCRATCH, buffer)]
         more = {"scratch_size": scratch}
     builder.emit(node, kernel, operands, {**params, **more}, code=code, inplace=inplace, variant=variant)

@@ -17,13 +17,19 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
-from mcugen.ops.kernels.cmsis.common import MOST_SIZE, call, emit_call
+from mcugen.ops.kernels.cmsis.common import call, emit_call
 
 if TYPE_CHECKING:
     from mcugen.ops.movement import Concat, Pad, Transpose
 
 AXES = "nhwc"
 """The library's names of axes, outermost first."""
+
+MOST_SIZE = 2**16 - 1
+"""Of an axis, as functions take it or count along it."""
+
+MOST_COLUMNS = MOST_SIZE // 7
+"""Of matrices that are transposed: with Helium, offsets of eight rows have 16 bits."""
 
 
 def is_int8(node: Node) -> bool:
@@ -94,10 +100,6 @@ def turns_axes(node: Node) -> bool:
     """two to four axes change places"""
     sizes, _ = _turned(node)
     return 1 < len(sizes) <= len(AXES) and max(sizes) <= MOST_SIZE and sizes[-1] <= MOST_COLUMNS
-
-
-MOST_COLUMNS = MOST_SIZE // 7
-"""With Helium, the library's offsets of eight rows have 16 bits."""
 
 
 def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:

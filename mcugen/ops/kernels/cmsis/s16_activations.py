@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import is_quantized
 from mcugen.ops.kernels.cmsis.common import call, emit_call
+from mcugen.ops.kernels.cmsis.curves import sigmoid
 from mcugen.ops.kernels.cmsis.elementwise import IN_PLACE, binary, operands
 from mcugen.ops.kernels.cmsis.s16 import Scaling, limits
 
@@ -125,29 +125,7 @@ def fine_product(node: Node) -> bool:
 
 # ---------------------------------------------------------------------------------------- sigmoid
 
-_STEPS = 24
-"""Entries of the library's table for each unit of its argument."""
-
 _CODES = np.arange(-(2**15), 2**15)
-
-
-@cache
-def sigmoid_table() -> Array:
-    """The library's: 65536 · σ(i / 24), raised by half of what a line misses in the middle of the next segment."""
-    at = np.arange(0, 256.5, 0.5) / _STEPS
-    exact = 2.0**16 / (1 + np.exp(-at))
-    ends, middles = exact[::2], exact[1::2]
-    return np.rint(ends[:-1] + (middles - (ends[:-1] + ends[1:]) / 2) / 2).astype(np.int64)
-
-
-def sigmoid(x: Array, left: int) -> Array:
-    """The library's function of arguments in steps of 2^(left − 12), in steps of 2^−15: lines between entries."""
-    scaled = (x.astype(np.int64) * 3 * 2 ** max(left, 0) + (2 ** (-left - 1) if left < 0 else 0)) >> max(-left, 0)
-    whole, rest = np.abs(scaled) >> 9, np.abs(scaled) & 511
-    table, at = sigmoid_table(), np.minimum(whole, 254)
-    line = table[at] * 512 + rest * (table[at + 1] - table[at])
-    above = np.where(whole >= 255, 0x7FFF << 10, line)
-    return np.asarray(np.where(scaled >= 0, above + 512, 2**25 - above + 511) >> 10)
 
 
 def _left(node: Node) -> int:
