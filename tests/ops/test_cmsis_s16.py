@@ -173,6 +173,7 @@ def test_scales_agree_within_a_step(bits: int) -> None:
 def test_scales_between_two_multipliers_of_15_bits_do_not_agree() -> None:
     assert scaled_both_ways((2**14 + 0.25) / 2**22, 2**30, 15)[0]
     assert not scaled_both_ways((2**14 + 0.5) / 2**22, 2**30, 15)[0]
+    assert not scaled_both_ways(2.0**8, 1, 15)[0]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
