@@ -139,7 +139,7 @@ def compile_options(
         max_flash=_size("--max-flash", max_flash),
         place=_places(place or []),
         weights_blob=weights_blob,
-        library=_library(cmsis_nn_include, cmsis_nn_lib),
+        library=library_files(cmsis_nn_include, cmsis_nn_lib),
     )
 
 
@@ -367,8 +367,8 @@ def _states(texts: list[str]) -> dict[str, str]:
     return _named_once("--state", pairs)
 
 
-def _library(include: Path | None, archive: Path | None) -> LibraryFiles | None:
-    """Both files of the library, or none."""
+def library_files(include: Path | None, archive: Path | None) -> LibraryFiles | None:
+    """Both files of a library, or none; UsageError for one alone."""
     if include is not None and archive is not None:
         return LibraryFiles(include, archive)
     if include is not None or archive is not None:

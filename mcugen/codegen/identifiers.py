@@ -21,7 +21,7 @@ _RESERVED = frozenset(
 )
 """Words of C, C++ and their dialects, names that the templates use, and headers that a model must not hide."""
 
-_TAKEN = ("mcugen", "arm_", "cmsis_")
+_TAKEN = ("mcugen", "arm_", "cmsis_nn")
 """What names of the runtime, and of the library that generated code may call, begin with."""
 
 _LONGEST = 40

@@ -27,13 +27,13 @@ ALIKE = {"rv32imac": "rv32imc"}
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
-    """The TERMS of a node: elements, but for its one call and its multiply-accumulates."""
-    inputs = [v.type.count for v in node.inputs if v is not None and not v.is_constant]
+    """The TERMS of a node: elements, but for its one call and its multiply-accumulates; of windows as often as read."""
+    inputs = node.op.reads(node.sig) or sum(v.type.count for v in node.inputs if v is not None and not v.is_constant)
     constants = [v.type.count for v in node.inputs if v is not None and v.is_constant]
     outputs, macs = node.outputs[0].type, node.op.macs(node.sig)
     channels = max(outputs.shape[-1] if outputs.shape else 1, 1)
     extra = kernel.extra(node) if kernel.extra else 0
-    counts = (macs, outputs.count, sum(inputs), outputs.count // channels, macs // channels, sum(constants))
+    counts = (macs, outputs.count, inputs, outputs.count // channels, macs // channels, sum(constants))
     return (1, *counts, extra)
 
 

@@ -40,6 +40,10 @@ class Pool(Spatial):
 
     kernel: Shape = ()
 
+    def reads(self, sig: Signature) -> int:
+        """The windows' elements, padding included."""
+        return sig.output.count * math.prod(self.kernel)
+
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Output size by the window; element type and quantization of the input."""
         (x,) = inputs

@@ -41,9 +41,10 @@ def call(
     evaluate: Reference | None = None,
     lacks: frozenset[str] = frozenset(),
     way: Callable[[Node], str] | None = None,
+    extra: Callable[[Node], int] | None = None,
 ) -> Kernel:
     """A kernel of the library; with `evaluate`, it does not round as the operator does; `way` is the function's own."""
-    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way)
+    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way, extra=extra)
 
 
 def emit_call(

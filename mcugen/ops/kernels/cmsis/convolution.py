@@ -118,7 +118,25 @@ def no_padded_lines(node: Node) -> bool:
     return not (shape.in_h == shape.k_h == 1 and shape.k_w > 1 and shape.out_h > 1)
 
 
+def way(node: Node) -> str:
+    """Which of the library's functions it is, by the shape."""
+    shape = laid(shape_of(node))
+    if is_pointwise(shape):
+        return "pointwise"
+    if shape.in_h == shape.k_h == 1 and shape.k_w > 1:
+        return "line"
+    return "groups" if shape.groups > 1 else "window"
+
+
+def loops(node: Node) -> int:
+    """What takes time besides: windows of a group each, or elements left over from blocks of four."""
+    shape = shape_of(node)
+    if shape.groups > 1:
+        return shape.batch * shape.out_h * shape.out_w * shape.groups
+    return node.output.type.count * (shape.k_h * shape.k_w * shape.in_c % 4)
+
+
 CONV: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, no_padded_lines, small_axes), emit_conv),
+    call(S8, (int8_layer, no_padded_lines, small_axes), emit_conv, way=way, extra=loops),
     call(S4, (int8_layer, small_weights, one_group, no_padded_lines, small_axes), emit_conv),
 )

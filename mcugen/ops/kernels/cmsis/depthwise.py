@@ -104,8 +104,17 @@ def whole_bytes(node: Node) -> bool:
 HELIUM = frozenset({"mve"})
 """gcc 12 takes the predicates of 32-bit lanes for all ones in the library's function of 4 bits."""
 
+
+def way(node: Node) -> str:
+    """Which of the library's functions it is, by the shape."""
+    shape = plain(ConvShape.of(node))
+    if not is_fast(shape):
+        return "any" if shape.out_c // shape.in_c % 4 else "fours"
+    return "near" if shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1 else "window"
+
+
 DEPTHWISE: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise),
+    call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise, way=way),
     call(
         S4,
         (int8_layer, small_weights, one_channel_filters, near_windows, whole_bytes, small_axes),

@@ -102,6 +102,11 @@ def turns_axes(node: Node) -> bool:
     return 1 < len(sizes) <= len(AXES) and max(sizes) <= MOST_SIZE and sizes[-1] <= MOST_COLUMNS
 
 
+def rows(node: Node) -> int:
+    """Of the input."""
+    return node.input(0).type.count // _turned(node)[0][-1]
+
+
 def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Matrices have a way of their own, in which the library knows two axes."""
     sizes, perm = _turned(node)
@@ -152,5 +157,5 @@ def _emit(
 
 
 PAD: tuple[Kernel, ...] = (call("cmsis_pad_s8", (is_int8, pads_runs), emit_pad),)
-TRANSPOSE: tuple[Kernel, ...] = (call("cmsis_transpose_s8", (is_int8, turns_axes), emit_transpose),)
+TRANSPOSE: tuple[Kernel, ...] = (call("cmsis_transpose_s8", (is_int8, turns_axes), emit_transpose, extra=rows),)
 CONCAT: tuple[Kernel, ...] = (call("cmsis_concatenation_s8", (is_int8, joins_rows), emit_concat),)

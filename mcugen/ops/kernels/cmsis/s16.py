@@ -22,6 +22,7 @@ from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Int64Array, Requantizer, clamp_range
 from mcugen.ops.kernels.cmsis.common import MOST_SIZE, by_variant, call, emit_call, small_axes
 from mcugen.ops.kernels.cmsis.depthwise import near_windows, one_channel_filters, plain
+from mcugen.ops.kernels.cmsis.depthwise import way as depthwise_way
 from mcugen.ops.kernels.cmsis.matmul import product_requantizer
 from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
 from mcugen.ops.weighted import bias_of, largest_sums_of, product_sums, requantizer, weights_of
@@ -299,12 +300,20 @@ def small_matrices(node: Node) -> bool:
     return all(0 < size <= MOST_SIZE for i in (0, 1) for size in node.sig.input(i).shape)
 
 
-_CONV = call("cmsis_convolve_s16", (int16_layer, one_group, small_axes, conv_agrees), emit_conv, evaluate_conv)
+def way(node: Node) -> str:
+    """By the bits of the sums."""
+    return "short" if short_scaling(node) else "long"
+
+
+_CONV = call("cmsis_convolve_s16", (int16_layer, one_group, small_axes, conv_agrees), emit_conv, evaluate_conv, way=way)
 _DEPTHWISE = (int16_layer, one_channel_filters, near_windows, small_axes, long_agrees)
 _DENSE = (int16_layer, one_scale, small_axes, long_agrees)
 _PRODUCT = (int16_product, small_matrices, product_agrees)
 
-CONV: tuple[Kernel, ...] = (_CONV, call("cmsis_depthwise_s16", _DEPTHWISE, emit_depthwise, evaluate_long))
+CONV: tuple[Kernel, ...] = (
+    _CONV,
+    call("cmsis_depthwise_s16", _DEPTHWISE, emit_depthwise, evaluate_long, way=depthwise_way),
+)
 """Of convolutions."""
 
 DENSE: tuple[Kernel, ...] = (call("cmsis_dense_s16", _DENSE, emit_dense, evaluate_long), _CONV)
