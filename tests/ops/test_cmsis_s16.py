@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from cmsis_checks import BOARDS, check_library
+from cmsis_checks import BOARDS, check_library, linked
 from onnx_models import Net
 from test_conv import WINDOWS, quantized_conv
 
+from mcugen.compiler import compile_model
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType, QuantParams, TensorType
+from mcugen.importer.load import load
 from mcugen.ops.fixedpoint import Requantizer
 from mcugen.ops.kernels.cmsis.s16 import LONGEST_SHIFT, Scaling
 from mcugen.ops.kernels.cmsis.s16_activations import RoundedSum
 from mcugen.ops.pointwise import FixedSum
+from mcugen.options import CMSIS_NN, CompileOptions
+from mcugen.quant.quantize import float_model, quantizer
+from mcugen.quant.scheme import Scheme
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 SHORT: tuple[type, type] = (np.int16, np.int16)
 
@@ -191,3 +201,20 @@ def test_sums_of_all_codes_are_within_a_step(scales: tuple[float, float, float],
 def test_sums_of_scales_too_far_apart_stay_our_own() -> None:
     types = [TensorType((), DType.INT16, QuantParams((scale,), 0)) for scale in (300.0, 1.0, 1.0)]
     assert RoundedSum.of(*types, (1, 1)) is None
+
+
+@pytest.mark.qemu
+def test_digits_are_told_as_by_our_own_kernels() -> None:
+    """The example's model of int16 activations: all images alike, and the library's results to the bit."""
+    source, scheme = load(DIGITS / "digits_f32.onnx"), Scheme(DType.INT16)
+    images = np.load(DIGITS / "calibration.npz")["image"][:20]
+    model = float_model(source, CompileOptions(), scheme)
+    coded = quantizer(source, model, scheme, [{"image": image[None]} for image in images]).quantize()
+    compiled = linked(compile_model(coded, "nrf52840", CompileOptions(family=CMSIS_NN)))
+    assert sum(bool(i.library) for i in compiled.program.instrs) == 8
+    samples = [{"image": image[None]} for image in np.load(DIGITS / "eval.npz")["image"][:60]]
+    found = [compiled.interpret(sample)["scores"] for sample in samples]
+    own = [interpret(compiled.graph, sample)["scores"] for sample in samples]
+    assert [f.argmax() for f in found] == [o.argmax() for o in own]
+    run = compiled.simulate(samples[:3], measure=False)
+    assert all(np.array_equal(r["scores"], f) for r, f in zip(run.outputs, found, strict=False))
