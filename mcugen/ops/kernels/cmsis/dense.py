@@ -13,6 +13,7 @@ from mcugen.hir.graph import Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.kernels.cmsis.common import (
+    MOST_SHIFTED,
     call,
     code_range,
     emit_call,
@@ -76,7 +77,7 @@ def short_sums(node: Node) -> bool:
     """sums of 32 bits with the zero point folded into the bias"""
     weights, shift = weights_of(node).astype(np.int64), requantizer(node.sig).shift
     sums = np.abs(folded_bias_of(node)) + 128 * np.abs(weights.reshape(len(weights), -1)).sum(1)
-    return int(sums.max(initial=0)) << (31 - shift) < 2**31
+    return int(sums.max(initial=0)) << (31 - shift) < MOST_SHIFTED
 
 
 ROW: tuple[Kernel, ...] = (
