@@ -358,6 +358,10 @@ def roomy(name: str) -> Board:
     )
 
 
+MOST_ERROR = 0.25
+"""Of a fit by which a library's kernel is compared with ours; else ours is taken."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """A layer that a kernel computed."""
@@ -372,6 +376,8 @@ class Measured:
 
     layers: dict[str, list[Observation]] = field(default_factory=lambda: defaultdict(list))
     code: list[int] = field(default_factory=list)
+    is_compared: bool = False
+    """Whether it is measured to compare a library with our own kernels, where none is better than a wrong one."""
 
 
 Found = dict[str, tuple[list[tuple[str, Observation]], int]]
@@ -511,7 +517,7 @@ def measure(
 ) -> dict[str, Measured]:
     """Kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
     jobs = [
-        (f"{board_name} {kernel}", pool.submit(observe, model.SerializeToString(), board_name, kernel))
+        (f"{board_name} {kernel}", False, pool.submit(observe, model.SerializeToString(), board_name, kernel))
         for kind in KINDS
         for model in (models(kind) if all_own else ())
         for kernel in kernels_that_fit(model, board_name)
@@ -519,10 +525,10 @@ def measure(
     ]
     for model in [model for kind in ("int8", "int16") if library for model in library_models(kind)]:
         data = model.SerializeToString()
-        jobs.append((f"{board_name}, the library", pool.submit(observe_library, data, board_name, library)))
-        jobs.append((f"{board_name}, against the library", pool.submit(observe_own, data, board_name)))
+        jobs.append((f"{board_name}, the library", True, pool.submit(observe_library, data, board_name, library)))
+        jobs.append((f"{board_name}, against the library", True, pool.submit(observe_own, data, board_name)))
     found: dict[str, Measured] = defaultdict(Measured)
-    for title, job in jobs:
+    for title, is_compared, job in jobs:
         try:
             observed = job.result()
         except McugenError as error:
@@ -533,6 +539,7 @@ def measure(
                 for way, layer in layers:
                     found[kernel].layers[way].append(layer)
                 found[kernel].code += [code] if code else []
+                found[kernel].is_compared = is_compared
     return found
 
 
@@ -543,8 +550,14 @@ def write(cpu: str, found: dict[str, Measured], console: Console) -> None:
     for kernel, measured in found.items():
         ways = {}
         for way, layers in sorted(measured.layers.items()):
-            ways[way], error = fitted(layers)
-            console.print(f"{cpu} {kernel} {way}: {len(layers)} layers, error {error:.0%}, {ways[way]}")
+            per, error = fitted(layers)
+            is_good = error <= MOST_ERROR or not measured.is_compared
+            ways |= {way: per} if is_good else {}
+            told = f"{len(layers)} layers, error {error:.0%}{'' if is_good else ', too large'}, {per}"
+            console.print(f"{cpu} {kernel} {way}: {told}")
+        kernels.pop(kernel, None)
+        if not ways:
+            continue
         code = round(float(np.median(measured.code))) if measured.code else 0
         kernels[kernel] = (
             {"code": code, "instructions": ways[""]} if ways.keys() == {""} else {"code": code, "ways": ways}

@@ -128,15 +128,13 @@ def way(node: Node) -> str:
     return "groups" if shape.groups > 1 else "window"
 
 
-def loops(node: Node) -> int:
-    """What takes time besides: windows of a group each, or elements left over from blocks of four."""
+def gatherings(node: Node) -> int:
+    """Runs of channels that are copied one after the other: those of each window and group."""
     shape = shape_of(node)
-    if shape.groups > 1:
-        return shape.batch * shape.out_h * shape.out_w * shape.groups
-    return node.output.type.count * (shape.k_h * shape.k_w * shape.in_c % 4)
+    return shape.batch * shape.out_h * shape.out_w * shape.k_h * shape.k_w * shape.groups
 
 
 CONV: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, no_padded_lines, small_axes), emit_conv, way=way, extra=loops),
+    call(S8, (int8_layer, no_padded_lines, small_axes), emit_conv, way=way, extra=gatherings),
     call(S4, (int8_layer, small_weights, one_group, no_padded_lines, small_axes), emit_conv),
 )

@@ -21,6 +21,7 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Int64Array, Requantizer, clamp_range
 from mcugen.ops.kernels.cmsis.common import MOST_SIZE, by_variant, call, emit_call, small_axes
+from mcugen.ops.kernels.cmsis.convolution import gatherings
 from mcugen.ops.kernels.cmsis.depthwise import near_windows, one_channel_filters, plain
 from mcugen.ops.kernels.cmsis.depthwise import way as depthwise_way
 from mcugen.ops.kernels.cmsis.matmul import product_requantizer
@@ -305,7 +306,8 @@ def way(node: Node) -> str:
     return "short" if short_scaling(node) else "long"
 
 
-_CONV = call("cmsis_convolve_s16", (int16_layer, one_group, small_axes, conv_agrees), emit_conv, evaluate_conv, way=way)
+_FULL = (int16_layer, one_group, small_axes, conv_agrees)
+_CONV = call("cmsis_convolve_s16", _FULL, emit_conv, evaluate_conv, way=way, extra=gatherings)
 _DEPTHWISE = (int16_layer, one_channel_filters, near_windows, small_axes, long_agrees)
 _DENSE = (int16_layer, one_scale, small_axes, long_agrees)
 _PRODUCT = (int16_product, small_matrices, product_agrees)
