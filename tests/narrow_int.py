@@ -23,12 +23,14 @@ _TYPES: dict[str, Range] = {
     **dict.fromkeys(("int8_t", "signed char", "char"), (-128, 127)),
     **dict.fromkeys(("uint8_t", "unsigned char"), (0, 255)),
     "_Bool": (0, 1),
+    **dict.fromkeys(("int32_t", "long int"), (-(2**31), 2**31 - 1)),
+    **dict.fromkeys(("uint32_t", "long unsigned int"), (0, 2**32 - 1)),
     **dict.fromkeys(_SIGNED_NAMES, _INT),
     **dict.fromkeys((*_UNSIGNED_NAMES, "size_t", "uintptr_t"), _UNSIGNED),
 }
 
 _PLACE = re.compile(r"\[([^][]+):(\d+):\d+\] ?")
-_DECLARATION = re.compile(r"\s+(?:static |const |volatile )*([a-z][\w ]*?)(?: const)? ([\w.]+);")
+_DECLARATION = re.compile(r"\s+(?:static |const |volatile )*([a-z_][\w *]*?)(?: const)? ([\w.]+);")
 _ASSIGNMENT = re.compile(r"([\w.]+) = (.*);")
 _OPERATION = re.compile(r"(\S+) ([-+*/%&]|<<|>>) (\S+)")
 _CAST = re.compile(r"\(([\w ]+)\) (\S+)")
@@ -79,13 +81,14 @@ class _Function:
         self.ranges[target], operation, cast = _TYPES[kind], _OPERATION.fullmatch(text), _CAST.fullmatch(text)
         if cast:
             self._cast(target, cast[2])
-        elif operation and kind in _SIGNED_NAMES + _UNSIGNED_NAMES:
+        elif operation:
             left, operator, right = operation.groups()
             if operator == "%":
                 self.remainders[target] = right
             least, most = self._result(left, operator, right)
             if least < _TYPES[kind][0] or most > _TYPES[kind][1]:
-                matters = kind in _SIGNED_NAMES or re.search(_WIDENED.format(re.escape(target)), self.body)
+                widened = re.search(_WIDENED.format(re.escape(target)), self.body)
+                matters = kind in _SIGNED_NAMES or (kind in _UNSIGNED_NAMES and widened)
                 return bool(matters) and not {left, right} <= self.addresses
             self.ranges[target] = least, most
         return False
@@ -118,6 +121,8 @@ class _Function:
             ends = [x * y for x in a for y in b]
         elif operator == "<<":
             ends = [x << min(y, 32) for x in a for y in b if y >= 0]
-        else:
-            return _INT if a[0] < 0 else (0, a[1])
+        elif operator == "%" and b[0] == b[1] > 0:
+            return (1 - b[1] if a[0] < 0 else 0), b[1] - 1
+        else:  # what bits and quotients are is left open: they fit
+            return a
         return min(ends), max(ends)
