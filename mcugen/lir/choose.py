@@ -95,7 +95,7 @@ def choose_kernels(
     parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
     """
     fitting = all_fitting(graph, features, any_size)
-    library = {} if family == OWN or any_size else library_kernels(graph, features, goal, wanted)
+    library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
     _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
     if family == CMSIS_NN:
         fitting = {node: found for node, found in fitting.items() if node not in library}

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference
 from mcugen.lir.builder import Builder, Kernel, trial
+from mcugen.lir.cost import CostTable
 from mcugen.lir.program import Program
 
 
 def library_kernels(
-    graph: Graph, features: frozenset[str], goal: str = "balanced", wanted: Collection[str] = ()
+    graph: Graph, features: frozenset[str], costs: CostTable, goal: str, wanted: Collection[str] = ()
 ) -> dict[Node, Kernel]:
-    """By node the first that fits, or for the goal `flash` the one of the smallest constants; `wanted` names first.
+    """Of the kernels that fit a node, the first, unless another serves the goal better; `wanted` names before others.
 
     In bodies only those that round as we do (see Kernel).
     """
@@ -23,9 +24,17 @@ def library_kernels(
         fitting = [k for k in _kernels(node) if k.fits(node, features) and (is_outside or k.evaluate is None)]
         fitting = [k for k in fitting if k.name in wanted] or fitting
         if fitting:
-            sizes = [_constants(node, k, features) if goal == "flash" else 0 for k in fitting]
-            found[node] = fitting[sizes.index(min(sizes))]
+            found[node] = _best(node, fitting, features, costs, goal)
     return found
+
+
+def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs: CostTable, goal: str) -> Kernel:
+    """That of the smallest constants for the goal `flash`, else of the fewest instructions as far as measured."""
+    if goal == "flash":
+        return min(fitting, key=lambda k: trial(node, k, features).program.weights_size)
+    if not costs.knows(node, fitting[0]):
+        return fitting[0]
+    return min((k for k in fitting if costs.knows(node, k)), key=lambda k: costs.instructions(node, k))
 
 
 def references(graph: Graph, program: Program) -> dict[Node, Reference]:
@@ -54,11 +63,6 @@ def _own_way(node: Node) -> str:
 def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:
     """All nodes, and whether they are outside of bodies."""
     return ((node, part is graph) for part in graph.nested() for node in part.nodes)
-
-
-def _constants(node: Node, kernel: Kernel, features: frozenset[str]) -> int:
-    """Bytes of flash."""
-    return trial(node, kernel, features).program.weights_size
 
 
 def _kernels(node: Node) -> tuple[Kernel, ...]:

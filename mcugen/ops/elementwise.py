@@ -387,6 +387,7 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "role": names[i],
             "value": f"v{i}",
             "ctype": dtype.c,
+            "value_ctype": _computed_in(node.input(i).type),
             "moves": moves,
             "row": " + ".join([names[i], *terms]),
         }
@@ -433,10 +434,16 @@ def _statements(node: Node, steps: Sequence[Step], tables: frozenset[int], scala
         result = TensorType((), step.dtype, step.quant)
         sig = Signature(tuple(types[a] for a in step.args), (result,))
         text = step.op.expression(sig, [names[a] for a in step.args], scalar)
-        lines.append(f"const {step.dtype.c} v{number} = {text};")
+        is_last = number == len(node.inputs) + len(steps) - 1
+        lines.append(f"const {step.dtype.c if is_last else _computed_in(result)} v{number} = {text};")
         names.append(f"v{number}")
         types.append(result)
     return lines
+
+
+def _computed_in(tensor: TensorType) -> str:
+    """The C type of a variable for an element: 32 bits for codes, whatever the width of int that C promotes them to."""
+    return DType.INT32.c if is_quantized(tensor) else tensor.dtype.c
 
 
 def _is_short(lines: Sequence[str]) -> bool:

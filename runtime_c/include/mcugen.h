@@ -88,6 +88,13 @@
 #define MCUGEN_NOINLINE
 #endif
 
+/* Element i of those at p, which lie four to an int32_t of packed weights, the first in its lowest byte. */
+#if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) || defined(__ARM_BIG_ENDIAN)
+#define MCUGEN_INT8(p, i) (*(const int8_t *)((uintptr_t)((p) + (i)) ^ 3u))
+#else
+#define MCUGEN_INT8(p, i) ((p)[i])
+#endif
+
 /* v limited to [low, high]. */
 static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
 {

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,18 +37,19 @@ BUILDS: tuple[tuple[str, ...], ...] = ((),) if IS_REAL else ((), ("REFERENCE_SIN
 
 def check_library(
     model: onnx.ModelProto,
-    kernels: Mapping[str, int],
+    wanted: Mapping[str, int],
     boards: tuple[str, ...] = BOARDS[2:],
-    optimize: str = "balanced",
+    **options: Any,
 ) -> None:
     """The model makes so many calls of each of these kernels; what they give is numpy's to the last bit.
 
     Transpositions, which stand at a model's border, count only if they are named. That is within one step of what our
-    own kernels give on the same input, which is so by layer if the model is a number of layers side by side.
+    own kernels give on the same input, which is so by layer if the model is a number of layers side by side. `options`
+    are more CompileOptions: with `kernels`, those are taken wherever they fit.
     """
-    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, optimize=optimize))
+    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, **options))
     calls = Counter(i.kernel for i in compiled.program.instrs if i.library)
-    assert {name: count for name, count in calls.items() if name in kernels or name != TRANSPOSE} == dict(kernels)
+    assert {name: count for name, count in calls.items() if name in wanted or name != TRANSPOSE} == dict(wanted)
     feeds = random_feeds(model)
     expected = compiled.interpret(feeds)
     for name, own in interpret(compiled.graph, feeds).items():
@@ -57,12 +59,12 @@ def check_library(
         _assert_equal(run.outputs[0], expected)
     _check_warnings(compiled)
     for board in boards:
-        check_board(model, board, optimize)
+        check_board(model, board, **options)
 
 
-def check_board(model: onnx.ModelProto, board: str, optimize: str = "balanced") -> None:
+def check_board(model: onnx.ModelProto, board: str, **options: Any) -> None:
     """The same results under QEMU, by the library's variant for that CPU."""
-    compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN, optimize=optimize))
+    compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN, **options))
     feeds = random_feeds(model)
     run = linked(compiled).simulate([feeds], measure=False)
     _assert_equal(run.outputs[0], compiled.interpret(feeds))

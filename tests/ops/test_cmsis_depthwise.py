@@ -28,6 +28,7 @@ WINDOWS: dict[str, Case] = {
     "batch": ((3, 5, 5, 4), 5, (2, 2), {"group": 5, "pads": [1, 1, 0, 0]}),
     "line": ((2, 5, 9), 5, (4,), {"group": 5, "pads": [2, 1]}),
     "twice": ((1, 5, 5, 5), 10, (3, 3), {"group": 5, "pads": [1, 1, 1, 1]}),
+    "eight times": ((1, 5, 5, 5), 40, (3, 3), {"group": 5, "pads": [1, 1, 1, 1]}),
     "four times": ((2, 3, 5, 5), 12, (3, 2), {"group": 3, "strides": [2, 1]}),
     "one pixel a window": ((1, 8, 3, 3), 8, (1, 1), {"group": 8}),
 }
@@ -38,7 +39,8 @@ def test_int8(per_channel: bool) -> None:
     net = Net()
     for name, case in WINDOWS.items():
         quantized_conv(net, name, case, per_channel)
-    check_library(net.model(), {"cmsis_depthwise_s8": len(WINDOWS)}, boards=BOARDS if per_channel else ())
+    boards = BOARDS if per_channel else ()
+    check_library(net.model(), {"cmsis_depthwise_s8": len(WINDOWS)}, boards=boards, kernels=("cmsis_depthwise_s8",))
 
 
 GROUPED: dict[str, Case] = {
@@ -65,6 +67,7 @@ def test_scratch(board: str, scratch: list[int]) -> None:
     for name, kernel, dilation in (("near", 3, 1), ("large", 5, 1), ("dilated", 3, 2)):
         attributes = {"group": 4, "dilations": [dilation] * 2}
         quantized_conv(net, name, ((1, 4, 6, 6), 4, (kernel, kernel), attributes), per_channel=True)
-    program = compile_model(net.model(), load_board(board), CompileOptions(family=CMSIS_NN)).program
+    options = CompileOptions(family=CMSIS_NN, kernels=("cmsis_depthwise_s8",))
+    program = compile_model(net.model(), load_board(board), options).program
     sizes = {i.name: i.params["scratch_size"] for i in calls_of(program)}
     assert [sizes[name] for name in ("near", "large", "dilated")] == scratch

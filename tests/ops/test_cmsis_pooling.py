@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from cmsis_checks import BOARDS, check_library
+from cmsis_checks import check_library
 from test_fast_activations import Layers, Quant
 
 from mcugen.compiler import compile_model
@@ -43,13 +43,13 @@ def windows(function: str) -> onnx.ModelProto:
 @pytest.mark.qemu
 def test_largest_elements() -> None:
     model = windows("MaxPool")
-    check_library(model, {"cmsis_max_pool_s8": len(model.graph.output)}, BOARDS[1:])
+    check_library(model, {"cmsis_max_pool_s8": len(model.graph.output)})
 
 
 @pytest.mark.qemu
 def test_averages() -> None:
     model = windows("AveragePool")
-    check_library(model, {"cmsis_avgpool_s8": len(model.graph.output)}, BOARDS[1:])
+    check_library(model, {"cmsis_avgpool_s8": len(model.graph.output)})
 
 
 @pytest.mark.qemu
@@ -58,7 +58,7 @@ def test_means_of_images() -> None:
     pools = Pools()
     for height, width, channels, zero in ((2, 1, 37, 3), (4, 2, 64, -128), (17, 16, 5, 127), (3, 3, 2, 0)):
         pools.add("GlobalAveragePool", (2, height, width, channels), (0.02, zero), (0.02, zero))
-    check_library(pools.net.model(), {"cmsis_avgpool_s8": pools.outputs}, BOARDS[1:])
+    check_library(pools.net.model(), {"cmsis_avgpool_s8": pools.outputs})
 
 
 def test_ties_go_away_from_zero() -> None:
@@ -74,15 +74,13 @@ def test_ties_go_away_from_zero() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    """Another scale for averages, padding that counts, dilations, other types."""
+    """Another scale for averages, padding that counts, dilations, means of what is no image."""
     pools, image = Pools(), (1, 7, 5, 4)
     pools.add("AveragePool", image, y=(0.019, 3), kernel_shape=[3, 2])
     pools.add("GlobalAveragePool", image, y=(0.02, 4))
     pools.add("AveragePool", image, kernel_shape=[3, 2], pads=[1, 1, 1, 1], count_include_pad=1)
     pools.add("AveragePool", image, kernel_shape=[2, 2], dilations=[2, 3])
     pools.add("MaxPool", image, kernel_shape=[2, 2], dilations=[2, 3])
-    short = pools.net.op("MaxPool", pools.image(5, 4, 4, dtype=np.int16), kernel_shape=[3, 2])
-    pools.output(short, (0.02, 0), np.int16, image=True)
     pools.output(pools.net.op("ReduceMean", pools.input(3, 8), pools.net.const([1], np.int64)), QUANT)
     compiled = compile_model(pools.net.model(), "host", CompileOptions(family=CMSIS_NN))
     assert not [i for i in compiled.program.instrs if i.library]

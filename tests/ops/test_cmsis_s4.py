@@ -57,7 +57,7 @@ def test_dense() -> None:
     for depth, channels in ((2, 1), (5, 3), (16, 4), (37, 9), (66, 10)):
         quantized_dense(net, f"{depth} by {channels}", (1,), depth, channels, False, SMALL)
     quantized_dense(net, "per channel", (1,), 21, 6, True, SMALL)
-    quantized_dense(net, "rows", (3,), 21, 6, False, SMALL)
+    quantized_dense(net, "rows", (5,), 21, 6, False, SMALL)
     check_library(net.model(), {"cmsis_dense_s4": 5, "cmsis_convolve_s4": 2}, boards=BOARDS, optimize="flash")
 
 

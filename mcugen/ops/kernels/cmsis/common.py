@@ -27,6 +27,10 @@ MOST_SIZE = 2**15 - 1
 MOST_WEIGHTS = 2**16 - 1
 """Of a filter: the library counts those in 16 bits, too."""
 
+MOST_SHIFTED = 2**30
+"""Sums, shifted to the left as their requantization begins, stay below: for Helium and single rounding, the library
+shifts them by one bit more."""
+
 MOST_RESULT = 2**30
 """Requantized sums stay below, so that neither a zero point nor the rounding overflows in the library."""
 
@@ -126,7 +130,7 @@ def int8_layer(node: Node) -> bool:
     requantize = requantizer(node.sig, sums)
     left = 31 - requantize.shift
     largest = int((sums.astype(np.float64) * requantize.multiplier).max(initial=0)) >> requantize.shift
-    return left >= 0 and int(sums.max(initial=0)) << left < 2**31 and largest < MOST_RESULT
+    return left >= 0 and int(sums.max(initial=0)) << left < MOST_SHIFTED and largest < MOST_RESULT
 
 
 def small_weights(node: Node) -> bool:

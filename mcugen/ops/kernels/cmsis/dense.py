@@ -13,6 +13,7 @@ from mcugen.hir.graph import Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.kernels.cmsis.common import (
+    MOST_SHIFTED,
     call,
     code_range,
     emit_call,
@@ -27,6 +28,10 @@ from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
 from mcugen.ops.weighted import folded_bias_of, requantizer, weights_of
 
 S8, S4 = "cmsis_dense_s8", "cmsis_dense_s4"
+
+
+MANY_ROWS = 4
+"""What fully connected layers take more instructions for than pointwise convolutions."""
 
 
 def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -54,10 +59,10 @@ def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
 # ------------------------------------------------------------------------------- conditions
 
 
-def one_row(node: Node) -> bool:
-    """a window as large as the image, or one row"""
+def few_rows(node: Node) -> bool:
+    """a window as large as the image, or few rows"""
     if weights_of(node).ndim == 2:
-        return shape_of(node).out_w == 1
+        return shape_of(node).out_w < MANY_ROWS
     shape = ConvShape.of(node)
     whole = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and shape.out_h == shape.out_w == 1
     return whole and shape.groups == 1 and shape.is_inside
@@ -72,12 +77,12 @@ def short_sums(node: Node) -> bool:
     """sums of 32 bits with the zero point folded into the bias"""
     weights, shift = weights_of(node).astype(np.int64), requantizer(node.sig).shift
     sums = np.abs(folded_bias_of(node)) + 128 * np.abs(weights.reshape(len(weights), -1)).sum(1)
-    return int(sums.max(initial=0)) << (31 - shift) < 2**31
+    return int(sums.max(initial=0)) << (31 - shift) < MOST_SHIFTED
 
 
 ROW: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, one_row, short_sums, small_axes), emit_dense),
-    call(S4, (int8_layer, small_weights, one_row, one_multiplier, short_sums, small_axes), emit_dense),
+    call(S8, (int8_layer, few_rows, short_sums, small_axes), emit_dense),
+    call(S4, (int8_layer, small_weights, few_rows, one_multiplier, short_sums, small_axes), emit_dense),
 )
 """Of fully connected layers and of convolutions."""
 

@@ -110,7 +110,7 @@ def way(node: Node) -> str:
     shape = plain(ConvShape.of(node))
     if not is_fast(shape):
         return "any" if shape.out_c // shape.in_c % 4 else "fours"
-    return "near" if shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1 else "window"
+    return "near" if is_near(shape) else "window"
 
 
 DEPTHWISE: tuple[Kernel, ...] = (

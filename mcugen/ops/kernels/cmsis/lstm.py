@@ -21,7 +21,7 @@ from mcugen.hir.types import Array, QuantParams
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.kernels.cmsis.common import MOST_RESULT, call, emit_call
+from mcugen.ops.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, call, emit_call
 from mcugen.ops.kernels.cmsis.curves import sigmoid, tanh
 from mcugen.ops.weighted import folded_bias_of, largest_sums_of, weights_of
 
@@ -134,7 +134,7 @@ def fits_units(node: Node) -> bool:
     if scale != 2.0**-numbers.fraction or not -1 <= numbers.fraction <= 24 or numbers.factor < LEAST_FACTOR:
         return False
     return all(
-        int(most) << int(shift) < 2**31 and int(most) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
+        int(most) << int(shift) < MOST_SHIFTED and int(most) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
         for column, layer in ((0, cell.inner), (2, cell.recurrent))
         for (multiplier, shift), most in zip(
             numbers.scales[:, column : column + 2], largest_sums_of(layer).reshape(4, -1).max(1), strict=True

@@ -11,7 +11,7 @@ from mcugen.hir.types import DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.kernels.cmsis.common import MOST_RESULT, by_variant, call, emit_call
+from mcugen.ops.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, by_variant, call, emit_call
 from mcugen.ops.weighted import product_sums, requantizer
 
 
@@ -31,7 +31,7 @@ def int8_product(node: Node) -> bool:
         return False
     most, requantize = int(product_sums(node.sig)[0]), product_requantizer(node)
     left, largest = 31 - requantize.shift, most * int(requantize.multiplier[0]) >> requantize.shift
-    return left >= 0 and most << left < 2**31 and largest < MOST_RESULT
+    return left >= 0 and most << left < MOST_SHIFTED and largest < MOST_RESULT
 
 
 def emit(node: Node, builder: Builder, kernel: Kernel) -> None:

@@ -28,8 +28,8 @@ from mcugen.ops.kernels.cmsis.matmul import product_requantizer
 from mcugen.ops.kernels.conv_shape import ConvShape, shape_of
 from mcugen.ops.weighted import bias_of, largest_sums_of, product_sums, requantizer, weights_of
 
-REDUCED, LONGEST_SHIFT = 15, 46
-"""Bits of a multiplier of sums of 64 bits, and the largest shift of its products."""
+REDUCED, SHORTEST_SHIFT, LONGEST_SHIFT = 15, 8, 46
+"""Bits of a multiplier of sums of 64 bits, and the shifts of its products."""
 
 LONGEST_RUN = 512
 """Products that the library adds in 32 bits before it goes on in 64."""
@@ -66,7 +66,8 @@ class Scaling:
         """
         mine, other = self.multiplier / 2.0**self.shift, wanted.multiplier / 2.0**wanted.shift
         inside = np.minimum(sums, (2**15 + 1) / np.maximum(np.minimum(mine, other), 2.0**-60))
-        return bool((np.abs(mine - other) * inside < 1).all() and (sums * mine < 2**30).all())
+        fits = (sums * mine < 2**30) & (self.shift >= SHORTEST_SHIFT)
+        return bool((fits & (np.abs(mine - other) * inside < 1)).all())
 
     def arguments(self, channels: int) -> tuple[Array, Array]:
         """Multiplier and shift of each channel as the library takes them for sums of 64 bits, int32."""

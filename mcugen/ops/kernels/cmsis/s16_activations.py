@@ -2,7 +2,7 @@
 """CMSIS-NN's functions of int16 tensors without weights: sums, products, the sigmoid.
 
 The library's softmax of int16 is not among them: with exponentials of 15 bits and a table of reciprocals it misses ours
-by as many steps as a row has elements. Neither is its hyperbolic tangent, which misses by two or three.
+by up to as many steps as a row has elements. Neither is its hyperbolic tangent, which misses by two or three.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated code assumes no width of int, no byte order, and no more alignment than it asks for.
+
+The same small models, which take nearly all kernels, run on a big-endian PowerPC, and are compiled for an AVR, whose int
+has 16 bits; those that fit its RAM run there too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Timer
+
+import numpy as np
+import pytest
+from batch import combine
+from narrow_int import overflows
+from onnx_models import Net, assert_close
+from portable_models import TEMPLATES, Portable, portable_models
+from shared_models import MODELS, options, recorded, roomy
+
+from mcugen.board import load_board
+from mcugen.compiler import compile_model
+from mcugen.errors import VerificationError
+from mcugen.options import CompileOptions
+from mcugen.simulate import simulate
+
+BIG_ENDIAN = "powerpc-linux-gnu-gcc -static"
+HERE = Path(__file__).parent
+ELSEWHERE = {
+    *("log_softmax_f64", "matmul_f64", "softmax_f64", "max_roi_pool", "slice_at"),
+    *("rbf", "svm_coupling", "svm_duels", "svm_winner", "translate", "trees_code"),
+}
+"""Kernels that no model here takes: float64, and a few of one operator each."""
+
+
+def need(*programs: str) -> pytest.MarkDecorator:
+    missing = [p for p in programs if shutil.which(p) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+
+
+def test_the_models_take_nearly_all_kernels():
+    taken = set().union(*(p.kernels for p in portable_models()))
+    assert {path.name.removesuffix(".c.j2") for path in TEMPLATES.glob("*.c.j2")} - taken == ELSEWHERE
+
+
+# ------------------------------------------------------------------------------------------------------- byte order
+
+
+@need("powerpc-linux-gnu-gcc", "qemu-ppc")
+def test_big_endian(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", BIG_ENDIAN)
+    models = portable_models()
+    sample = {f"{p.name}/{name}": array for p in models for name, array in p.feeds.items()}
+    (found,) = simulate(combine([p.model.bundle for p in models]), load_board("host"), [sample], sanitize=True).outputs
+    wrong = []
+    for portable in models:
+        outputs = {name: found[f"{portable.name}/{name}"] for name in portable.expected}
+        try:
+            assert_close(outputs, portable.expected, 1e-4)
+        except AssertionError as error:
+            wrong.append(f"{portable.name}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+@need("powerpc-linux-gnu-gcc", "qemu-ppc")
+def test_big_endian_refuses_the_file_of_weights(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", BIG_ENDIAN)
+    net = Net()
+    net.output(net.op("Add", net.input("x", 4), net.const([1, 2, 3, 4]), out="y"))
+    model = compile_model(net.model(), options=CompileOptions(weights_blob=True))
+    with pytest.raises(VerificationError, match=r"must return 0\. found: 6 "):
+        model.simulate([{"x": np.zeros(4, np.float32)}])
+
+
+# ----------------------------------------------------------------------------------------------------- width of int
+
+AVR_GCC = ("avr-gcc", "-mmcu=atmega2560", "-std=c99", "-O1", "-include", str(HERE / "avr_math.h"))
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+QEMU = ("qemu-system-avr", "-M", "mega2560", "-display", "none", "-monitor", "none", "-serial", "stdio", "-bios")
+RAM = 8192 - 1024
+"""Bytes of the ATmega2560, for all data and constants; the rest is stack."""
+SECONDS = 20
+
+
+def for_avr() -> list[Portable]:
+    """The double of avr-gcc has 32 bits: without models that compute in float64."""
+    return [p for p in portable_models() if not p.has_doubles]
+
+
+def compiled_for_avr(portable: Portable, folder: Path) -> list[str]:
+    """What is wrong with the code of a model, whose objects are left in the folder."""
+    portable.model.write(folder)
+    complaints = []
+    for source in sorted(folder.glob("*.c")):
+        dump = source.with_suffix(".gimple")
+        command = [*AVR_GCC, *WARNINGS, f"-fdump-tree-gimple-lineno={dump.name}", "-c", source.name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        lines = source.read_text().splitlines()
+        found = overflows(dump) if dump.exists() else []  # a file without functions leaves none
+        complaints += [done.stderr] if done.returncode else []
+        complaints += [f"{o.operation}: {lines[o.line - 1]}" for o in found if o.file == source.name]
+    return [f"{portable.name}: {complaint}" for complaint in complaints]
+
+
+def on_avr(portable: Portable, folder: Path) -> str | None:
+    """What its self-test returns, as text; None where RAM or the C library has no place for it."""
+    name = portable.name
+    macros = (f'-DMODEL_HEADER="{name}.h"', f"-DSELFTEST={name}_selftest", f"-DARENA={name}_default_arena", "-I.")
+    objects = [path.name for path in folder.glob("*.o")]
+    command = [*AVR_GCC, *macros, str(HERE / "avr_main.c"), *objects, "-lm", "-o", "avr.elf"]
+    linked = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if linked.returncode:
+        assert "undefined reference" in linked.stderr, linked.stderr
+        return None
+    sizes = subprocess.run(["avr-size", "avr.elf"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    _, data, bss, *_ = map(int, sizes.splitlines()[1].split()[:3])
+    return _first_line([*QEMU, "avr.elf"], folder) if data + bss <= RAM else None
+
+
+def _first_line(command: Sequence[str], folder: Path) -> str:
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        timer = Timer(SECONDS, process.kill)
+        timer.start()
+        try:
+            return process.stdout.readline().strip()
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+@need("avr-gcc", "qemu-system-avr")
+def test_int_of_16_bits(tmp_path: Path):
+    with ThreadPoolExecutor(2) as pool:
+        complaints = list(pool.map(lambda p: compiled_for_avr(p, tmp_path / p.name), for_avr()))
+        assert not any(complaints), "\n".join(text for each in complaints for text in each)
+        statuses = dict(zip((p.name for p in for_avr()), pool.map(lambda p: on_avr(p, tmp_path / p.name), for_avr())))
+    ran = {name: status for name, status in statuses.items() if status is not None}
+    assert {name: status for name, status in ran.items() if status != "0"} == {}
+    assert len(ran) >= 0.9 * len(statuses)
