@@ -2,7 +2,7 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench costs docs quant-study onnx-tests random-graphs sweep big-endian clean setup
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian clean setup
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -24,8 +24,15 @@ bench: setup  ## compare with other compilers; rewrites docs/performance.md unle
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python tools/bench.py $(BENCH)
 
-costs: setup  ## measure all kernels on all CPUs; rewrites boards/costs
+# {cpu} in CMSIS_NN_LIB stands for a board's CPU: lib/{cpu}/libcmsis-nn.a
+costs kernel-table: export MCUGEN_CMSIS_NN_INCLUDE ?= $(CMSIS_NN_INCLUDE)
+costs kernel-table: export MCUGEN_CMSIS_NN_LIB ?= $(CMSIS_NN_LIB)
+
+costs: setup  ## measure all kernels on all CPUs, CMSIS-NN's too if it is there; rewrites boards/costs
 	$(BIN)/python tools/measure_costs.py
+
+kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the library; rewrites docs/kernels.md
+	$(BIN)/python tools/kernel_table.py --write-docs docs/kernels.md
 
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py

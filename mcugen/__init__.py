@@ -5,7 +5,7 @@ from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
-from mcugen.options import CompileOptions, Places
+from mcugen.options import CompileOptions, LibraryFiles, Places
 from mcugen.plugins import load_plugin
 from mcugen.version import __version__
 
@@ -13,6 +13,7 @@ __all__ = [
     "Board",
     "CompileOptions",
     "CompiledModel",
+    "LibraryFiles",
     "McugenError",
     "Places",
     "__version__",

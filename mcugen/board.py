@@ -16,9 +16,9 @@ from typing import Any, Literal, NoReturn
 from mcugen.errors import UsageError
 from mcugen.resources import resource_dir
 
-FEATURES = frozenset({"thumb1", "thumb2", "dsp", "fpu", "fpu64", "mve", "mve_float"})
-"""What a CPU may have beyond plain C: `thumb1` and `thumb2` name its instruction set where that is all it has, `fpu64`
-is double precision, `mve` is Helium."""
+FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float"})
+"""What a CPU may have beyond plain C: `thumb1`, `thumb2` and `rv32` name its instruction set where that is all it has
+for integers, `fpu64` is double precision, `mve` is Helium."""
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
@@ -60,6 +60,8 @@ class Board:
     features: frozenset[str]
     memories: tuple[Memory, ...]
     clock_hz: int
+    toolchain: str
+    """Name of the compiler and library that build for it (mcugen.simulate.toolchain), or "" for this computer's."""
     cflags: tuple[str, ...]
     qemu: str
     """Name of the QEMU machine that stands in for the board, or "" to run on this computer."""
@@ -212,6 +214,7 @@ def _board(name: str, fields: _Fields) -> Board:
         features=_features(fields),
         memories=memories,
         clock_hz=fields.number("clock_hz", 1),
+        toolchain=fields.text("toolchain", empty=True),
         cflags=fields.texts("cflags"),
         qemu=fields.text("qemu", empty=True),
         arena_memory=_memory_name(fields, "arena_memory", [m.name for m in memories if m.kind == "ram"]),

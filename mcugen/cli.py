@@ -113,6 +113,8 @@ def compile_command(
         _tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
     if compiled.report.rows is not None:
         _tell(f"{compiled.report.rows.layers} layers {compiled.report.rows}")
+    if compiled.report.library_calls:
+        _tell(compiled.report.library_calls)
     if compiled.report.budget is not None:
         _tell(str(compiled.report.budget))
     if compiled.quantization:

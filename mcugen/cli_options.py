@@ -15,9 +15,10 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 import typer
 
+from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array, DType
-from mcugen.options import AUTO_PLACE, GOALS, CompileOptions, Places
+from mcugen.options import AUTO_PLACE, CMSIS_NN, FAMILIES, GOALS, OWN, CompileOptions, LibraryFiles, Places
 from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
 from mcugen.report.metrics import METRICS
 
@@ -52,6 +53,31 @@ Json = Annotated[
 ]
 Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
 
+Family = Annotated[
+    str,
+    typer.Option(
+        help=f"whose kernels compute layers: {', '.join(FAMILIES)} (docs/kernels.md)",
+    ),
+]
+_CMSIS_NN = LIBRARIES[CMSIS_NN]
+CmsisNnInclude = Annotated[
+    Path | None,
+    typer.Option(
+        _CMSIS_NN.options[0],
+        envvar=_CMSIS_NN.variables[0],
+        help=f"the folder of {_CMSIS_NN.title}'s headers, where code runs that calls it",
+        show_default=False,
+    ),
+]
+CmsisNnLib = Annotated[
+    Path | None,
+    typer.Option(
+        _CMSIS_NN.options[1],
+        envvar=_CMSIS_NN.variables[1],
+        help="the same library as built for the board's CPU; {cpu} in the name stands for that",
+        show_default=False,
+    ),
+]
 Kernels = Annotated[
     list[str] | None,
     typer.Option("--kernel", help="takes this kernel wherever it fits; else they are chosen", show_default=False),
@@ -87,12 +113,15 @@ def compile_options(
     bind: Bind = None,
     state: State = None,
     optimize: Optimize = GOALS[0],
+    kernels: Family = OWN,
     kernel: Kernels = None,
     stream_input: StreamInput = False,
     max_ram: MaxRam = "",
     max_flash: MaxFlash = "",
     place: Place = None,
     weights_blob: WeightsBlob = False,
+    cmsis_nn_include: CmsisNnInclude = None,
+    cmsis_nn_lib: CmsisNnLib = None,
     plugin: Plugin = None,
 ) -> CompileOptions:
     """The options that all commands share which compile."""
@@ -103,12 +132,14 @@ def compile_options(
         _states(state or []),
         tuple(plugin or ()),
         optimize,
+        kernels,
         tuple(kernel or ()),
         stream_input,
         max_ram=_size("--max-ram", max_ram),
         max_flash=_size("--max-flash", max_flash),
         place=_places(place or []),
         weights_blob=weights_blob,
+        library=library_files(cmsis_nn_include, cmsis_nn_lib),
     )
 
 
@@ -334,6 +365,16 @@ def _states(texts: list[str]) -> dict[str, str]:
             raise UsageError("--state must read OUTPUT:INPUT", f"'{text}'", "e.g. --state h_out:h_in")
         pairs.append((output, kept))
     return _named_once("--state", pairs)
+
+
+def library_files(include: Path | None, archive: Path | None) -> LibraryFiles | None:
+    """Both files of a library, or none; UsageError for one alone."""
+    if include is not None and archive is not None:
+        return LibraryFiles(include, archive)
+    if include is not None or archive is not None:
+        given, missing = _CMSIS_NN.options if archive is None else reversed(_CMSIS_NN.options)
+        raise UsageError(f"{given} and {missing} must be given together", f"no {missing}", f"give {missing} too")
+    return None
 
 
 def _places(texts: list[str]) -> Places:

@@ -18,6 +18,7 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
+from mcugen.lir.library import references
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization
@@ -94,8 +95,8 @@ class CompiledModel:
         return {v.name: first_state(v.type) for v in self.graph.inputs if v.name in self.options.states.values()}
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs for one sample, states among it, by the operators' numpy references."""
-        return interpret(self._graph_for(sample), sample)
+        """The outputs for one sample, states among it, by the numpy references of operators and kernels."""
+        return interpret(self._graph_for(sample), sample, references=references(self.graph, self.program))
 
     def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
         """The graph for the sizes of a sample."""
@@ -117,7 +118,7 @@ class CompiledModel:
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Execution:
-        """Runs samples and measures; see mcugen.simulate."""
+        """Runs samples and measures, linked with the options' library; see mcugen.simulate."""
         return simulate(
             self.bundle,
             self.board,
@@ -128,6 +129,7 @@ class CompiledModel:
             wait_states=wait_states,
             sanitize=sanitize,
             progress=progress,
+            library=self.options.library,
         )
 
 

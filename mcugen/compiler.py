@@ -18,7 +18,7 @@ from mcugen.fitting import build_program
 from mcugen.importer.load import load
 from mcugen.lir.budget import Budget
 from mcugen.lir.place import place
-from mcugen.options import GOALS, CompileOptions
+from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.pipeline import Trace, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
@@ -36,6 +36,8 @@ def compile_model(
     options = options or CompileOptions()
     if options.optimize not in GOALS:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
+    if options.family not in FAMILIES:
+        raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     Budget.of(options)  # a wrong one is told before anything is loaded
     target = board if isinstance(board, Board) else load_board(board)
     for plugin in options.plugins:
@@ -56,11 +58,11 @@ def compile_model(
     if options.weights_blob and placement.copies:
         raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
     fit = fit.placed(target, options)
-    kernels = ", ".join(options.kernels) or "auto"
+    kernels = ", ".join(options.kernels) or options.family
     memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
     figures = describe(program, graph, target, source.sha256, kernels, fit, memories)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
-    sample = variants.sample(graph, symbols)
+    sample = variants.sample(graph, symbols, program)
     bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

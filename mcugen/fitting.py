@@ -28,6 +28,8 @@ class Step:
     name: str
     serves: tuple[str, ...]
     build: Build
+    goal: str = ""
+    """Another goal than the one asked for, if it is just that."""
 
 
 def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
@@ -45,7 +47,8 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
 
     asked = taken = attempt(AS_ASKED, _as_asked)
     if budget.excess(asked.use):
-        steps = [step for step in STEPS if set(step.serves) & set(budget.limits)]
+        serving = [step for step in STEPS if set(step.serves) & set(budget.limits)]
+        steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
         taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
     layer_by_layer = None
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):
@@ -78,9 +81,9 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
     """
     budget = Budget.of(options)
     limits = _limits(budget, board)
+    ways = list(_ways(graph, board, options))
     tried: dict[Limits, Attempt] = {}
     while limits not in tried and len(tried) < CORRECTIONS:
-        ways = _ways(graph, board, options)
         program = _least(planned(lowered(way, board, options, limits=limits)) for way in ways)
         use = use_of(program, board, options)
         tried[limits] = Attempt("", program, use)
@@ -104,7 +107,8 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     near = [plan for plan in plans if max(s.ram for s in plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
     attempts = []
     for plan in near[-MOST_WAYS:]:
-        way = with_groups(graph, plan, is_streamed_in=options.stream_input) if plan else graph
+        is_grouped = any(stretch.op for stretch in plan)
+        way = with_groups(graph, plan, is_streamed_in=options.stream_input) if is_grouped else graph
         program = planned(lowered(way, board, options, limits=limits))
         attempts.append(Attempt("", program, use_of(program, board, options)))
     return _best(attempts, budget)
@@ -123,8 +127,8 @@ def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
 STEPS: tuple[Step, ...] = (
     Step("kernels chosen for the budget", ("ram", "flash"), _within_limits),
     Step("layers in groups, row by row", ("ram",), _in_groups),
-    Step("all for the least RAM", ("ram",), _for_goal("ram")),
-    Step("all for the least flash", ("flash",), _for_goal("flash")),
+    Step("all for the least RAM", ("ram",), _for_goal("ram"), "ram"),
+    Step("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
 )
 """What is tried where a program as asked for is too large."""
 
@@ -145,6 +149,7 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[Graph
     streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
     plans = list(streaming.plans())
     chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
-    yield from (with_groups(graph, plan, is_streamed_in=is_streamed_in) for plan in chosen)
-    if not plans or not is_streamed_in:
+    grouped = [plan for plan in chosen if any(stretch.op for stretch in plan)]
+    yield from (with_groups(graph, plan, is_streamed_in=is_streamed_in) for plan in grouped)
+    if not grouped or not is_streamed_in:
         yield graph

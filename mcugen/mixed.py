@@ -278,7 +278,12 @@ class Search:
         return METRICS["mse"].compute(Judged(outputs, wanted[: len(outputs)]))
 
     def _in_c(self, trial: _Trial) -> float:
-        """The metric of the generated code, built for this computer: a microcontroller's code gives the same bits."""
-        host = compile_model(trial.quantization, "host", self._unlimited)
-        outputs = host.simulate(self._stored(host), measure=False).outputs
-        return self.goal.metric.compute(self._judged(host, outputs))
+        """The metric of the generated code, built for this computer: a microcontroller's code gives the same bits.
+
+        What calls a library runs on the board, for which that was built.
+        """
+        compiled = trial.compiled
+        if not compiled.bundle.libraries:
+            compiled = compile_model(trial.quantization, "host", self._unlimited)
+        outputs = compiled.simulate(self._stored(compiled), measure=False).outputs
+        return self.goal.metric.compute(self._judged(compiled, outputs))

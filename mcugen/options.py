@@ -14,6 +14,27 @@ GOALS = ("balanced", "speed", "ram", "flash")
 """What generated code may be made for, where it has a choice."""
 
 
+OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
+FAMILIES = (OWN, CMSIS_NN, AUTO)
+"""Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever takes fewer
+instructions."""
+
+
+@dataclass(frozen=True)
+class LibraryFiles:
+    """A library that generated code calls, as a user has it: the folder of its headers, and a built archive of it.
+
+    In the archive's name "{cpu}" stands for the CPU of a board.
+    """
+
+    include: Path
+    archive: Path
+
+    def archive_for(self, cpu: str) -> Path:
+        """The archive for a CPU."""
+        return Path(str(self.archive).replace("{cpu}", cpu))
+
+
 AUTO_PLACE = "auto"
 """In place of a memory's name: whichever is best."""
 
@@ -47,11 +68,12 @@ class CompileOptions:
     `bound` gives inputs their values at compile time: they are constants then. `states` maps outputs to inputs:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
-    `optimize` is one of GOALS. `kernels` are names of kernels that are taken wherever they fit.
+    `optimize` is one of GOALS, `family` one of FAMILIES; `kernels` are names of kernels, taken wherever they fit.
     `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.lir.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
-    that the caller has put somewhere in memory.
+    that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
+    a library; it shapes no code.
     """
 
     name: str = ""
@@ -60,12 +82,14 @@ class CompileOptions:
     states: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str | Path, ...] = ()
     optimize: str = GOALS[0]
+    family: str = OWN
     kernels: tuple[str, ...] = ()
     stream_input: bool = False
     max_ram: int | None = None
     max_flash: int | None = None
     place: Places = Places()
     weights_blob: bool = False
+    library: LibraryFiles | None = None
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -87,6 +111,7 @@ class CompileOptions:
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
+        parts += [f"kernels {self.family}"] * (self.family != OWN)
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"place {self.place.describe()}"] * (self.place != Places())
         parts += ["weights blob"] * self.weights_blob

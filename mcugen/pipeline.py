@@ -148,6 +148,7 @@ def lowered(
         costs,
         options.optimize,
         limits or Limits(board.total_ram, board.total_flash),
+        family=options.family,
         wanted=options.kernels,
         any_size=any_size,
     )

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.choose import LEAST_BESIDES, fitting_kernels, offers_of
-from mcugen.lir.cost import CostTable, work
+from mcugen.lir.builder import Builder, Kernel, trial
+from mcugen.lir.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
+from mcugen.lir.cost import CostTable
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
-from mcugen.lir.program import Access, Program
+from mcugen.lir.program import ALIGNMENT, Program
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Layer, Streamed
 
@@ -101,7 +101,7 @@ class Streaming:
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
         """By node: bytes alive while it runs, and its instructions."""
-        offers, others = offers_of(self.graph, self._features, self._costs)
+        offers, others = offers_of(self.graph, self._features, self._costs, all_fitting(self.graph, self._features))
         best = {node: min(offer, key=lambda c: (c.ram, c.instructions)) for node, offer in offers.items()}
         return [
             (best[node].ram, best[node].instructions) if node in best else (others.get(node.outputs[0].name, 0), 0.0)
@@ -110,20 +110,15 @@ class Streaming:
 
     def _lightest(self, node: Node, found: Sequence[Kernel]) -> Kernel:
         """The kernel with the least scratch memory, and of those the fastest."""
-        return min(found, key=lambda k: (self._scratch(node, k), self._costs.of(k).instructions(work(node, k))))
+        return min(found, key=lambda k: (self._scratch(node, k), self._costs.instructions(node, k)))
 
     def _scratch(self, node: Node, kernel: Kernel) -> int:
-        builder = Builder(Program("trial"), self._features)
-        assert kernel.emit is not None
-        kernel.emit(node, builder, kernel)
-        operands = [o for i in builder.program.instrs for o in i.operands]
-        return sum(o.buffer.nbytes for o in operands if o.access is Access.SCRATCH)
+        return trial(node, kernel, self._features).program.scratch_size
 
     # ---------------------------------------------------------------------------------------------- groups
 
     def _groups(self) -> Iterator[Stretch]:
-        source = self.graph.nodes[0].inputs[0] if self.graph.nodes else None
-        for first in self.cuts if source is not None else ():
+        for first in self.cuts:
             for end in self.cuts:
                 if 0 < end - first <= MOST_NODES and (end - first > 1 or self._comes_by_rows(first)):
                     op = self._group(first, end)
@@ -131,10 +126,7 @@ class Streaming:
                         yield Stretch(first, end, op, *self._cost(op, first, end))
 
     def _group(self, first: int, end: int) -> Streamed | None:
-        nodes = self.graph.nodes[first:end]
-        if nodes[0].inputs[0] is None or nodes[0].input(0).is_constant or len(nodes[-1].outputs) != 1:
-            return None
-        op = group_of(nodes)
+        op = group_of(self.graph.nodes[first:end])
         if op is None or (op.tensors[0].axis != 1 and not self._comes_by_rows(first)):
             return None
         return op if op.tensors[0].axis == 1 or op.schedule.windows[0] == 1 else None
@@ -162,7 +154,7 @@ class Streaming:
         instructions = sum(times * body[0] for times, body in zip(op.repeats, bodies, strict=True))
         instructions += PER_EVENT * len(op.schedule.events) + PER_BYTE * moved
         plain = sum(self._plain[i][1] for i in range(first, end))
-        return ends + sum(rows[:-1]) + local + 2 * _COUNTER, instructions - plain
+        return ends + sum(rows[:-1]) + local + 2 * ALIGNMENT, instructions - plain
 
     def _body(self, layer: Layer) -> tuple[float, int]:
         """Instructions of a layer's body, and the bytes that it needs besides its inputs and its output."""
@@ -173,7 +165,7 @@ class Streaming:
                 for node in layer.body.nodes
                 if (found := fitting_kernels(node, self._features, any_size=False))
             }
-            instructions = sum(self._costs.of(k).instructions(work(node, k)) for node, k in choices.items())
+            instructions = sum(self._costs.instructions(node, k) for node, k in choices.items())
             self._bodies[key] = instructions, self._working_memory(layer.body, choices)
         return self._bodies[key]
 
@@ -209,15 +201,12 @@ class Streaming:
         return found[2] if found else None
 
 
-_COUNTER = 16
-
-
 def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: bool = False) -> Graph:
     """A copy of the graph whose groups are nodes; of the first, the caller may hand over the input."""
     graph = copy.deepcopy(graph, {id(v.data): v.data for v in _constants(graph)})
-    spans = [graph.nodes[s.first : s.end] for s in stretches if s.op]
-    for index, nodes in enumerate(spans):
-        _join(graph, nodes, from_caller=is_streamed_in and index == 0)
+    groups = [(s.op, graph.nodes[s.first : s.end]) for s in stretches if s.op]
+    for index, (op, nodes) in enumerate(groups):
+        _join(graph, replace(op, from_caller=is_streamed_in and index == 0), nodes)
     return graph
 
 
@@ -225,10 +214,7 @@ def _constants(graph: Graph) -> Iterator[Value]:
     return (v for g in graph.nested() for v in g.values() if v.data is not None)
 
 
-def _join(graph: Graph, nodes: Sequence[Node], *, from_caller: bool) -> None:
-    op = group_of(nodes)
-    assert op is not None
-    op = replace(op, from_caller=from_caller)
+def _join(graph: Graph, op: Streamed, nodes: Sequence[Node]) -> None:
     source, last = nodes[0].input(0), nodes[-1]
     origin = [name for node in nodes for name in node.origin]
     graph.release_name(last.output)

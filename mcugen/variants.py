@@ -22,6 +22,7 @@ from mcugen.importer import import_model, size_output
 from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.lir.formula import Sizes, Symbol
+from mcugen.lir.library import references
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.pipeline import lowered, optimize, planned
@@ -73,11 +74,11 @@ class Variants:
         outputs = zip(graph.output_names, graph.outputs, strict=True)
         return _Variant(graph, shapes, {name: value.type.shape for name, value in outputs}, self)
 
-    def sample(self, graph: Graph, symbols: Sequence[Symbol]) -> Sample:
-        """For the self-test, with the largest sizes; `graph` is made for them."""
+    def sample(self, graph: Graph, symbols: Sequence[Symbol], program: Program) -> Sample:
+        """For the self-test, with the largest sizes; `graph` is made for them, `program` of it."""
         kept, sizes = set(self.options.states.values()), {s.name: s.high for s in symbols}
         if not any(s.output for s in symbols):
-            return golden_sample(graph, kept)
+            return golden_sample(graph, kept, references=references(graph, program))
         found = []
         for seed in range(SEEDS):
             golden = partial(golden_sample, kept=kept, seed=seed)

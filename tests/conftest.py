@@ -10,25 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from mcugen.simulate.toolchain import ARM, RISCV, Toolchain
+
 _SHARED = Path(__file__).resolve().parents[2] / "shared"
 _GOLDEN = Path(__file__).parent / "golden"
-_QEMU_TOOLS = {
-    "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
-    "qemu-system-arm": "qemu-system-arm",
-}
+_TOOLCHAINS = {"qemu": ARM, "riscv": RISCV}
+"""What tests with a marker need."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("qemu"):
-        _skip_without_qemu()
+    for marker, toolchain in _TOOLCHAINS.items():
+        if item.get_closest_marker(marker):
+            _skip_without(toolchain)
     if item.get_closest_marker("shared") and not _SHARED.is_dir():
         pytest.skip(f"needs the models and data of {_SHARED}")
 
 
-def _skip_without_qemu() -> None:
-    missing = [tool for tool in _QEMU_TOOLS if shutil.which(tool) is None]
+def _skip_without(toolchain: Toolchain) -> None:
+    missing = [tool for tool in toolchain.packages if shutil.which(tool) is None]
     if missing:
-        packages = " ".join(_QEMU_TOOLS[tool] for tool in missing)
+        packages = " ".join(toolchain.packages[tool] for tool in missing)
         pytest.skip(f"needs {', '.join(missing)}: sudo apt-get install {packages}")
 
 

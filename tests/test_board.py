@@ -33,7 +33,8 @@ def test_names_are_those_of_concrete_boards():
     names = board_names()
     assert names == sorted(names)
     assert {"host", "rt1060", "rp2040", "corstone300", "stm32f746"} <= set(names)
-    assert not [name for name in names if name.startswith("cortex-")]
+    assert {"esp32c3", "gd32vf103", "rv32imc", "rv32imafc"} <= set(names)
+    assert not [name for name in names if name.startswith(("cortex-", "riscv"))]
 
 
 @pytest.mark.parametrize("name", board_names())
@@ -45,7 +46,9 @@ def test_each_board_is_consistent(name: str):
     assert arena.kind == "ram"
     assert board.memory(board.weights_memory).kind == "flash"
     assert board.qemu or name == "host"
-    assert f"-mcpu={board.cpu}" in board.cflags or name == "host"
+    flags = {"": "", "arm-none-eabi": f"-mcpu={board.cpu}", "riscv64-unknown-elf": f"-march={board.cpu}"}
+    assert flags[board.toolchain] in ("", *board.cflags)
+    assert board.toolchain or name == "host"
 
 
 def test_board_takes_cpu_parts_from_the_file_it_inherits():

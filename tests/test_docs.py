@@ -38,7 +38,13 @@ def test_passage_is_rewritten_between_its_markers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("README.md", "demo"), ("docs/operators.md", "operators"), ("docs/performance.md", "bench")]
+    ("file", "name"),
+    [
+        ("README.md", "demo"),
+        ("docs/operators.md", "operators"),
+        ("docs/performance.md", "bench"),
+        ("docs/kernels.md", "kernels"),
+    ],
 )
 def test_generated_passages_are_filled(file: str, name: str) -> None:
     text = (ROOT / file).read_text()

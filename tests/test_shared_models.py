@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from onnx_models import random_feeds
 from shared_models import (
     DATASETS,
@@ -37,6 +39,12 @@ pytestmark = pytest.mark.shared
 
 CPUS = ("rp2040", "stm32f103", "stm32f411", "rt1060", "rt685", "corstone300")
 """Cortex-M0+, M3, M4, M7, M33 and M55."""
+
+RISCV = ("esp32c3", "gd32vf103", "rv32imafc")
+"""Without an FPU, with atomic instructions besides, with an FPU."""
+
+QUICK = ("autoencoder_ad_int8_qdq", "ds_cnn_kws_ortq_u8s8_qdq", "streaming_wakeword_f32", "pt_mlp_dynbatch_dynamo")
+"""Models that RISC-V runs whenever the others are tested; the rest is for the long sweep."""
 
 TOP1_OF_QDQ = {
     "resnet8_cifar10_int8_qdq": 0.86375,
@@ -113,10 +121,15 @@ def test_int8_agrees_with_onnxruntime_end_to_end(name: str) -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:
+    assert_same_bytes(name, CPUS)
+
+
+def assert_same_bytes(name: str, boards: Sequence[str]) -> None:
+    """On boards as on this computer."""
     host = compiled(name)
     inputs, _ = recorded(name, host)
     wanted = host.simulate(inputs, measure=False).outputs
-    for board in CPUS:
+    for board in boards:
         outputs = compiled(name, board).simulate(inputs, measure=False).outputs
         for found, expected in zip(outputs, wanted, strict=True):
             for key, array in expected.items():
@@ -127,6 +140,11 @@ def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:
 @pytest.mark.parametrize("name", FLOAT)
 @pytest.mark.parametrize("board", CPUS)
 def test_float_outputs_are_near_the_recorded_ones_on_every_cpu(name: str, board: str) -> None:
+    assert_near(name, board)
+
+
+def assert_near(name: str, board: str) -> None:
+    """What is recorded, within a ten-thousandth of its range."""
     model = compiled(name, board)
     inputs, expected = recorded(name, model)
     # without an FPU a float MAC costs some 90 instructions: one sample says enough there
@@ -135,6 +153,23 @@ def test_float_outputs_are_near_the_recorded_ones_on_every_cpu(name: str, board:
     for found, wanted in zip(outputs, expected, strict=False):
         for key, array in wanted.items():
             assert np.abs(found[key] - array).max() <= 1e-4 * np.ptp(array)
+
+
+def quick_or_slow(names: Sequence[str]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.riscv
+@pytest.mark.parametrize("name", quick_or_slow(QUANTIZED))
+def test_int8_outputs_are_the_same_bytes_on_riscv(name: str) -> None:
+    assert_same_bytes(name, RISCV)
+
+
+@pytest.mark.riscv
+@pytest.mark.parametrize("name", quick_or_slow(FLOAT))
+@pytest.mark.parametrize("board", RISCV)
+def test_float_outputs_are_near_the_recorded_ones_on_riscv(name: str, board: str) -> None:
+    assert_near(name, board)
 
 
 @pytest.mark.parametrize("name", QUANTIZED)

@@ -3,14 +3,19 @@
 
 A model of many layers is compiled once for every kernel that fits some of them. Instructions are fitted to the terms
 of mcugen.lir.cost by non-negative least squares of relative errors; code is the size of the kernel's functions.
+
+With a library (--cmsis-nn-include, --cmsis-nn-lib) its kernels are measured too, each of their ways by itself, and
+those of our own that stand against them and are the operators' only ones.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,14 +30,18 @@ from rich.console import Console
 from scipy.optimize import nnls
 
 from mcugen.board import Board, load_board
+from mcugen.cli_options import CmsisNnInclude, CmsisNnLib, library_files
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
+from mcugen.lir.builder import Kernel
 from mcugen.lir.cost import TERMS, work
-from mcugen.options import CompileOptions
+from mcugen.lir.library import library_kernels, own_kernel
+from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.simulate import simulate
+from mcugen.simulate.machines import find_machine
 
 COSTS = Path(__file__).resolve().parents[1] / "boards" / "costs"
 BOARDS = {
@@ -42,6 +51,8 @@ BOARDS = {
     "cortex-m7": "rt1060",
     "cortex-m33": "nrf5340",
     "cortex-m55": "corstone300",
+    "rv32imc": "rv32imc",
+    "rv32imafc": "rv32imafc",
 }
 """A board by CPU."""
 
@@ -91,6 +102,77 @@ CONVS = (
     (7, 7, 24, 24, 7, 7, 1, 24),
     (1, 60, 32, 32, 1, 9, 1, 32),
 )
+LIBRARY_CONVS = (
+    # pixels apart
+    (24, 24, 32, 32, 1, 1, 2, 1),
+    (12, 12, 64, 64, 1, 1, 2, 1),
+    # pixels of few channels, and of a number that is no multiple of four
+    (16, 16, 6, 10, 1, 1, 1, 1),
+    (12, 12, 30, 30, 1, 1, 1, 1),
+    (8, 8, 128, 64, 1, 1, 1, 1),
+    # lines
+    (1, 49, 40, 64, 1, 9, 1, 1),
+    (1, 64, 16, 16, 1, 5, 1, 1),
+    (1, 128, 8, 32, 1, 9, 1, 1),
+    (1, 50, 64, 64, 1, 3, 1, 1),
+    (1, 200, 4, 16, 1, 3, 1, 1),
+    (1, 96, 32, 24, 1, 7, 2, 1),
+    # windows of depths that are no multiple of four
+    (16, 16, 5, 7, 3, 3, 1, 1),
+    (20, 20, 10, 20, 3, 3, 2, 1),
+    (40, 40, 1, 16, 3, 3, 1, 1),
+    # groups
+    (12, 12, 16, 32, 3, 3, 1, 2),
+    (8, 8, 32, 32, 3, 3, 1, 4),
+    (14, 14, 8, 16, 5, 5, 1, 4),
+    (10, 10, 24, 12, 3, 3, 2, 3),
+    (6, 6, 64, 64, 3, 3, 1, 8),
+    (12, 12, 32, 48, 3, 3, 1, 2),
+    (16, 16, 16, 16, 1, 1, 1, 4),
+    # several filters for each channel
+    (16, 16, 8, 16, 3, 3, 1, 8),
+    (12, 12, 16, 64, 3, 3, 1, 16),
+    (9, 9, 4, 8, 5, 5, 1, 4),
+    (20, 20, 12, 24, 3, 3, 2, 12),
+    (24, 24, 2, 16, 3, 3, 1, 2),
+    (8, 8, 32, 64, 3, 3, 1, 32),
+    (10, 10, 8, 32, 3, 3, 1, 8),
+    (14, 14, 4, 16, 5, 5, 1, 4),
+    (6, 6, 32, 128, 3, 3, 2, 32),
+    # channel by channel, larger windows
+    (16, 16, 32, 32, 5, 5, 1, 32),
+    (24, 24, 8, 8, 5, 5, 2, 8),
+    (8, 8, 64, 64, 4, 4, 1, 64),
+    (12, 12, 16, 16, 3, 5, 1, 16),
+    # channels that are no multiple of four
+    (10, 10, 6, 6, 3, 3, 1, 6),
+    (14, 14, 30, 30, 3, 3, 2, 30),
+)
+"""Shapes besides for what the library tells apart."""
+
+TRANSPOSED = (
+    # height, width, channels in, out, kernel, stride
+    (8, 8, 16, 8, 2, 2),
+    (6, 6, 32, 16, 3, 2),
+    (12, 12, 8, 8, 4, 2),
+    (4, 4, 64, 32, 3, 2),
+    (5, 7, 12, 20, 3, 1),
+    (16, 16, 4, 4, 2, 2),
+)
+TENSORS = ((1, 16, 16, 16), (1, 64, 8, 8), (1, 16, 32, 32), (1, 9, 5, 7), (1, 32, 6, 6), (1, 8, 48, 48))
+POOLS = (
+    # channels, height, width, kernel height, width, stride, padding
+    (16, 32, 32, 2, 2, 2, 0),
+    (32, 16, 16, 3, 3, 2, 1),
+    (64, 8, 8, 2, 2, 2, 0),
+    (8, 24, 24, 3, 3, 1, 1),
+    (64, 8, 8, 8, 8, 1, 0),
+    (64, 25, 5, 25, 5, 1, 0),
+    (256, 3, 3, 3, 3, 1, 0),
+    (10, 20, 20, 4, 4, 4, 0),
+    (12, 7, 7, 7, 7, 1, 0),
+)
+ROWS = ((1, 10), (4, 100), (16, 16), (64, 32), (1, 1000), (96, 8), (1, 2), (12, 12))
 DENSE = ((640, 128), (128, 640), (128, 128), (128, 8), (8, 128), (64, 10), (256, 2), (100, 33), (1000, 16))
 PRODUCTS = ((1, 16, 64, 16), (4, 32, 16, 32), (2, 10, 10, 10), (1, 64, 32, 64))
 """Batch, rows, depth and columns of products of two activations."""
@@ -149,9 +231,12 @@ class _Net:
 
     def output(self, y: str) -> None:
         """A ReLU and the output, whose codes of 8 bits start at 0.0 like those of any converter."""
-        y, zero = self.add("Relu", y), -128 if self.kind == "int8" else 0
+        self.plain_output(self.add("Relu", y), 0.05, -128 if self.kind == "int8" else 0)
+
+    def plain_output(self, y: str, scale: float = 0.05, zero: int = 0) -> None:
+        """The output itself; by default its codes are those of inputs."""
         name = f"y{len(self.outputs)}"
-        self.add("QuantizeLinear", y, *self.scale(0.05, zero), out=name) if self.is_quantized else self.add(
+        self.add("QuantizeLinear", y, *self.scale(scale, zero), out=name) if self.is_quantized else self.add(
             "Identity", y, out=name
         )
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.kind))
@@ -206,12 +291,62 @@ def transpositions(kind: str) -> onnx.ModelProto:
     return net.model()
 
 
+def sums_and_products(kind: str) -> onnx.ModelProto:
+    """Of two tensors of one shape; and what depends on one element alone, where it is no table."""
+    net = _Net(kind)
+    for op in ("Add", "Mul", "Max"):
+        for shape in TENSORS:
+            y = net.add(op, net.input(shape), net.input(shape))
+            net.plain_output(y) if op == "Max" else net.output(y)
+    for op in ("Sigmoid", "Tanh"):
+        for shape in TENSORS[: 4 * (kind == "int16")]:
+            net.plain_output(net.add(op, net.input(shape)), 1 / 32768)
+    return net.model()
+
+
+def pools(kind: str) -> onnx.ModelProto:
+    """The largest and the mean of windows."""
+    net = _Net(kind)
+    for op in ("MaxPool", "AveragePool"):
+        for c, h, w, k_h, k_w, stride, pad in POOLS:
+            sizes = {"kernel_shape": [k_h, k_w], "strides": [stride] * 2, "pads": [pad] * 4}
+            net.plain_output(net.add(op, net.input((1, c, h, w)), **sizes))
+    return net.model()
+
+
+def softmaxes(kind: str) -> onnx.ModelProto:
+    """Of rows."""
+    net = _Net(kind)
+    for shape in ROWS:
+        net.plain_output(net.add("Softmax", net.input(shape), axis=-1), *_PROBABILITIES[kind])
+    return net.model()
+
+
+_PROBABILITIES = {"int8": (1 / 256, -128), "int16": (1 / 32768, 0)}
+"""Scale and zero point."""
+
+
+def transposed_convolutions(kind: str) -> onnx.ModelProto:
+    """Unpadded."""
+    net = _Net(kind)
+    for h, w, c, out, k, stride in TRANSPOSED:
+        weights = net.weights(c, out, k, k)[:1]
+        net.output(net.add("ConvTranspose", net.input((1, c, h, w)), *weights, strides=[stride] * 2))
+    return net.model()
+
+
 KINDS = ("int8", "int16", "float32")
 
 
 def models(kind: str) -> list[onnx.ModelProto]:
     """All models of layers with activations of that type."""
     return [make(kind) for make in (convolutions, dense_layers, products, transpositions)]
+
+
+def library_models(kind: str) -> list[onnx.ModelProto]:
+    """All models of layers that a library may have kernels for."""
+    more = (sums_and_products, pools, softmaxes, transposed_convolutions)
+    return [*models(kind), convolutions(kind, LIBRARY_CONVS), *(make(kind) for make in more)]
 
 
 def roomy(name: str) -> Board:
@@ -221,6 +356,10 @@ def roomy(name: str) -> Board:
         board,
         memories=tuple(replace(m, size=0x800_0000, origin=i * 0x1000_0000) for i, m in enumerate(board.memories)),
     )
+
+
+MOST_ERROR = 0.25
+"""Of a fit by which a library's kernel is compared with ours; else ours is taken."""
 
 
 @dataclass(frozen=True)
@@ -233,40 +372,98 @@ class Observation:
 
 @dataclass
 class Measured:
-    """What is known of a kernel."""
+    """What is known of a kernel: layers by the ways that it took."""
 
-    layers: list[Observation] = field(default_factory=list)
+    layers: dict[str, list[Observation]] = field(default_factory=lambda: defaultdict(list))
     code: list[int] = field(default_factory=list)
+    is_compared: bool = False
+    """Whether it is measured to compare a library with our own kernels, where none is better than a wrong one."""
 
 
-def observe(model: bytes, board_name: str, kernel: str) -> tuple[list[Observation], int]:
-    """The layers that a kernel computes on a board, and the code of one of its functions."""
+Found = dict[str, tuple[list[tuple[str, Observation]], int]]
+"""By kernel: layers and the ways that they took, and the code of one function."""
+
+
+def observe(model: bytes, board_name: str, kernel: str) -> Found:
+    """The layers that one of our kernels computes on a board."""
+    options = CompileOptions(name="costs", kernels=(kernel,))
+    return _observed(model, board_name, options, lambda _, node: [k for k in _kernels(node) if k.name == kernel])
+
+
+def observe_own(model: bytes, board_name: str) -> Found:
+    """The layers that a library could compute, and that are computed by the only kernel of their operator."""
+
+    def alone(compiled: CompiledModel, node: Node) -> list[Kernel]:
+        features = compiled.board.features
+        own = None if _selectable(node, features) else own_kernel(node, features)
+        return [own] if own and node in library_kernels(compiled.graph, features) else []
+
+    return _observed(model, board_name, CompileOptions(name="costs"), alone)
+
+
+def observe_library(model: bytes, board_name: str, library: LibraryFiles) -> Found:
+    """The layers that a library computes."""
+    options = CompileOptions(name="costs", family=CMSIS_NN, library=library)
+    found = _observed(model, board_name, options, lambda _, node: list(getattr(node.op, "library", ())))
+    return found
+
+
+def _observed(
+    model: bytes, board_name: str, options: CompileOptions, kernels: Callable[[CompiledModel, Node], list[Kernel]]
+) -> Found:
+    """The layers that are computed by one of the `kernels` of their node."""
     board = roomy(board_name)
     board = replace(board, cflags=(*board.cflags, "-fno-inline-functions-called-once"))  # all functions have a symbol
-    compiled = compile_model(onnx.load_from_string(model), board, CompileOptions(name="costs", kernels=(kernel,)))
-    sample = random_inputs(compiled)
-    with tempfile.TemporaryDirectory() as folder:
-        run = simulate(compiled.bundle, board, [sample], per_layer=True, workdir=Path(folder))
-        code = _code_bytes(Path(folder) / "model.elf", kernel)
-    program, nodes = compiled.program, _nodes_by_output(compiled)
+    compiled = compile_model(onnx.load_from_string(model), board, options)
+    program, nodes = compiled.program, {node.outputs[0].name: node for node in compiled.graph.nodes}
     heads = [program.head(layer) for layer in program.layers()]
-    functions = len({i.function_key for i in program.instrs if i.kernel == kernel})
-    assert run.layer_instructions is not None
-    observations = [
-        Observation(work(nodes[head.name], compiled_kernel(nodes[head.name], kernel)), count)
-        for head, count in zip(heads, run.layer_instructions, strict=True)
-        if head.kernel == kernel
-    ]
-    return observations, code // max(functions, 1)
+    wanted = {node: {k.name: k for k in kernels(compiled, node)} for node in compiled.graph.nodes}
+    if not any(head.kernel in wanted[nodes[head.name]] for head in heads if head.name in nodes):
+        return {}
+    found: dict[str, list[tuple[str, Observation]]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        sample = random_inputs(compiled)
+        run = simulate(compiled.bundle, board, [sample], per_layer=True, workdir=Path(folder), library=options.library)
+        assert run.layer_instructions is not None
+        for head, count in zip(heads, run.layer_instructions, strict=True):
+            node = nodes.get(head.name)
+            if node is not None and head.kernel in wanted[node]:
+                kernel = wanted[node][head.kernel]
+                way = kernel.way(node) if kernel.way else ""
+                found[kernel.name].append((way, Observation(work(node, kernel), count)))
+        code = {name: _code_of(compiled, name, Path(folder)) for name in found}
+    return {name: (layers, code[name]) for name, layers in found.items()}
 
 
-def compiled_kernel(node: Node, name: str):
-    """The kernel of that name among those of a node."""
-    return next(k for k in node.op.kernels if k.name == name)  # type: ignore[attr-defined]
+def _code_of(compiled: CompiledModel, kernel: str, folder: Path) -> int:
+    """Bytes of one function of a kernel, with all that it calls."""
+    functions = len({i.function_key for i in compiled.program.instrs if i.kernel == kernel})
+    return _code_bytes(folder / "model.elf", kernel) // max(functions, 1) + _library_bytes(compiled, kernel, folder)
 
 
-def _nodes_by_output(compiled: CompiledModel) -> dict[str, Node]:
-    return {node.outputs[0].name: node for node in compiled.graph.nodes}
+def _library_bytes(compiled: CompiledModel, kernel: str, folder: Path) -> int:
+    """Bytes that the library's functions take which a kernel calls, and what those call of the library."""
+    if compiled.options.library is None:
+        return 0
+    text = compiled.bundle.files[compiled.bundle.sources[0]]
+    bodies = re.findall(rf"^static int {kernel}\w*\([^;]*?\)\n\{{.*?\n}}\n", text, re.M | re.S)
+    called = sorted({name for body in bodies for name in re.findall(r"\b(arm_\w+)\(", body)})
+    board = compiled.board
+    roots = [f"-Wl,-u,{name}" for name in called]
+    flags = ("-nostdlib", "-Wl,--gc-sections", "-Wl,--unresolved-symbols=ignore-all", f"-Wl,-e,{called[0]}")
+    command = (find_machine(board).toolchain.gcc, *board.cflags, *flags, *roots, "-o", "library.elf")
+    archive = str(compiled.options.library.archive_for(board.cpu).resolve())
+    subprocess.run([*command, archive], cwd=folder, check=True)
+    return sum(size for name, size in _functions(folder / "library.elf") if name.startswith("arm_"))
+
+
+def _kernels(node: Node) -> Sequence[Kernel]:
+    return getattr(node.op, "kernels", ())
+
+
+def _selectable(node: Node, features: frozenset[str]) -> list[str]:
+    """Names of our kernels between which there is a choice."""
+    return [k.name for k in _kernels(node) if k.emit and k.fits(node, features)]
 
 
 def random_inputs(compiled: CompiledModel) -> dict[str, Array]:
@@ -285,10 +482,15 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array
 def _code_bytes(elf: Path, kernel: str) -> int:
     """Bytes of all functions whose names begin with the kernel's, or with mcugen_ and a word of it: shared ones."""
     begin = (f"{kernel}_", *(f"mcugen_{word}_" for word in kernel.split("_")))
+    return sum(size for name, size in _functions(elf) if name == kernel or name.startswith(begin))
+
+
+def _functions(elf: Path) -> Iterator[tuple[str, int]]:
+    """Names and bytes."""
     with elf.open("rb") as file:
-        table = ELFFile(file).get_section_by_name(".symtab")
-        symbols = [s for s in table.iter_symbols() if s["st_info"]["type"] == "STT_FUNC"]
-    return sum(int(s["st_size"]) for s in symbols if s.name == kernel or s.name.startswith(begin))
+        for symbol in ELFFile(file).get_section_by_name(".symtab").iter_symbols():
+            if symbol["st_info"]["type"] == "STT_FUNC":
+                yield symbol.name, int(symbol["st_size"])
 
 
 def fitted(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:
@@ -307,28 +509,37 @@ def kernels_that_fit(model: onnx.ModelProto, board_name: str) -> list[str]:
     """Names of all kernels that could compute some layer of a model."""
     board = roomy(board_name)
     compiled = compile_model(model, board, CompileOptions(name="costs"))
-    offered = [k for n in compiled.graph.nodes for k in getattr(n.op, "kernels", ()) if k.fits(n, board.features)]
-    return sorted({k.name for k in offered if k.emit})
+    return sorted({name for node in compiled.graph.nodes for name in _selectable(node, board.features)})
 
 
-def measure(board_name: str, pool: ProcessPoolExecutor, console: Console, only: str) -> dict[str, Measured]:
-    """All kernels on a board whose names contain `only`."""
+def measure(
+    board_name: str, pool: ProcessPoolExecutor, console: Console, only: str, library: LibraryFiles | None, all_own: bool
+) -> dict[str, Measured]:
+    """Kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
     jobs = [
-        (kernel, pool.submit(observe, model.SerializeToString(), board_name, kernel))
+        (f"{board_name} {kernel}", False, pool.submit(observe, model.SerializeToString(), board_name, kernel))
         for kind in KINDS
-        for model in models(kind)
+        for model in (models(kind) if all_own else ())
         for kernel in kernels_that_fit(model, board_name)
         if only in kernel
     ]
+    for model in [model for kind in ("int8", "int16") if library for model in library_models(kind)]:
+        data = model.SerializeToString()
+        jobs.append((f"{board_name}, the library", True, pool.submit(observe_library, data, board_name, library)))
+        jobs.append((f"{board_name}, against the library", True, pool.submit(observe_own, data, board_name)))
     found: dict[str, Measured] = defaultdict(Measured)
-    for kernel, job in jobs:
+    for title, is_compared, job in jobs:
         try:
-            layers, code = job.result()
+            observed = job.result()
         except McugenError as error:
-            console.print(f"[red]{board_name} {kernel}: {error}")
+            console.print(f"[red]{title}: {error}")
             continue
-        found[kernel].layers += layers
-        found[kernel].code += [code] if code else []
+        for kernel, (layers, code) in observed.items():
+            if only in kernel:
+                for way, layer in layers:
+                    found[kernel].layers[way].append(layer)
+                found[kernel].code += [code] if code else []
+                found[kernel].is_compared = is_compared
     return found
 
 
@@ -337,12 +548,21 @@ def write(cpu: str, found: dict[str, Measured], console: Console) -> None:
     path = COSTS / f"{cpu}.json"
     kernels = json.loads(path.read_text("utf-8"))["kernels"] if path.is_file() else {}
     for kernel, measured in found.items():
-        if not measured.layers:
+        ways = {}
+        for way, layers in sorted(measured.layers.items()):
+            per, error = fitted(layers)
+            is_good = error <= MOST_ERROR or not measured.is_compared
+            ways |= {way: per} if is_good else {}
+            told = f"{len(layers)} layers, error {error:.0%}{'' if is_good else ', too large'}, {per}"
+            console.print(f"{cpu} {kernel} {way}: {told}")
+        kernels.pop(kernel, None)
+        if not ways:
             continue
-        per, error = fitted(measured.layers)
         code = round(float(np.median(measured.code))) if measured.code else 0
-        kernels[kernel] = {"code": code, "instructions": per}
-        console.print(f"{cpu} {kernel}: {len(measured.layers)} layers, code {code}, error {error:.0%}, {per}")
+        kernels[kernel] = (
+            {"code": code, "instructions": ways[""]} if ways.keys() == {""} else {"code": code, "ways": ways}
+        )
+        console.print(f"{cpu} {kernel}: code {code}")
     COSTS.mkdir(exist_ok=True)
     path.write_text(json.dumps({"kernels": dict(sorted(kernels.items()))}, indent=1, sort_keys=True) + "\n", "utf-8")
 
@@ -350,15 +570,22 @@ def write(cpu: str, found: dict[str, Measured], console: Console) -> None:
 def main(
     cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] = None,
     kernel: Annotated[str, typer.Option(help="only kernels whose names contain this")] = "",
+    library_only: Annotated[
+        bool, typer.Option("--library-only", help="only the library, and what stands against it alone")
+    ] = False,
+    cmsis_nn_include: CmsisNnInclude = None,
+    cmsis_nn_lib: CmsisNnLib = None,
 ) -> None:
     """Measures and writes the tables."""
     console = Console(stderr=True, width=200)
     unknown = sorted(set(cpu or []) - set(BOARDS))
     if unknown:
         raise UsageError("--cpu must be known", ", ".join(unknown), f"one of: {', '.join(BOARDS)}")
+    library = library_files(cmsis_nn_include, cmsis_nn_lib)
     with ProcessPoolExecutor(2) as pool:
         for name in cpu or BOARDS:
-            write(name, measure(BOARDS[name], pool, console, kernel), console)
+            given = library if library is not None and library.archive_for(name).is_file() else None
+            write(name, measure(BOARDS[name], pool, console, kernel, given, not library_only), console)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,20 @@ find_python() {
 
 missing_packages() {
     has() { command -v "$1" >/dev/null 2>&1; }
+    finds() { # whether a compiler finds a file of its library: it prints the bare name if not
+        case $("$@" 2>/dev/null) in */*) ;; *) false ;; esac
+    }
     has arm-none-eabi-gcc || echo gcc-arm-none-eabi
-    case $(arm-none-eabi-gcc -print-file-name=libc.a 2>/dev/null) in
-        */libc.a) ;; # a bare "libc.a" means: not found
-        *) echo libnewlib-arm-none-eabi ;;
-    esac
+    finds arm-none-eabi-gcc -print-file-name=libc.a || echo libnewlib-arm-none-eabi
     has qemu-system-arm || echo qemu-system-arm
+    has riscv64-unknown-elf-gcc || echo gcc-riscv64-unknown-elf
+    finds riscv64-unknown-elf-gcc -print-file-name=picolibc.specs || echo picolibc-riscv64-unknown-elf
+    has qemu-system-riscv32 || echo qemu-system-misc
+    has avr-gcc || echo gcc-avr
+    finds avr-gcc -print-file-name=libc.a || echo avr-libc
+    has powerpc-linux-gnu-gcc || echo gcc-powerpc-linux-gnu
+    finds powerpc-linux-gnu-gcc -print-file-name=libc.a || echo libc6-dev-powerpc-cross
+    has qemu-ppc || echo qemu-user
     has gcc || echo gcc
     has g++ || echo g++
     has clang || echo clang

@@ -10,6 +10,7 @@ import numpy as np
 
 from mcugen.board import Memory
 from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.libraries import Library
 from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
 
@@ -119,6 +120,8 @@ class Bundle:
     """What must lie in a certain memory."""
     image_region: str = ""
     """The linker's name of the memory with the initial values of copies."""
+    libraries: tuple[Library, ...] = ()
+    """What the code calls, and does not bring along."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Files that are no text: the weights, where the run function takes them."""
 

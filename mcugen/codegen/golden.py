@@ -3,24 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from mcugen.codegen.render import Sample
-from mcugen.hir.graph import Graph, Value
-from mcugen.hir.interpreter import interpret
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array, DType, TensorType
 
 FLOAT_TOLERANCE = 1e-4
 """Relative to the largest output: sums are taken in another order on the target."""
 
 
-def golden_sample(graph: Graph, kept: Collection[str] = (), seed: int = 0) -> Sample:
-    """The same for the same graph, on every machine. `kept` names the inputs that are state: they start as zeros."""
+def golden_sample(
+    graph: Graph,
+    kept: Collection[str] = (),
+    seed: int = 0,
+    references: Mapping[Node, Reference] | None = None,
+) -> Sample:
+    """The same for the same graph, on every machine. `kept` names the inputs that are state: they start as zeros.
+
+    `references` are of nodes whose kernels do not round as their operators do.
+    """
     random = np.random.default_rng(seed)
     inputs = {v.name: first_state(v.type) if v.name in kept else _random(v, random) for v in graph.inputs}
-    outputs = interpret(graph, inputs)
+    outputs = interpret(graph, inputs, references=references)
     floats = any(v.type.dtype.is_float or v.type.dtype.is_half for g in graph.nested() for v in g.values())
     return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
 

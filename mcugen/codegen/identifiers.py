@@ -21,6 +21,9 @@ _RESERVED = frozenset(
 )
 """Words of C, C++ and their dialects, names that the templates use, and headers that a model must not hide."""
 
+_TAKEN = ("mcugen", "arm_", "cmsis_nn")
+"""What names of the runtime, and of the library that generated code may call, begin with."""
+
 _LONGEST = 40
 """Characters of a name that are kept: long exporter names differ in their ends."""
 
@@ -43,7 +46,7 @@ def identifier(text: str, taken: set[str] | None = None) -> str:
     if len(word) > _LONGEST:
         word = word[-_LONGEST:]
         word = word[word.find("_") + 1 :] if "_" in word[: _LONGEST // 2] else word
-    if not word or word[0].isdigit() or word in _RESERVED or word.startswith("mcugen"):
+    if not word or word[0].isdigit() or word in _RESERVED or word.startswith(_TAKEN):
         word = f"t_{word}".rstrip("_")
     unique, number = word, 1
     while taken is not None and unique in taken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.identifiers import comment, identifier, tensor_name
+from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
@@ -148,7 +149,7 @@ def _signature(kernel: _Kernel) -> str:
     for operand in instr.operands:
         const = "const " if operand.access is Access.IN else ""
         parts.append(f"{const}{operand.buffer.dtype.c} *{operand.role}")
-    return f"static void {kernel.function}({', '.join(parts)})"
+    return f"static {'int' if instr.library else 'void'} {kernel.function}({', '.join(parts)})"
 
 
 @cache
@@ -195,6 +196,7 @@ def render(
     given = arguments(program.symbols, renderer.symbols)
     computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
     constants = [_constant(b, renderer.names[b], memory.section(b)) for b in memory.arrays]
+    libraries = tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library}))
     context: dict[str, object] = {
         "name": name,
         "NAME": name.upper(),
@@ -226,6 +228,7 @@ def render(
         "weights_use_math": any(_needs_math(row) for c in constants for row in c["rows"]),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
         "calls": calls,
+        "libraries": libraries,
         "lines": lines,
         "uses_math": any(_needs_math(k.text) for k in renderer.kernels.values())
         or any(_needs_math(str(c["members"])) for c in calls),
@@ -236,6 +239,7 @@ def render(
     blobs = _weights_file(env, memory, context)
     texts = _texts(env, name, context)
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
+    texts[f"mcugen.{name}.pdsc"] = _pack(env, (texts.keys() | blobs) - {"CMakeLists.txt"}, context)
     layers = tuple(program.head(layer).name for layer in program.layers())
     return Bundle(
         name,
@@ -249,6 +253,7 @@ def render(
         arena_sizes=tuple(area.size for area in memory.areas) if placement.names_arena else (),
         sections=memory.sections,
         image_region=identifier(placement.weights.name),
+        libraries=libraries,
         blobs=blobs,
     )
 
@@ -279,6 +284,16 @@ def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) ->
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     return texts
+
+
+_PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
+"""What a CMSIS-Pack calls files by their endings; all else is "other"."""
+
+
+def _pack(env: jinja2.Environment, files: Collection[str], context: Mapping[str, object]) -> str:
+    """The description of a CMSIS-Pack of these files."""
+    kinds = [(file, _PACK_CATEGORIES.get(Path(file).suffix, "other")) for file in sorted(files)]
+    return env.get_template("pack.pdsc.j2").render(**context, pack_files=kinds)
 
 
 def _indented(text: str, width: int) -> str:
@@ -479,12 +494,15 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
     params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     is_sized = bool(instr.formulas)
+    text = f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});"
+    if instr.library:
+        text = _stacked([f"status = {text}", "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
     return {
         "function": kernel.function,
         "params": params_name,
         "members": params,
         "is_sized": is_sized,
-        "text": f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});",
+        "text": text,
         "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
         "note": comment(instr.note, 200),
     }

@@ -15,8 +15,11 @@ from mcugen.errors import OutputError, UsageError
 
 _SELFTEST = "_selftest.c"
 _COMMON = frozenset({"mcugen.h", "CMakeLists.txt"})
-_OWN = (".h", ".c", "_weights.h", "_weights.c", "_weights.bin", "_memory.ld", _SELFTEST, "_report.json")
-"""What a model's files are called, its name before them."""
+_OWN = (
+    *("{}.h", "{}.c", "{}_weights.h", "{}_weights.c", "{}_weights.bin", "{}_memory.ld", "{}_selftest.c"),
+    *("{}_report.json", "mcugen.{}.pdsc"),
+)
+"""What a model's files are called."""
 
 
 def write_folder(bundle: Bundle, folder: Path) -> Path:
@@ -42,7 +45,7 @@ def _foreign(folder: Path) -> list[str]:
     """Files in the folder that mcugen did not write: neither common to all models nor those of one in it."""
     found = sorted(path.name for path in folder.iterdir())
     models = [name.removesuffix(_SELFTEST) for name in found if name.endswith(_SELFTEST)]
-    own = {model + ending for model in models for ending in _OWN} | (_COMMON if models else set())
+    own = {file.format(model) for model in models for file in _OWN} | (_COMMON if models else set())
     return [name for name in found if name not in own]
 
 

@@ -11,12 +11,17 @@ from mcugen.errors import DoesNotFitError, ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Array
 
+Reference = Callable[[Node, Sequence[Array]], Sequence[Array]]
+"""What stands for an operator's own reference: results of a node by its present inputs."""
 
-def evaluate_node(node: Node, arrays: list[Array]) -> tuple[Array, ...]:
-    """One node on given inputs (absent optional ones left out)."""
+Observer = Callable[[Node, list[Array]], None]
+
+
+def evaluate_node(node: Node, arrays: list[Array], reference: Reference | None = None) -> tuple[Array, ...]:
+    """One node on given inputs (absent optional ones left out), by the operator's reference or another."""
     try:
         with np.errstate(all="ignore"):  # overflow to inf and NaN are results like any other
-            results = node.op.evaluate(node.sig, *arrays)
+            results = reference(node, arrays) if reference else node.op.evaluate(node.sig, *arrays)
         return tuple(
             np.ascontiguousarray(r, dtype=v.type.dtype.numpy).reshape(v.type.shape)
             for r, v in zip(results, node.outputs, strict=True)
@@ -27,16 +32,26 @@ def evaluate_node(node: Node, arrays: list[Array]) -> tuple[Array, ...]:
         raise DoesNotFitError(f"{node.place}: must fit this computer", str(error)[:200]) from error
 
 
-Observer = Callable[[Node, list[Array]], None]
+def interpret(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    observe: Observer | None = None,
+    references: Mapping[Node, Reference] | None = None,
+) -> dict[str, Array]:
+    """Outputs by name for one sample.
 
-
-def interpret(graph: Graph, inputs: Mapping[str, Array], observe: Observer | None = None) -> dict[str, Array]:
-    """Outputs by name for one sample. `observe` is shown each node of the graph with its input arrays."""
-    results = run(graph, [inputs[v.name] for v in graph.inputs], observe)
+    `observe` is shown each node of the graph with its input arrays; `references` compute some nodes otherwise.
+    """
+    results = run(graph, [inputs[v.name] for v in graph.inputs], observe, references)
     return dict(zip(graph.output_names, results, strict=True))
 
 
-def run(graph: Graph, inputs: Sequence[Array], observe: Observer | None = None) -> list[Array]:
+def run(
+    graph: Graph,
+    inputs: Sequence[Array],
+    observe: Observer | None = None,
+    references: Mapping[Node, Reference] | None = None,
+) -> list[Array]:
     """Outputs for inputs, both in the graph's order: what an operator with a body calls for it."""
     env: dict[Value, Array] = {
         v: np.asarray(array, v.type.dtype.numpy).reshape(v.type.shape)
@@ -50,5 +65,5 @@ def run(graph: Graph, inputs: Sequence[Array], observe: Observer | None = None) 
         arrays = [read(v) for v in node.inputs if v is not None]
         if observe:
             observe(node, arrays)
-        env.update(zip(node.outputs, evaluate_node(node, arrays), strict=True))
+        env.update(zip(node.outputs, evaluate_node(node, arrays, (references or {}).get(node)), strict=True))
     return [read(v) for v in graph.outputs]

@@ -160,6 +160,10 @@ class Operator:
         """Multiply-accumulates of one inference, padding included."""
         return 0
 
+    def reads(self, sig: Signature) -> int:
+        """Elements under all windows, where an operator has windows but no multiply-accumulates; else 0."""
+        return 0
+
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """A value that already equals the only output of `node` (or is cheaper to compute), else None."""
         return None

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from ortools.sat.python import cp_model
 
+from mcugen.lir.exact import deterministic_solver
 from mcugen.lir.plan import plan_memory
-from mcugen.lir.program import ALIGNMENT, Buffer, Program
+from mcugen.lir.program import Buffer, Program, aligned
 from mcugen.lir.traffic import traffic
 from mcugen.lir.verify_plan import verify_plan
 
@@ -69,10 +70,7 @@ def _assign(units: Sequence[_Unit], limits: Sequence[int], speeds: Sequence[int]
             model.add(sum(n * x[memory] for n, x in zip(load, lies_in, strict=True) if n) <= limit)
     costs = np.outer([unit.accesses for unit in units], speeds).tolist()
     model.minimize(sum(n * x for line, xs in zip(costs, lies_in, strict=True) for n, x in zip(line, xs, strict=True)))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = EFFORT
+    solver = deterministic_solver(EFFORT)
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     return [next(m for m, x in enumerate(choices) if solver.value(x)) for choices in lies_in]
@@ -109,5 +107,5 @@ def _load(
         assert buffer.offset is not None
         alive = slice(ranges[buffer][0] + 1, ranges[buffer][1] + 2)
         begin[alive] = np.minimum(begin[alive], buffer.offset)
-        end[alive] = np.maximum(end[alive], -(-(buffer.offset + buffer.nbytes) // ALIGNMENT) * ALIGNMENT)
+        end[alive] = np.maximum(end[alive], aligned(buffer.offset + buffer.nbytes))
     return np.where(end > 0, end - begin, 0)

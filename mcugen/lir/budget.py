@@ -9,16 +9,10 @@ from dataclasses import dataclass, replace
 from mcugen.board import Board
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.lir.cost import cost_table
-from mcugen.lir.peak import busiest, moments
+from mcugen.lir.peak import busiest, largest, moments, shortened
 from mcugen.lir.place import copied_bytes
-from mcugen.lir.program import Buffer, Control, Program, Space
+from mcugen.lir.program import Control, Program, Space
 from mcugen.options import CompileOptions
-
-CONTRIBUTORS = 4
-"""How many of the largest buffers a refusal names."""
-
-LONGEST = 40
-"""Characters of a name in a refusal."""
 
 BASE = 1024
 """Bytes of code that any model takes."""
@@ -143,29 +137,18 @@ def _refusal(nearest: Attempt, budget: Budget) -> DoesNotFitError:
     found = []
     if budget.ram is not None and use.ram > budget.ram:
         peak = busiest(moments(program))
-        names = [_short(i.name) for i in program.instrs]
+        names = [shortened(i.name) for i in program.instrs]
         where = f"layer '{names[peak.index]}'" if 0 <= peak.index < len(names) else "the call"
         state = f", {program.state_size:,} of state" if program.state_size else ""
         copied = use.ram - sum(program.area_sizes) - program.state_size
         copies = f", {copied:,} of copied weights" if copied else ""
-        found.append(f"{use.ram:,} bytes of RAM ({where}: {_largest(peak.buffers)}{state}{copies})")
+        found.append(f"{use.ram:,} bytes of RAM ({where}: {largest(peak.buffers)}{state}{copies})")
     if budget.flash is not None and use.flash > budget.flash:
         constants = [b for b in program.buffers if b.space is Space.CONST]
-        found.append(f"about {use.flash:,} bytes of flash, {program.weights_size:,} of weights ({_largest(constants)})")
+        found.append(f"about {use.flash:,} bytes of flash, {program.weights_size:,} of weights ({largest(constants)})")
     what = "the least is" if len(budget.limits) == 1 else "the nearest is"
     return DoesNotFitError(
         f"the model must fit {budget}",
         f"{what} {' and '.join(found)}, {nearest.step}",
         "allow more, or use a smaller or a quantized model",
     )
-
-
-def _largest(buffers: Sequence[Buffer]) -> str:
-    ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
-    listing = ", ".join(f"'{_short(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
-    return f"{listing} …" if len(ordered) > CONTRIBUTORS else listing
-
-
-def _short(name: str) -> str:
-    """Long names of exporters by their ends, where they differ."""
-    return name if len(name) <= LONGEST else "…" + name[-LONGEST:]

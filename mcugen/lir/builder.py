@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
+from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
     MOVE,
@@ -31,10 +32,15 @@ from mcugen.lir.program import (
 class Kernel:
     """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
 
-    `needs` are CPU features. `when` are conditions on the node that must all hold; their docstrings' first lines say
-    why the kernel was taken. `emit` writes its instruction; None: the operator does. `extra` counts what its
-    instructions grow with besides the terms of mcugen.lir.cost. `any_size`: its parameters are polynomials of the
-    sizes, so that these may be known at run time only.
+    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
+    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost; `way` names
+    which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
+    that these may be known at run time only.
+
+    A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
+    `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
+    body, the operator's own would stand, so those are for nodes outside of bodies.
     """
 
     name: str
@@ -43,16 +49,21 @@ class Kernel:
     emit: Callable[[Node, Builder, Kernel], None] | None = None
     extra: Callable[[Node], int] | None = None
     any_size: bool = False
+    library: str = ""
+    evaluate: Reference | None = None
+    lacks: frozenset[str] = frozenset()
+    way: Callable[[Node], str] | None = None
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
-        return self.needs <= features and all(holds(node) for holds in self.when)
+        return self.needs <= features and not self.lacks & features and all(holds(node) for holds in self.when)
 
     @property
     def reason(self) -> str:
         """Why this kernel and not another, for the report."""
         reasons = ((holds.__doc__ or holds.__name__).strip().split("\n")[0] for holds in self.when)
-        return "; ".join([*sorted(self.needs), *reasons]) or "portable C"
+        library = [self.library] * bool(self.library)
+        return "; ".join([*library, *sorted(self.needs), *reasons]) or "portable C"
 
 
 class Builder:
@@ -78,6 +89,7 @@ class Builder:
         self._buffers: dict[Value, Buffer] = {}
         self._names: set[str] = set()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
+        self._growing: list[Buffer] = []
         self._group = 0
         self._groups = 0
 
@@ -85,9 +97,17 @@ class Builder:
         """The kernel chosen for the node, or else the first that fits it on this CPU."""
         return self._choices.get(node) or next(k for k in kernels if k.fits(node, self.features))
 
+    def of_library(self, node: Node) -> Kernel | None:
+        """The kernel of a library chosen for the node."""
+        chosen = self._choices.get(node)
+        return chosen if chosen is not None and chosen.library else None
+
     def lower(self, kernels: Sequence[Kernel], node: Node) -> None:
         """Emits the instruction of the selected kernel."""
-        kernel = self.select(kernels, node)
+        self.emit_by(self.select(kernels, node), node)
+
+    def emit_by(self, kernel: Kernel, node: Node) -> None:
+        """Emits the instruction of a kernel."""
         assert kernel.emit is not None, f"{kernel.name} has no way to be emitted"
         kernel.emit(node, self, kernel)
 
@@ -123,6 +143,17 @@ class Builder:
             self._shared[key] = self._new(name, DType.of(data), data.size, Space.CONST, data)
         return self._shared[key]
 
+    def growing_const(self, name: str, data: Array) -> Buffer:
+        """A constant in flash, of one axis, that may go on behind its end: if one begins like another, both are one."""
+        for buffer in self._growing:
+            assert buffer.data is not None
+            shorter, longer = sorted((buffer.data, data), key=len)
+            if shorter.dtype == longer.dtype and np.array_equal(longer[: len(shorter)], shorter):
+                buffer.data, buffer.count = longer, len(longer)
+                return buffer
+        self._growing.append(self._new(name, DType.of(data), data.size, Space.CONST, data))
+        return self._growing[-1]
+
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
         """Working memory that lives during one instruction."""
         return self._new(name, dtype, count, Space.ARENA)
@@ -154,8 +185,11 @@ class Builder:
             overlaps=tuple(overlaps),
             variant=variant,
             reason="" if isinstance(kernel, str) else kernel.reason,
+            library="" if isinstance(kernel, str) else kernel.library,
             op=node.op.name,
-            macs=0 if node.op.bodies and control is Control.NONE else node.op.macs(node.sig),
+            macs=0
+            if node.op.bodies and control is Control.NONE and isinstance(kernel, str)
+            else node.op.macs(node.sig),
             origin=node.origin,
             note=note or _types_note(node),
             control=control,
@@ -240,6 +274,13 @@ class Builder:
         buffer = Buffer(unique, dtype, count, space, data)
         self.program.buffers.append(buffer)
         return buffer
+
+
+def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Builder:
+    """A node lowered with a kernel, for itself."""
+    builder = Builder(Program("trial"), features)
+    builder.emit_by(kernel, node)
+    return builder
 
 
 def _types_note(node: Node) -> str:

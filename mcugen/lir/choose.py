@@ -15,12 +15,14 @@ from dataclasses import dataclass
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.cost import CostTable, work
+from mcugen.lir.builder import Kernel, trial
+from mcugen.lir.cost import CostTable
+from mcugen.lir.library import library_kernels, own_kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 from mcugen.lir.regions import Lives, bytes_taken, freedom, joined_regions
+from mcugen.options import AUTO, CMSIS_NN, OWN
 
 SURROUNDINGS = (32768, 0)
 """Bytes of RAM and flash that count besides: so that products do not chase a few bytes of RAM."""
@@ -82,20 +84,43 @@ def choose_kernels(
     goal: str,
     limits: Limits,
     *,
+    family: str = OWN,
     wanted: Collection[str] = (),
     any_size: bool = False,
 ) -> dict[Node, Kernel]:
-    """A kernel for each node that has several; of the names `wanted` wherever one fits.
+    """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
 
-    `any_size` leaves those whose parameters follow from sizes that are known at run time. UsageError for a wanted
-    kernel that fits nowhere.
+    `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits, `auto` where it
+    takes fewer instructions than what was chosen of our own, both as measured. `any_size` leaves those whose
+    parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
     """
-    offers, others = offers_of(graph, features, costs, wanted=wanted, any_size=any_size)
-    _require(wanted, {c.kernel.name for offer in offers.values() for c in offer})
-    narrowed = [[c for c in offer if c.kernel.name in wanted][:1] or offer for offer in offers.values()]
-    if all(len(offer) == 1 for offer in narrowed):
-        return {node: offer[0].kernel for node, offer in zip(offers, narrowed, strict=True)}
-    taken = _search(narrowed, goal, limits, max(others.values(), default=0))
+    fitting = all_fitting(graph, features, any_size)
+    library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
+    _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
+    if family == CMSIS_NN:
+        fitting = {node: found for node, found in fitting.items() if node not in library}
+    own = _chosen(graph, features, costs, goal, limits, fitting, wanted, {} if family == AUTO else library)
+    if family == AUTO:
+        library = {node: k for node, k in library.items() if _is_cheaper(k, node, own.get(node), features, costs)}
+    return own | library
+
+
+def _chosen(
+    graph: Graph,
+    features: frozenset[str],
+    costs: CostTable,
+    goal: str,
+    limits: Limits,
+    fitting: Mapping[Node, Sequence[Kernel]],
+    wanted: Collection[str],
+    settled: Mapping[Node, Kernel],
+) -> dict[Node, Kernel]:
+    """One of the kernels that fit each node, by the goal for all together; other nodes have `settled` ones."""
+    narrowed = {node: [k for k in found if k.name in wanted][:1] or found for node, found in fitting.items()}
+    if all(len(found) == 1 for found in narrowed.values()):
+        return {node: found[0] for node, found in narrowed.items()}
+    offers, others = offers_of(graph, features, costs, narrowed, settled)
+    taken = _search(list(offers.values()), goal, limits, max(others.values(), default=0))
     return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
 
 
@@ -103,25 +128,32 @@ def offers_of(
     graph: Graph,
     features: frozenset[str],
     costs: CostTable,
-    *,
-    wanted: Collection[str] = (),
-    any_size: bool = False,
+    fitting: Mapping[Node, Sequence[Kernel]],
+    settled: Mapping[Node, Kernel] | None = None,
 ) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
-    """What each kernel would cost, by the nodes that have any; the bytes that others need, by first outputs' names."""
-    fitting = {
-        node: (times, found) for node, times in _nodes(graph) if (found := fitting_kernels(node, features, any_size))
-    }
-    chosen = {node: next((k for k in found if k.name in wanted), found[0]) for node, (_, found) in fitting.items()}
-    program = lower(graph, features, choices=chosen)
+    """What each kernel that fits would cost, by node; the bytes that other nodes need, by their first outputs' names.
+
+    Some of those have kernels already: `settled`.
+    """
+    program = lower(graph, features, choices={**(settled or {}), **{node: found[0] for node, found in fitting.items()}})
     reorder(program)
     alive = alive_at(program)
     lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
+    times = dict(_nodes(graph))
     offers = {
-        node: [_candidate(node, k, features, costs, times, alive, lasting) for k in found]
-        for node, (times, found) in fitting.items()
+        node: [_candidate(node, k, features, costs, times[node], alive, lasting) for k in found]
+        for node, found in fitting.items()
     }
     others = alive.keys() - {node.outputs[0].name for node in fitting}
     return offers, {name: alive[name].nbytes - alive[name].saved for name in others}
+
+
+def _is_cheaper(kernel: Kernel, node: Node, own: Kernel | None, features: frozenset[str], costs: CostTable) -> bool:
+    """Whether a library's kernel takes fewer instructions than our own, which has been measured too."""
+    mine = own or own_kernel(node, features)
+    if mine is None or not (costs.knows(node, kernel) and costs.knows(node, mine)):
+        return False
+    return _instructions(node, kernel, costs, 1) < _instructions(node, mine, costs, 1)
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
@@ -132,7 +164,7 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
 
 
 def _instructions(node: Node, kernel: Kernel, costs: CostTable, times: int) -> float:
-    return times * costs.of(kernel).instructions(work(node, kernel))
+    return times * costs.instructions(node, kernel)
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
@@ -141,6 +173,11 @@ def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
         for body, repeats in zip(node.op.bodies, node.op.repeats, strict=True):
             yield from _nodes(body, times * repeats)
         yield node, times
+
+
+def all_fitting(graph: Graph, features: frozenset[str], any_size: bool = False) -> dict[Node, list[Kernel]]:
+    """Our kernels that fit, by the nodes that have any, those of bodies included."""
+    return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size))}
 
 
 def fitting_kernels(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
@@ -199,17 +236,14 @@ def _candidate(
     lasting: Collection[Value],
 ) -> Candidate:
     """What a kernel costs at a node, by lowering the node alone. `lasting` are values that nothing may overwrite."""
-    builder = Builder(Program("trial"), features)
-    assert kernel.emit is not None
-    kernel.emit(node, builder, kernel)
-    program, cost = builder.program, costs.of(kernel)
-    flash: dict[object, int] = {instr.function_key: cost.code for instr in program.instrs}
+    builder = trial(node, kernel, features)
+    program, code = builder.program, costs.code_of(kernel.name)
+    flash: dict[object, int] = {instr.function_key: code for instr in program.instrs}
     flash |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
     around = alive.get(node.outputs[0].name)
     ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
-    scratch = sum(o.buffer.nbytes for i in program.instrs for o in i.operands if o.access is Access.SCRATCH)
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
-    ram = (around.nbytes if around else 0) - saved + scratch
+    ram = (around.nbytes if around else 0) - saved + program.scratch_size
     return Candidate(kernel, _instructions(node, kernel, costs, times), flash, ram)
 
 

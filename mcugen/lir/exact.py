@@ -67,15 +67,21 @@ def _within(problem: Problem, limit: int, hint: Sequence[int], effort: float) ->
             taken.append(model.new_bool_var(""))
             model.add_linear_constraint(starts[q] - starts[p], low, high).only_enforce_if(taken[-1])
         model.add_exactly_one(taken)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = effort
+    solver = deterministic_solver(effort)
     status = solver.solve(model)
     spent = max(solver.response_proto.deterministic_time, EFFORT / 1000)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return True, [solver.value(start) for start in starts], spent
     return (False if status == cp_model.INFEASIBLE else None), [], spent
+
+
+def deterministic_solver(effort: float) -> cp_model.CpSolver:
+    """A solver with the same result in every run, which gives up after so much deterministic time."""
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = effort
+    return solver
 
 
 def _gaps(apart: Sequence[Interval], most: int) -> list[Interval]:

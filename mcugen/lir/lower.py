@@ -58,6 +58,9 @@ def lower(
 def lower_nodes(graph: Graph, builder: Builder) -> None:
     """The instructions of a graph, or of the body of an operator, whose inputs have buffers already."""
     for node in graph.nodes:
+        if (kernel := builder.of_library(node)) is not None:
+            builder.emit_by(kernel, node)
+            continue
         if not isinstance(node.op, Lowerable):
             raise VerificationError("every operator must have a kernel", node.place, "report this as a bug of mcugen")
         node.op.lower(node, builder)

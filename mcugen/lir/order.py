@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Program, Space
+from mcugen.lir.overlap import extent
+from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Program, Space, aligned
 
 MOST_SETS = 8_000
 """So many sets of done layers are looked at in all, about: with fewer the order is the best one."""
@@ -106,7 +107,7 @@ class _Problem:
         inner = {b for b, mask in users.items() if b not in ends and self._is_inner(mask)}
         numbered = [b for b in dict.fromkeys((*ends, *users)) if b.planned and b not in inner]
         self._bit = {b: 1 << n for n, b in enumerate(numbered)}
-        self._sizes = {self._bit[b]: _aligned(b.nbytes) for b in numbered}
+        self._sizes = {self._bit[b]: aligned(b.nbytes) for b in numbered}
         self._users = {self._bit[b]: users[b] for b in numbered}
         self.first_live = self._mask(e.buffer for e in program.inputs)
         self._kept = self._mask(e.buffer for e in program.outputs)
@@ -134,7 +135,7 @@ class _Problem:
         if not inner:
             return [0] * len(self.units)
         ranges = [
-            (first, last, _aligned(b.nbytes)) for b, (first, last) in self._program.live_ranges().items() if b in inner
+            (first, last, aligned(b.nbytes)) for b, (first, last) in self._program.live_ranges().items() if b in inner
         ]
         return [max(sum(n for first, last, n in ranges if first <= i <= last) for i in unit) for unit in self.units]
 
@@ -143,9 +144,9 @@ class _Problem:
         head = self._program.instrs[unit.start]
         if len(unit) > 1 and head.control is Control.NONE:
             return
-        for out, into, extent in _shared_extents(head):
+        for out, into, both in _shared_extents(head):
             if out in self._bit and into in self._bit:
-                saved = _aligned(out.nbytes) + _aligned(into.nbytes) - _aligned(extent)
+                saved = aligned(out.nbytes) + aligned(into.nbytes) - aligned(both)
                 yield _Saving(saved, self._bit[out], self._bit[into])
 
     def _find_hosts(self) -> dict[int, int]:
@@ -171,8 +172,8 @@ class _Problem:
             if any(instr.distance % max(WORD, b.dtype.nbytes) for b in buffers):
                 continue
             x, y = (self._bit.get(b, 0) for b in buffers)
-            start = int(instr.params.get("x_at", 0))
-            part = range(start, start + int(instr.params["nbytes"]))
+            start, nbytes = instr.part("x")
+            part = range(start, start + nbytes)
             if x and y and x != y and not x & self._kept and not any(_meet(part, other) for other in taken[x]):
                 taken[x].append(part)
                 yield x, y
@@ -224,17 +225,13 @@ def _shared_extents(instr: Instr) -> Iterator[tuple[Buffer, Buffer, int]]:
     leads = [(out, into, 0) for out, into in instr.inplace if buffers[out].nbytes <= buffers[into].nbytes]
     for out, into, lead in leads + [(o.out, o.into, o.lead) for o in instr.overlaps]:
         y, x = buffers[out], buffers[into]
-        extent = max(max(lead, 0) + x.nbytes, y.nbytes)
-        if uses[x] == 1 and extent < x.nbytes + y.nbytes:
-            yield y, x, extent
+        both = extent(x.nbytes, y.nbytes, lead)
+        if uses[x] == 1 and both < x.nbytes + y.nbytes:
+            yield y, x, both
 
 
 def _meet(a: range, b: range) -> bool:
     return a.start < b.stop and b.start < a.stop
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -7,6 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mcugen.lir.program import Buffer, Program
+from mcugen.lir.regions import bytes_taken
+
+CONTRIBUTORS = 4
+"""How many of the largest buffers a refusal names."""
+
+LONGEST = 40
+"""Characters of a name in a refusal."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ def moments(program: Program) -> list[Moment]:
     for index in range(-1, len(program.instrs) + 1):
         alive = [b for b, (first, last) in ranges.items() if first <= index <= last]
         ordered = tuple(sorted(alive, key=lambda b: (address(program, b), -b.nbytes, b.name)))
-        found.append(Moment(index, ordered, _occupied(program, ordered)))
+        spans = ((b.area, b.offset or 0, (b.offset or 0) + b.nbytes) for b in alive)
+        found.append(Moment(index, ordered, bytes_taken(spans)))
     return found
 
 
@@ -42,10 +50,13 @@ def address(program: Program, buffer: Buffer) -> int:
     return sum(program.area_sizes[: buffer.area]) + (buffer.offset or 0)
 
 
-def _occupied(program: Program, buffers: Iterable[Buffer]) -> int:
-    """Bytes of the arena that these buffers take together."""
-    total = end = 0
-    for start, stop in sorted((at := address(program, b), at + b.nbytes) for b in buffers):
-        total += max(stop - max(start, end), 0)
-        end = max(end, stop)
-    return total
+def largest(buffers: Iterable[Buffer]) -> str:
+    """The largest ones, for a refusal."""
+    ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
+    listing = ", ".join(f"'{shortened(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
+    return f"{listing} …" if len(ordered) > CONTRIBUTORS else listing
+
+
+def shortened(text: str, room: int = LONGEST) -> str:
+    """At most so many characters; of long names the end, where those of exporters differ."""
+    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

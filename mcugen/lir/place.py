@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from mcugen.board import Board, Memory
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.lir.areas import split
-from mcugen.lir.program import ALIGNMENT, Buffer, Program, Space
+from mcugen.lir.peak import busiest, largest, moments
+from mcugen.lir.program import Buffer, Program, Space, aligned
 from mcugen.lir.traffic import traffic
 from mcugen.options import AUTO_PLACE, Places
-
-CONTRIBUTORS = 3
-"""How many of the largest buffers a refusal names."""
 
 NOWHERE = Places()
 """The user says nothing."""
@@ -40,7 +38,7 @@ class Placement:
 
     def copied_to(self, memory: Memory) -> int:
         """Bytes of weights that are copied to a memory."""
-        return sum(_aligned(b) for b, other in self.copies.items() if other == memory)
+        return sum(aligned(b.nbytes) for b, other in self.copies.items() if other == memory)
 
 
 def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement:
@@ -51,7 +49,7 @@ def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement
     """
     weights = _weights_memory(program, board, places)
     copies = _copies(program, board, places)
-    room = {m: m.room - sum(_aligned(b) for b, other in copies.items() if other == m) for m in board.memories}
+    room = {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
     for memory in room:
         if room[memory] < 0:
             found = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
@@ -93,15 +91,15 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
         choices, where = [board.memory(board.weights_memory), *_by_speed(others)], "one flash memory"
     fitting = [m for m in choices if m.room >= program.weights_size]
     if not fitting:
-        largest = max(choices, key=lambda m: m.room)
+        roomiest = max(choices, key=lambda m: m.room)
         what = f"weights must fit in {where}"
-        raise _refusal(what, board, program.weights_size, {largest: largest.room}, _constants(program))
+        raise _refusal(what, board, program.weights_size, {roomiest: roomiest.room}, _constants(program))
     return fitting[0]
 
 
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
     """Bytes of RAM that copies of weights take."""
-    return sum(_aligned(buffer) for buffer in _copies(program, board, places))
+    return sum(aligned(buffer.nbytes) for buffer in _copies(program, board, places))
 
 
 def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
@@ -111,9 +109,9 @@ def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memo
         name, allowed = places.hot_weights
         memory, reads = _ram(board, name, "hot-weights"), traffic(program)
         for buffer in sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name)):
-            if _aligned(buffer) <= allowed:
+            if aligned(buffer.nbytes) <= allowed:
                 copies[buffer] = memory
-                allowed -= _aligned(buffer)
+                allowed -= aligned(buffer.nbytes)
     if places.weights and board.memory(places.weights).kind == "ram":
         memory = board.memory(places.weights)
         copies |= {b: memory for b in _constants(program) if b not in copies}
@@ -122,11 +120,6 @@ def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memo
 
 def _constants(program: Program) -> list[Buffer]:
     return [b for b in program.buffers if b.space is Space.CONST and b.nbytes]
-
-
-def _aligned(buffer: Buffer) -> int:
-    """What it takes of a memory, at an aligned address."""
-    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
 
 
 # --------------------------------------------------------------------------------------------------------- arena
@@ -139,10 +132,10 @@ def _arenas(program: Program, board: Board, places: Places, room: Mapping[Memory
         for memory in (board.memory(board.arena_memory), *rams):
             if program.arena_size <= room[memory]:
                 return (memory,)
-        largest = max(rams, key=lambda m: room[m])
-        what, left = "arena must fit in one RAM memory", {largest: room[largest]}
+        roomiest = max(rams, key=lambda m: room[m])
+        what, left = "arena must fit in one RAM memory", {roomiest: room[roomiest]}
         remedy = "let it lie in several memories with --place auto, or " if len(rams) > 1 else ""
-        raise _refusal(what, board, program.arena_size, left, _busiest(program), remedy)
+        raise _refusal(what, board, program.arena_size, left, busiest(moments(program)).buffers, remedy)
     if AUTO_PLACE in places.arena:
         memories = rams
     else:
@@ -150,36 +143,28 @@ def _arenas(program: Program, board: Board, places: Places, room: Mapping[Memory
     for memory in memories:  # one area is simpler than several in memories of that speed
         if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
             return (memory,)
-    needed, busiest = program.arena_size, _busiest(program)
+    needed, most = program.arena_size, busiest(moments(program)).buffers
     used = split(program, [room[m] for m in memories], [m.speed for m in memories]) if len(memories) > 1 else None
     if used is None:
         where = "the memories" if len(memories) > 1 else "memory"
         what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
-        raise _refusal(what, board, needed, {m: room[m] for m in memories}, busiest)
+        raise _refusal(what, board, needed, {m: room[m] for m in memories}, most)
     return tuple(memories[index] for index in used)
 
 
 # ------------------------------------------------------------------------------------------------------ refusals
 
 
-def _busiest(program: Program) -> list[Buffer]:
-    """The buffers alive at the instruction with the most live bytes."""
-    live = (list(program.live_at(i)) for i in range(max(len(program.instrs), 1)))
-    return max(live, key=lambda buffers: sum(b.nbytes for b in buffers))
-
-
 def _refusal(
     what: str, board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer], remedy: str = ""
 ) -> DoesNotFitError:
     """`what` says what must lie where; `room` are the bytes that the largest memory for it, or all of them, have."""
-    named = sorted(contributors, key=lambda b: (-b.nbytes, b.name))[:CONTRIBUTORS]
-    listing = ", ".join(f"'{b.name}' {b.nbytes:,} bytes" for b in named)
     if len(room) == 1:
         more = "".join(f"{nbytes - n:,} more than '{m.name}' has" for m, n in room.items())
     else:
         more = " and ".join(f"'{m.name}' has {n:,}" for m, n in room.items())
     return DoesNotFitError(
         f"the {what} of board '{board.name}'",
-        f"{nbytes:,} bytes, {more}; largest: {listing}",
+        f"{nbytes:,} bytes, {more}; largest: {largest(contributors)}",
         f"{remedy}use a smaller or a quantized model, or a board with more memory",
     )

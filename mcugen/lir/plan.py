@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import gcd
 
 from mcugen.lir.exact import Interval, Problem, solve
-from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program
+from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program, aligned
 from mcugen.lir.regions import Freedom, Lives, Region, bytes_taken, freedom, joined_regions
 
 
@@ -143,7 +143,7 @@ class _Layout:
             if starting[index]:
                 alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
                 most = max(most, self._least_extent(alive, granule))
-        return -(-most // ALIGNMENT) * ALIGNMENT
+        return aligned(most)
 
     def _least_extent(self, alive: Sequence[Buffer], granule: int) -> int:
         """A lower bound of the bytes that buffers take which are alive at once.

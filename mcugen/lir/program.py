@@ -22,6 +22,11 @@ No load or store of a kernel asks for more: LDM, LDRD and their vector kin want 
 """
 
 
+def aligned(nbytes: int) -> int:
+    """What so many bytes take of a memory whose parts begin at multiples of ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 class Space(Enum):
     """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
 
@@ -169,7 +174,7 @@ class Instr:
     pairs that may begin at one address if the input is not read later, `overlaps` those that may lie over each other
     at a distance. `macs` and `origin` are for reports.
     `formulas` are of those parameters that depend on sizes known at run time; `params` then holds an example.
-    Instructions of the same `group` (other than 0) make one layer together.
+    Instructions of the same `group` (other than 0) make one layer together. One that calls a `library` may fail.
     """
 
     kernel: str
@@ -189,6 +194,7 @@ class Instr:
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     control: Control = Control.NONE
     group: int = 0
+    library: str = ""
 
     @property
     def moves_nothing(self) -> bool:
@@ -279,6 +285,11 @@ class Program:
         return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
 
     @property
+    def scratch_size(self) -> int:
+        """Bytes of the working memory of all instructions together."""
+        return sum(o.buffer.nbytes for i in self.instrs for o in i.operands if o.access is Access.SCRATCH)
+
+    @property
     def arena_size(self) -> int:
         """Bytes of all areas: there is one unless told otherwise."""
         return sum(self.area_sizes)
@@ -296,7 +307,7 @@ class Program:
     @property
     def state_size(self) -> int:
         """Bytes of the caller's state struct."""
-        return sum(-(-e.buffer.nbytes // ALIGNMENT) * ALIGNMENT for e in self.states)
+        return sum(aligned(e.buffer.nbytes) for e in self.states)
 
     def layers(self) -> list[range]:
         """The instructions by layers: one each, but for groups, and for moves that vanished."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
-from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Program
+from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Program, aligned
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Region:
     @property
     def nbytes(self) -> int:
         """Aligned size."""
-        return -(-max(at + b.nbytes for b, at in self.members.items()) // ALIGNMENT) * ALIGNMENT
+        return aligned(max(at + b.nbytes for b, at in self.members.items()))
 
     @property
     def granule(self) -> int:

@@ -14,8 +14,8 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType
 from mcugen.ops.elementwise import Elementwise, Scalars
-from mcugen.ops.fixedpoint import clamp_range, is_quantized
-from mcugen.ops.pointwise import Range, clamp_text
+from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
+from mcugen.ops.pointwise import clamp_text
 
 
 @dataclass(frozen=True)

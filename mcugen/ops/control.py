@@ -19,11 +19,14 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control, Param
 from mcugen.ops.conversion import Cast
+from mcugen.ops.kernels import cmsis
+from mcugen.ops.kernels.cmsis.lstm import LstmStep
+from mcugen.ops.lstm_step import lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
 
@@ -159,6 +162,7 @@ class Repeat(Operator):
     """
 
     mnemonic: ClassVar[str] = "repeat"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.REPEAT
     body: Graph = field(repr=False)
     steps: int
     states: int
@@ -223,6 +227,12 @@ class Repeat(Operator):
     def repeats(self) -> tuple[int, ...]:
         """Its steps."""
         return (self.steps,)
+
+    def lstm(self) -> LstmStep | None:
+        """Its body, if that is a step of a quantized LSTM, with all of x taken and h stacked from front to back."""
+        if self.conditional or self.states != 2 or self.taken not in ((Walk(0),), (Walk(1),)):
+            return None
+        return lstm_step(self.body) if self.stacked == self.taken else None
 
     def macs(self, sig: Signature) -> int:
         """Those of all steps."""

@@ -18,11 +18,12 @@ from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops import kernels
-from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Binary, Range
-from mcugen.ops.spatial import Spatial, Window
+from mcugen.ops.pointwise import Binary
+from mcugen.ops.spatial import Spatial
 from mcugen.ops.weighted import (
     exact_product,
     finish,
@@ -32,6 +33,7 @@ from mcugen.ops.weighted import (
     requantizer,
     sum_dtype,
 )
+from mcugen.ops.window import Window
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -60,6 +62,7 @@ class Conv(Spatial):
 
     mnemonic: ClassVar[str] = "conv"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.CONV
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     groups: int = 1
@@ -185,6 +188,7 @@ class DirectConv(Conv):
 
     mnemonic: ClassVar[str] = "direct_conv"
     kernels: ClassVar[tuple[Kernel, ...]] = ()
+    library: ClassVar[tuple[Kernel, ...]] = ()
 
     @property
     def wants_channels_last(self) -> bool:

@@ -15,15 +15,16 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import clamp_range, is_quantized
+from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
-from mcugen.ops.pointwise import Range
-from mcugen.ops.spatial import Spatial, Window, both, check_reach
+from mcugen.ops.spatial import Spatial
 from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import BLOCK, finish, integer_weights, interleave, largest_sums, requantizer, sum_dtype
+from mcugen.ops.window import Window, both, check_reach
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
@@ -191,6 +192,7 @@ class TransposedConv(Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV_TRANSPOSE
     space: Shape = ()
     groups: int = 1
     clamp: Range | None = None

@@ -15,14 +15,15 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, param_dtype
 from mcugen.ops import helium
 from mcugen.ops.curves import CODES, Line, Segments, interpolation
 from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
-from mcugen.ops.traversal import Traversal, overlap
+from mcugen.ops.traversal import Traversal, collapse, overlap
 
 
 class Scalars:
@@ -241,6 +242,7 @@ class Interpolate(Elementwise):
     """y = a line between two entries of a table, for int16 x: any smooth function of it. `of` names the function."""
 
     mnemonic: ClassVar[str] = "interpolate"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.CURVE
     tables: ClassVar[frozenset[int]] = frozenset({1})
     of: str
     segments: Segments
@@ -468,37 +470,6 @@ def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: 
         names.append(f"q{number}")
         types.append(sig.output)
     return lines
-
-
-def collapse(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merges dimensions that all operands walk alike.
-
-    Returns the remaining sizes, outermost first (at least one), and each operand's strides in elements
-    (0 where it is broadcast).
-    """
-    padded = [[1] * (len(shape) - len(o)) + list(o) for o in operands]
-    dims: list[int] = []
-    walks: list[tuple[bool, ...]] = []
-    for axis, size in enumerate(shape):
-        if size == 1:
-            continue
-        walk = tuple(o[axis] != 1 for o in padded)
-        if dims and walks[-1] == walk:
-            dims[-1] *= size
-        else:
-            dims.append(size)
-            walks.append(walk)
-    if not dims:
-        return [1], [[0] for _ in operands]
-    strides = []
-    for index in range(len(operands)):
-        row, step = [0] * len(dims), 1
-        for axis in reversed(range(len(dims))):
-            if walks[axis][index]:
-                row[axis] = step
-                step *= dims[axis]
-        strides.append(row)
-    return dims, strides
 
 
 def emit_elementwise(node: OnnxNode, op: Elementwise, *inputs: Value, suffix: str = "") -> Value:

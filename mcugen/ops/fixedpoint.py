@@ -12,6 +12,9 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 
 Int64Array = npt.NDArray[np.int64]
 
+Range = tuple[float, float]
+"""What real values are clamped to."""
+
 LONGEST_SUM = 2**43
 """Accumulators stay below: float64 counts them exactly, and their products with multipliers fit 64 bits."""
 
@@ -110,7 +113,7 @@ def broadcast_scale(quant: QuantParams, rank: int) -> Array:
     return quant.scales.reshape(shape)
 
 
-def clamp_range(clamp: tuple[float, float] | None, quant: QuantParams, dtype: DType) -> tuple[int, int]:
+def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[int, int]:
     """The integer range of a tensor whose real values are clamped to `clamp`."""
     limits = np.iinfo(dtype.numpy)
     if clamp is None:

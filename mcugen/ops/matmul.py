@@ -20,16 +20,16 @@ from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops import kernels
 from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import is_quantized
+from mcugen.ops.fixedpoint import Range, is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Binary, Range
+from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.traversal import Traversal, overlap
 from mcugen.ops.weighted import (
     double_tensors,
     exact_product,
-    farthest,
     finish,
     float_tensors,
     int8_tensors,
@@ -39,6 +39,7 @@ from mcugen.ops.weighted import (
     layer_bounds,
     most_sum,
     plain_integers,
+    product_sums,
     requantizer,
     sum_dtype,
 )
@@ -52,6 +53,7 @@ class Dense(Operator):
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.DENSE
     weight_axes: ClassVar[Mapping[int, int]] = {1: 0}
     bias_input: ClassVar[int | None] = 2
     clamp: Range | None = None
@@ -146,6 +148,7 @@ class MatMul(Operator):
         Kernel("matmul_s16", when=(int16_operands,)),
         Kernel("matmul_s8", when=(int8_tensors,)),
     )
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Product of the last two axes."""
@@ -163,7 +166,7 @@ class MatMul(Operator):
             return (product if self.factor == 1 else product * product.dtype.type(self.factor),)
         zero = [sig.input(i).q.zero_point for i in (0, 1)]
         acc = exact_product(a.astype(np.int64) - zero[0], b.astype(np.int64) - zero[1])
-        return (finish(acc, sig, None, _product_sums(sig), self.factor),)
+        return (finish(acc, sig, None, product_sums(sig), self.factor),)
 
     def macs(self, sig: Signature) -> int:
         """batch · M · N · K."""
@@ -173,7 +176,7 @@ class MatMul(Operator):
         """int8 or int16, per-tensor; sums that stay as they are have no factor."""
         if not all(map(is_quantized, sig.inputs)) or (sig.output.dtype is DType.INT32 and self.factor != 1):
             return None
-        return (self, inputs) if _product_sums(sig).max() < most_sum(sig) else None
+        return (self, inputs) if product_sums(sig).max() < most_sum(sig) else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """MatMul."""
@@ -192,7 +195,7 @@ class MatMul(Operator):
         if code["scaled"]:
             params["factor"] = real_param(self.factor, out.dtype)
         if a.quant is not None:
-            sums = _product_sums(node.sig)
+            sums = product_sums(node.sig)
             code |= {"a_t": a.dtype.c, "b_t": b.dtype.c, "acc_t": sum_dtype(sums).c}
             params |= {f"{name}_zero": t.q.zero_point for name, t in (("a", a), ("b", b)) if t.dtype is DType.INT8}
             if out.dtype is not DType.INT32:
@@ -231,12 +234,6 @@ class MatMul(Operator):
 def _strip(depth: int) -> int:
     """Numbers that four columns of that many elements take in the products' inner loops, whatever the CPU."""
     return 4 * (-(-depth // 8) * 8) + 16
-
-
-def _product_sums(sig: Signature) -> Array:
-    """What no accumulator of a product of two activations exceeds (one number)."""
-    a, b = sig.input(0), sig.input(1)
-    return np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
 
 
 # --------------------------------------------------------------------------------------------------- import

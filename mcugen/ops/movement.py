@@ -18,6 +18,7 @@ from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorTyp
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import quantize, same_codes
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.traversal import Traversal, nested, overlap
 
@@ -256,6 +257,7 @@ class Transpose(Movement):
         Kernel("transpose", when=(turns_matrices,), emit=emit_transpose, extra=strided_elements),
         Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place, extra=elements_of_many_planes),
     )
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.TRANSPOSE
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Permuted shape; per-channel axes follow."""
@@ -476,6 +478,7 @@ class Concat(Movement):
     """Joins tensors along one axis."""
 
     mnemonic: ClassVar[str] = "concat"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.CONCAT
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -528,6 +531,7 @@ class Pad(Movement):
     """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
 
     mnemonic: ClassVar[str] = "pad"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.PAD
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     value: float = 0.0
@@ -539,7 +543,8 @@ class Pad(Movement):
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (x.with_shape(shape, x.layout),)
 
-    def _stored(self, x: TensorType) -> Array:
+    def stored(self, x: TensorType) -> Array:
+        """The constant as an element of a tensor's type."""
         if x.quant is not None:
             return quantize(np.asarray([self.value]), x.quant, x.dtype)
         return np.asarray([self.value]).astype(x.dtype.numpy)
@@ -547,7 +552,7 @@ class Pad(Movement):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """numpy.pad with a constant."""
         widths = list(zip(self.before, self.after, strict=True))
-        return (np.pad(arrays[0], widths, constant_values=self._stored(sig.input(0))[0]),)
+        return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Nothing to add."""
@@ -566,7 +571,7 @@ class Pad(Movement):
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""
         x, y = node.input(0).type, node.output.type
-        emit_fill(node, builder, builder.buffer(node.output), self._stored(x))
+        emit_fill(node, builder, builder.buffer(node.output), self.stored(x))
         target = dense_strides(y.shape)
         offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
         emit_copy(node, builder, 0, x.shape, dense_strides(x.shape), 0, target, offset, Access.INOUT)

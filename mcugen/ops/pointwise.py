@@ -13,17 +13,16 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import real_param
 from mcugen.ops import helium
 from mcugen.ops.conversion import Cast
 from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
-from mcugen.ops.fixedpoint import Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.ops.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.kernels.activations import dense_int8, emit_sum
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-
-Range = tuple[float, float]
 
 
 def clamp_text(text: str, clamp: Range | None, scalar: Scalars, dtype: DType = DType.FLOAT32) -> str:
@@ -380,9 +379,9 @@ def _reduced(terms: tuple[int, ...], shift: int) -> tuple[tuple[int, ...], int]:
 class FixedSum:
     """q = (x·m0 + y·m1 + offset) >> shift: the sum of two quantized tensors, one rounding, half up.
 
-    Of int8 tensors in 32 bits: the shift is the largest for which no intermediate leaves int32; the factors then
-    carry some 21 bits. Where a tensor is int16 it is `wide`: 64 bits, and factors of 31, unless scales that differ by
-    powers of two make do with less.
+    Of int8 tensors in 32 bits: the shift is the largest for which no intermediate exceeds 2^30 (libraries double it);
+    the factors then carry some 20 bits. Where a tensor is int16 it is `wide`: 64 bits, and factors of 31, unless
+    scales that differ by powers of two make do with less.
     """
 
     factors: tuple[int, int]
@@ -395,7 +394,7 @@ class FixedSum:
         """For these types, or None where the inputs' unit is so much coarser that 8 bits of factor are lost."""
         ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
         wide = any(t.dtype is DType.INT16 for t in (x, y, out))
-        codes, room, most, fewest = (65536, 2**47, 32, 16) if wide else (256, 2**31 - 1, 30, 14)
+        codes, room, most, fewest = (65536, 2**47, 32, 16) if wide else (256, 2**30 - 1, 30, 13)
         bound = codes * sum(map(abs, ratios)) + abs(out.q.zero_point) + 2
         shift = min(most, math.floor(math.log2(room / bound)))
         if shift < fewest:
@@ -461,6 +460,7 @@ _SELECTIONS = {"Max": "mcugen_clamp({x}, {y}, 32767)", "Min": "mcugen_clamp({x},
 class Binary(Elementwise):
     """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On codes: see integer()."""
 
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.BINARY
     function: str = field(default="", repr=False)
     clamp: Range | None = None
 
@@ -495,29 +495,32 @@ class Binary(Elementwise):
         if self.function in _SELECTIONS:
             q = BINARY[self.function].reference(_rescaled(a, sig.input(0), out), _rescaled(b, sig.input(1), out))
         elif self.function in _SUM_SIGNS:
-            fixed = self._sum(sig)
+            fixed = self.fixed_sum(sig)
             assert fixed is not None
             q = fixed(a, b)
         else:
             product = (a - sig.input(0).q.zero_point) * (b - sig.input(1).q.zero_point)
-            q = self._product(sig)(product, low, high)
+            q = self.product(sig)(product, low, high)
             if self.function == "PRelu":
                 q = np.where(a < sig.input(0).q.zero_point, q, _rescaled(a, sig.input(0), out))
         return np.clip(q, low, high).astype(out.dtype.numpy)
 
-    def _sum(self, sig: Signature) -> FixedSum | None:
+    def fixed_sum(self, sig: Signature) -> FixedSum | None:
+        """Of codes: how a sum or difference is computed, if it can be."""
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop; of int8 tensors of one shape, a sum has a kernel of its own."""
         sig, out = node.sig, node.output.type
-        fixed = self._sum(sig) if out.quant is not None and self.function in _SUM_SIGNS and dense_int8(sig) else None
+        is_sum = out.quant is not None and self.function in _SUM_SIGNS and dense_int8(sig)
+        fixed = self.fixed_sum(sig) if is_sum else None
         if fixed is None:
             return super().lower(node, builder)
         limits = clamp_range(self.clamp, out.q, out.dtype)
         emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
 
-    def _product(self, sig: Signature) -> Requantizer:
+    def product(self, sig: Signature) -> Requantizer:
+        """From products of codes less their zero points to the result's codes."""
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
         types = [sig.input(i).dtype for i in (0, 1)]
         sums = np.asarray([math.prod(map(largest_code, types))]) if DType.INT16 in types else None
@@ -548,7 +551,7 @@ class Binary(Elementwise):
 
     def _fixed_vector(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str | None:
         if self.function in _SUM_SIGNS:
-            fixed = self._sum(sig)
+            fixed = self.fixed_sum(sig)
             return fixed.vector(x, y, scalar) if fixed else None
         if self.function != "Mul":
             return None
@@ -556,10 +559,10 @@ class Binary(Elementwise):
             f"vsubq_n_s32({v}, {scalar(t.q.zero_point)})" if t.q.zero_point else v
             for v, t in ((x, sig.input(0)), (y, sig.input(1)))
         )
-        return helium.requantized(f"vmulq_s32({x}, {y})", self._most(sig), self._product(sig), scalar)
+        return helium.requantized(f"vmulq_s32({x}, {y})", self.largest_product(sig), self.product(sig), scalar)
 
-    def _most(self, sig: Signature) -> int:
-        """The largest magnitude of a product of codes less their zero points."""
+    def largest_product(self, sig: Signature) -> int:
+        """What is not exceeded by the magnitude of a product of codes less their zero points."""
         return math.prod(
             -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
         )
@@ -570,14 +573,14 @@ class Binary(Elementwise):
             x, y = (_rescaled_text(v, sig.input(i), sig.output, scalar) for i, v in enumerate((x, y)))
             return _SELECTIONS[self.function].format(x=x, y=y)
         if self.function in _SUM_SIGNS:
-            fixed = self._sum(sig)
+            fixed = self.fixed_sum(sig)
             assert fixed is not None
             return fixed.text(x, y, scalar)
-        requantize = self._product(sig)
+        requantize = self.product(sig)
         zeros = [sig.input(i).q.zero_point for i in (0, 1)]
         x_real, y_real = (f"({v} + {scalar(-zero)})" if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
-        most = self._most(sig)
+        most = self.largest_product(sig)
         if self.function == "Mul" and most * factor + abs(offset) < 2**31:
             return f"mcugen_shift_right({x_real} * {y_real} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
         value = _requantized_text(f"{x_real} * {y_real}", most, requantize, scalar)
@@ -607,7 +610,7 @@ class Binary(Elementwise):
             return _selected(self, graph, sig, inputs)
         if not all(map(is_quantized, (*sig.inputs, sig.output))):
             return None
-        fits = self.function in _SUM_SIGNS and self._sum(sig) is not None
+        fits = self.function in _SUM_SIGNS and self.fixed_sum(sig) is not None
         return (self, inputs) if fits or self.function in ("Mul", "PRelu") else None
 
     def with_clamp(self, low: float, high: float) -> Self | None:

@@ -14,16 +14,18 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.kernels.activations import emit_average, first_taps, pooling
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import Spatial, Window, check_reach
+from mcugen.ops.spatial import Spatial
 from mcugen.ops.traversal import Traversal, nested, overlap
+from mcugen.ops.window import Window, check_reach
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -37,6 +39,10 @@ class Pool(Spatial):
     """
 
     kernel: Shape = ()
+
+    def reads(self, sig: Signature) -> int:
+        """The windows' elements, padding included."""
+        return sig.output.count * math.prod(self.kernel)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Output size by the window; element type and quantization of the input."""
@@ -87,7 +93,7 @@ class Pool(Spatial):
             counts.append(((at >= -before[axis]) & (at < size + after[axis])).sum(1))
         return counts
 
-    def _geometry(self, sig: Signature) -> dict[str, Param]:
+    def geometry(self, sig: Signature) -> dict[str, Param]:
         """Sizes for a kernel with two spatial axes; a one-dimensional pool has height 1."""
         x, y = sig.input(0).shape, sig.output.shape
         w = self.window
@@ -123,6 +129,7 @@ class MaxPool(Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.MAX_POOL
     moves_data: ClassVar[bool] = True
 
     def _pool(self, sig: Signature, x: Array) -> Array:
@@ -150,7 +157,7 @@ class MaxPool(Pool):
         code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig, builder), "x_t": dtype.c}
         variant = self._variant(node.sig, builder)
         kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
-        params = self._geometry(node.sig)
+        params = self.geometry(node.sig)
         near = overlap(node.input(0).type, node.output.type, pooling(params))
         builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
 
@@ -160,6 +167,7 @@ class AveragePool(Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.AVERAGE_POOL
     counted_before: Shape = ()
     counted_after: Shape = ()
     """Padding per spatial axis whose taps are counted (as zeros); less than the window's under ceil_mode."""
@@ -223,7 +231,7 @@ class AveragePool(Pool):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time; the divisor is constant or follows from the taps."""
-        sig, params = node.sig, self._geometry(node.sig)
+        sig, params = node.sig, self.geometry(node.sig)
         counts = self._counts(sig)
         fixed = all((c == c[0]).all() for c in counts)
         divisor = "fixed" if fixed else "padded" if any(self.counted_before + self.counted_after) else "inside"

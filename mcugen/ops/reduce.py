@@ -13,10 +13,11 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
@@ -90,6 +91,7 @@ _EXTREMES = ("max", "min")
 class Reduce(Operator):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.REDUCE
     function: str = field(default="", repr=False)
     axes: tuple[int, ...] = ()
 
@@ -153,7 +155,7 @@ class Reduce(Operator):
         """The mean of an int8 image, channels last, by sums of its rows."""
         x = sig.input(0)
         is_image = x.rank in (3, 4) and x.shape[0] == 1 and self.axes in ((1,), (1, 2))
-        if not is_image or not self._is_pool(sig, *_walks(x.shape, self.axes)):
+        if not is_image or not self.is_pool(sig):
             return None
         return RowForm(RowSums(), (RowWindow(),), finish=MeanOfSums(self, x))
 
@@ -170,8 +172,8 @@ class Reduce(Operator):
         """Loops over kept dimensions around loops over reduced ones."""
         x, y, row = node.input(0).type, node.output.type, REDUCTIONS[self.function]
         kept, reduced = _walks(x.shape, self.axes)
-        if not builder.any_size and self._is_pool(node.sig, kept, reduced):
-            return self._lower_as_pool(node, builder, kept, reduced)
+        if not builder.any_size and self.is_pool(node.sig):
+            return self._lower_as_pool(node, builder)
         params: dict[str, Param] = {}
         for letter, walks in (("k", kept), ("r", reduced)):
             for axis, (size, stride) in enumerate(walks):
@@ -199,22 +201,29 @@ class Reduce(Operator):
         order = Traversal.runs(nested(*(np.arange(size) * stride for size, stride in kept)), 1)
         builder.emit(node, "reduce", operands, params | more, code=code, overlaps=overlap(x, y, order), variant=variant)
 
-    def _is_pool(self, sig: Signature, kept: Walks, reduced: Walks) -> bool:
-        """Whether it is the mean of int8 rows over whole images: an average pool."""
-        channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
-        requantized = self._requantizer(sig) is not None
-        return self.function == "mean" and sig.input(0).dtype is DType.INT8 and channels_last and requantized
+    def is_pool(self, sig: Signature) -> bool:
+        """Whether it is a mean of int8 images."""
+        return sig.input(0).dtype is DType.INT8 and self.is_mean_of_images(sig)
 
-    def _lower_as_pool(self, node: Node, builder: Builder, kept: Walks, reduced: Walks) -> None:
-        requantize = self._requantizer(node.sig)
-        assert requantize is not None
+    def is_mean_of_images(self, sig: Signature) -> bool:
+        """Whether it is the mean of codes in rows over whole images: an average pool."""
+        kept, reduced = _walks(sig.input(0).shape, self.axes)
+        channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
+        return self.function == "mean" and channels_last and self._requantizer(sig) is not None
+
+    def pool_geometry(self, sig: Signature) -> dict[str, Param]:
+        """Of the average pool that it is: images are rows."""
+        kept, reduced = _walks(sig.input(0).shape, self.axes)
         batch, count, channels = math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
         ones = ("in_h", "out_h", "out_w", "k_h", "stride_h", "stride_w")
         params: dict[str, Param] = {"batch": batch, "channels": channels, "in_w": count, "k_w": count}
-        params |= dict.fromkeys(ones, 1) | {"pad_h": 0, "pad_w": 0}
-        emit_average(
-            node, builder, requantize, params, {"dilated": False, "divisor": "fixed", "inside": True}, "inside"
-        )
+        return params | dict.fromkeys(ones, 1) | {"pad_h": 0, "pad_w": 0}
+
+    def _lower_as_pool(self, node: Node, builder: Builder) -> None:
+        requantize = self._requantizer(node.sig)
+        assert requantize is not None
+        code = {"dilated": False, "divisor": "fixed", "inside": True}
+        emit_average(node, builder, requantize, self.pool_geometry(node.sig), code, "inside")
 
     def _finish(self, sig: Signature) -> tuple[str, dict[str, Param], int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""

@@ -32,7 +32,9 @@ def group_of(nodes: Sequence[Node]) -> Streamed | None:
 
     All tensors must come in rows at a fixed pace, and what lies outside of one must be the same for all who read it.
     """
-    source = nodes[0].input(0)
+    source = nodes[0].inputs[0] if nodes and nodes[0].inputs else None
+    if source is None or source.is_constant:
+        return None
     units: dict[Value, _Unit] = {}
     for node in nodes:
         form = node.op.by_rows(node.sig)

@@ -6,15 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.lir.builder import Builder
+from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.ops.fixedpoint import is_quantized
+from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import axis_walk, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.traversal import Traversal, overlap
@@ -201,6 +203,7 @@ class Softmax(Operator):
     length 1: what it hides counts as −∞.
     """
 
+    library: ClassVar[tuple[Kernel, ...]] = cmsis.SOFTMAX
     axis: int = 0
     log: bool = False
 

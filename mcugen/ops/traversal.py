@@ -7,6 +7,7 @@ nothing does not count: it may be overwritten.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,3 +81,34 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
         steps += zip(written[matters].tolist(), unread[matters].tolist(), strict=True)
     lead = least_lead(steps)
     return [Overlap(out, into, lead)] if lead < y.nbytes else []
+
+
+def collapse(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Merges dimensions that all operands walk alike.
+
+    Returns the remaining sizes, outermost first (at least one), and each operand's strides in elements
+    (0 where it is broadcast).
+    """
+    padded = [[1] * (len(shape) - len(o)) + list(o) for o in operands]
+    dims: list[int] = []
+    walks: list[tuple[bool, ...]] = []
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        walk = tuple(o[axis] != 1 for o in padded)
+        if dims and walks[-1] == walk:
+            dims[-1] *= size
+        else:
+            dims.append(size)
+            walks.append(walk)
+    if not dims:
+        return [1], [[0] for _ in operands]
+    strides = []
+    for index in range(len(operands)):
+        row, step = [0] * len(dims), 1
+        for axis in reversed(range(len(dims))):
+            if walks[axis][index]:
+                row[axis] = step
+                step *= dims[axis]
+        strides.append(row)
+    return dims, strides

@@ -15,8 +15,7 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, Bounds, DType, QuantParams, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Overlap, Param
-from mcugen.ops.fixedpoint import LONGEST_SUM, Requantizer, clamp_range, dequantize, is_quantized
-from mcugen.ops.pointwise import Range
+from mcugen.ops.fixedpoint import LONGEST_SUM, Range, Requantizer, clamp_range, dequantize, is_quantized
 
 BLOCK = 4
 """Output channels that the portable inner loops compute together; weights are interleaved by it."""
@@ -48,6 +47,12 @@ def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
     return sums
 
 
+def product_sums(sig: Signature) -> Array:
+    """What no accumulator of a product of two activations exceeds (one number)."""
+    a, b = sig.input(0), sig.input(1)
+    return np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
+
+
 def sum_dtype(sums: Array) -> DType:
     """The type of accumulators that stay within `sums`."""
     return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64
@@ -59,10 +64,10 @@ def most_sum(sig: Signature) -> int:
 
 
 def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
-    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or int32."""
+    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or as they are."""
     out = sig.output
-    if out.dtype is DType.INT32:
-        return acc.astype(np.int32)
+    if out.dtype in (DType.INT32, DType.INT64):
+        return acc.astype(out.dtype.numpy)
     low, high = clamp_range(clamp, out.q, out.dtype)
     return requantizer(sig, sums, factor)(acc, low, high).astype(out.dtype.numpy)
 

@@ -8,7 +8,8 @@ from itertools import combinations
 
 from markupsafe import Markup
 
-from mcugen.report.memory import KINDS, Block, MemoryMap, shortened
+from mcugen.lir.peak import shortened
+from mcugen.report.memory import KINDS, Block, MemoryMap
 from mcugen.report.pages import rendered
 
 LEFT, TOP, RIGHT, BOTTOM = 84, 64, 24, 190

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
@@ -10,11 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from mcugen.board import Board
+from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import DoesNotFitError
 from mcugen.hir.graph import Graph
 from mcugen.lir.budget import Fit
 from mcugen.lir.place import Placement
 from mcugen.lir.program import Control, Instr, Program, Space
+from mcugen.options import OWN
 from mcugen.report.accuracy import Accuracy
 from mcugen.report.layers import LayerComparison
 
@@ -84,6 +87,7 @@ class MemoryUse:
 class Layer:
     """One instruction of the program, or all of a loop or branch.
 
+    `family` is whose kernel computes it (mcugen.options.FAMILIES); of a loop or branch, what any part of it calls.
     `flash` are its constants, `ram` the most bytes alive while it runs.
     """
 
@@ -91,6 +95,7 @@ class Layer:
     origin: list[str]
     op: str
     kernel: str
+    family: str
     reason: str
     macs: int
     instructions: int | None
@@ -162,6 +167,16 @@ class Report:
     quantization: LayerComparison | None
     """Of a model that mcugen quantized, where it ran."""
     layers: list[Layer]
+
+    @property
+    def library_calls(self) -> str:
+        """How many layers call which library: "9 of 16 layers call CMSIS-NN 7.x"; "" where none does."""
+        counts = Counter(layer.family for layer in self.layers if layer.family != OWN)
+        total = len(self.layers)
+        return "; ".join(
+            f"{n} of {total} layer{'s' * (total != 1)} call{'s' * (n == 1)} {LIBRARIES[family].versions}"
+            for family, n in sorted(counts.items())
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -331,6 +346,7 @@ def _layers(program: Program) -> list[Layer]:
             origin=list(instr.origin),
             op=instr.op,
             kernel=instr.kernel,
+            family=next((program.instrs[i].library for i in span if program.instrs[i].library), OWN),
             reason=instr.reason,
             macs=instr.macs,
             instructions=None,

@@ -17,10 +17,11 @@ from rich.text import Text
 from mcugen.board import Board, Memory, board_names, load_board
 from mcugen.errors import printable
 from mcugen.hir.graph import Graph
+from mcugen.lir.peak import shortened
 from mcugen.lir.plan import peak_live_bytes
 from mcugen.lir.program import Program
 from mcugen.report.figures import Report
-from mcugen.report.memory import Block, MemoryMap, shortened
+from mcugen.report.memory import Block, MemoryMap
 from mcugen.report.text import dropped_text
 
 
@@ -76,6 +77,7 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
     if report.model.dropped_channels:
         facts.add_row("MACs dropped", f"{report.model.dropped_macs:,}: {dropped_text(report.model)}")
     facts.add_row("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants")
+    facts.add_row("kernels", "; ".join(filter(None, (report.kernels, report.library_calls))))
     facts.add_row(
         "peak activation memory",
         f"{peak_live_bytes(program):,} bytes alive at once, arena {program.arena_size:,}",

@@ -172,11 +172,6 @@ def memory_map(program: Program, board: str) -> MemoryMap:
     )
 
 
-def shortened(text: str, room: int) -> str:
-    """At most so many characters; of long names the end, where those of exporters differ."""
-    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]
-
-
 def _row(program: Program, layer: range, times: list[Moment], block_of: dict[Buffer, Block]) -> Row:
     head = program.head(layer)
     most = busiest(times[index + 1] for index in layer)

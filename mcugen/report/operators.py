@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 
+from mcugen.codegen.libraries import LIBRARIES, Library
+from mcugen.hir.operator import Operator
 from mcugen.hir.types import DType
 from mcugen.importer.load import OLDEST_OPSET
 from mcugen.ops.onnx_node import IMPORTERS, NO_CODE, SUPPORT, Support
@@ -58,7 +61,28 @@ def operator_table() -> str:
         head = ["", f"### {domain or 'ai.onnx'}", "", "| operator | versions | element types | kernels | limits |"]
         lines += [*head, "|---|---|---|---|---|", *rows]
     lines += ["", "### Not supported", "", ", ".join(missing) + "."]
+    for library in LIBRARIES.values():
+        lines += ["", f"### {library.title}", "", *_library_rows(library)]
     return "\n".join(lines) + "\n"
+
+
+def _library_rows(library: Library) -> Iterator[str]:
+    """Which layers a library may compute."""
+    yield (
+        f"`--kernels {library.key}` takes these kernels wherever they fit, `--kernels auto` where they take fewer "
+        "instructions (docs/kernels.md). Layers are those of the graph after optimization (`mcugen inspect`)."
+    )
+    yield from ("", "| layer | kernel | where |", "|---|---|---|")
+    for operator in sorted(_subclasses(Operator), key=lambda c: c.__name__):
+        for kernel in vars(operator).get("library", ()):
+            if kernel.library == library.key:
+                yield _line(operator.__name__, kernel.name, kernel.reason.partition("; ")[2])
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _subclasses(below)
 
 
 def _schemas(domain: str) -> dict[str, list[onnx.defs.OpSchema]]:

@@ -136,6 +136,8 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     table.add_row("RAM: total", _number(ram.total), "bytes")
     for memory in report.memories:
         table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
+    if report.library_calls:
+        table.add_row("kernels", report.kernels, report.library_calls)
     if report.rows is not None:
         table.add_row("layers", _number(report.rows.layers), str(report.rows))
     if report.budget is not None:

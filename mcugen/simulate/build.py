@@ -11,9 +11,11 @@ import jinja2
 
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
+from mcugen.options import LibraryFiles
 from mcugen.resources import resource_dir
+from mcugen.simulate.linking import Linked
 from mcugen.simulate.machines import Machine
-from mcugen.simulate.toolchain import ARM_GCC, Compiler, Unit, find_program, host_compiler
+from mcugen.simulate.toolchain import Compiler, Unit, find_program, host_compiler
 
 _COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
@@ -26,6 +28,7 @@ _SANITIZE = ("-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all")  # -O2 takes
 _TRAP = ("-O1", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
+_CPU_SOURCES = ("reset", "counter")
 
 
 @dataclass(frozen=True)
@@ -37,38 +40,50 @@ class TargetImages:
     layers: Path | None
 
 
-def build_host(bundle: Bundle, folder: Path, *, sanitize: bool) -> Path:
+def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, files: LibraryFiles | None = None) -> Path:
     """The program that runs the model on this computer, with the address and UB sanitizers if asked for.
 
     A program that $CC makes static has the UB sanitizer alone, and traps.
     """
+    library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     command = host_compiler()
     checks = (_TRAP if "-static" in command else _SANITIZE) if sanitize else ()
-    compiler = Compiler(command, _COMMON + _HOST + checks, folder)
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *checks), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
-    compiler.compile(units)
-    return compiler.link("model.out", [unit.object for unit in units], ())
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(command):
+        return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ())
 
 
-def build_target(bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool) -> TargetImages:
+def build_target(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool, files: LibraryFiles | None = None
+) -> TargetImages:
     """The firmware images for `machine`, compiled with the board's flags."""
+    library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     # The board's flags come last: they may ask for another optimization level.
-    compiler = Compiler((find_program(ARM_GCC),), ("--specs=nano.specs", *_COMMON, *board.cflags), folder)
+    toolchain = machine.toolchain
+    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *library.flags)
+    compiler = Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
     layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
-    harness = _harness_units((*_TARGET_SOURCES, "main"), (*_NO_MEMSET, layers))
+    sources = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+    harness = _harness_units(sources, (*_NO_MEMSET, layers))
     empty = _harness_units(("empty",), ())
     model = _model_units(bundle)
     hooked = _hooked_units(bundle) if hooks else model
-    compiler.compile(list(dict.fromkeys([*model, *harness, *empty, *hooked])))
+    with library.blamed_for_headers():
+        compiler.compile(list(dict.fromkeys([*model, *harness, *empty, *hooked])))
 
     def link(name: str, units: list[Unit]) -> Path:
         flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
-        return compiler.link(name, [unit.object for unit in [*harness, *units]], flags)
+        objects = [unit.object for unit in [*harness, *units]]
+        with library.blamed_for_archive(board.cflags):
+            return compiler.link(name, [*objects, *library.archives], flags)
 
     return TargetImages(
         model=link("model.elf", model),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from mcugen.simulate.toolchain import OBJDUMP, find_program
+from mcugen.simulate.toolchain import ARM, find_program
 
 _LINE = re.compile(r"\s*([0-9a-f]+):\t((?:[0-9a-f]{4} ?){1,2})\s*\t(\S+)(?:\s+([^@]*))?")
 _OPERAND = re.compile(r"\[[^]]*\]!?|\{[^}]*\}|[^,\[{]+")
@@ -94,7 +94,7 @@ class Instruction:
 
 def disassemble(program: Path) -> dict[int, Instruction]:
     """The code of an Arm program by address."""
-    command = [find_program(OBJDUMP), "-d", "-M", "reg-names-std", str(program)]
+    command = [find_program(ARM.objdump), "-d", "-M", "reg-names-std", str(program)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {instruction.address: instruction for instruction in parse(text.splitlines())}
 

@@ -13,6 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 # Sections of the harness's linker script, and beginnings of those in the script that comes with a model.
 _WEIGHTS, _ARENA, _COPIES = ".weights", ".arena", ".copies"
+_THREAD_LOCALS = ".tbss"  # its memory is a part of .bss
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def read_sizes(program: Path) -> ElfSizes:
     flash = weights = ram = 0
     with program.open("rb") as file:
         for section in ELFFile(file).iter_sections():
-            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name.startswith(_ARENA):
+            if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or section.name.startswith((_ARENA, _THREAD_LOCALS)):
                 continue
             size = int(section["sh_size"])
             if section.name.startswith((_WEIGHTS, _COPIES)):

@@ -20,13 +20,14 @@ from mcugen.codegen.bundle import Bundle, Port
 from mcugen.errors import UsageError, VerificationError
 from mcugen.lir.formula import Atom, Polynomial, Sizes, Symbol
 from mcugen.simulate.elf import cpu_of, function_at
-from mcugen.simulate.timer import ICOUNT_SHIFT
-from mcugen.simulate.toolchain import QEMU, USER_MODE, find_program, first_lines
+from mcugen.simulate.machines import Machine
+from mcugen.simulate.toolchain import USER_MODE, find_program, first_lines
 
 Sample = Mapping[str, np.ndarray]
 Findings = Mapping[str, Sequence[int]]
 
 _POLL_SECONDS = 0.1
+_ERROR_LIBRARY = 7  # MCUGEN_ERROR_LIBRARY of mcugen.h
 _FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
 
 
@@ -62,15 +63,15 @@ def host_program(image: Path) -> Program:
     return Program((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
 
 
-def qemu_program(image: Path, machine: str, *, count_instructions: bool = False, plugin: str = "") -> Program:
+def qemu_program(image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "") -> Program:
     """QEMU running the image; counting instructions is slower, and makes virtual time follow them.
 
     `plugin` is a plugin's file and its arguments, between commas.
     """
-    clock = ("-icount", f"shift={ICOUNT_SHIFT}") if count_instructions else ()
+    clock = ("-icount", f"shift={machine.counter.shift}") if count_instructions else ()
     command = (
-        *(find_program(QEMU), "-M", machine, "-display", "none"),
-        *("-monitor", "none", "-serial", "none", "-net", "none"),
+        *(find_program(machine.toolchain.qemu), *machine.options),
+        *("-display", "none", "-monitor", "none", "-serial", "none", "-net", "none"),
         *("-semihosting-config", "enable=on,target=native"),
         *clock,
         *(("-plugin", plugin) if plugin else ()),
@@ -100,7 +101,7 @@ def execute(
     exit_code = _watch(program, folder, sum(port.nbytes for port in bundle.outputs), timeout, progress)
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
-    _check(program, exit_code, console, findings)
+    _check(program, bundle, exit_code, console, findings)
     outputs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
     if progress:
         progress(len(samples))
@@ -227,13 +228,19 @@ def _findings(console: str) -> Findings:
     return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
 
 
-def _check(program: Program, exit_code: int, console: str, findings: Findings) -> None:
+def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findings: Findings) -> None:
+    libraries = " and ".join(library.versions for library in bundle.libraries)
     if "status" in findings:
         sample, status = findings["status"]
+        if status == _ERROR_LIBRARY and libraries:
+            rule = f"the library that is linked must be {libraries}, built for the board's CPU"
+            raise UsageError(rule, f"it refused a call, or wants more memory than is planned, in sample {sample}")
         raise VerificationError("the model's run function must return 0", f"{status} for sample {sample}")
     if "fault" in findings:
         exception, pc = findings["fault"]
         function = function_at(program.image, pc) or "unknown code"
-        raise VerificationError("the model must not fault", f"exception {exception} in {function} (pc {pc:#010x})")
+        found = f"exception {exception} in {function} (pc {pc:#010x})"
+        remedy = f"{libraries} as built for the board's CPU" * bool(libraries)
+        raise VerificationError("the model must not fault", found, remedy)
     if exit_code != 0:
         raise VerificationError("the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}")

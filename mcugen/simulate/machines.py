@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The QEMU machines that stand in for boards: where their memory lies and how fast SysTick runs.
+"""The QEMU machines that stand in for boards: where their memory lies and what counts their instructions.
 
 Simulated memory is larger than that of most boards, so that a model that does not fit can be looked at.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mcugen.board import Board
 from mcugen.errors import UsageError
+from mcugen.simulate.timer import Counter, Minstret, SysTick
+from mcugen.simulate.toolchain import ARM, RISCV, Toolchain
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -27,10 +30,15 @@ class Region:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine of `qemu-system-arm -M`, whose SysTick counts `clock_hz`."""
+    """A machine that QEMU simulates, and what the test firmware must know of it."""
 
     name: str
-    clock_hz: int
+    toolchain: Toolchain
+    options: tuple[str, ...]
+    """Of QEMU: the machine, and its CPU if there is a choice."""
+    harness: str
+    """The folder of templates/harness with what is the CPU's own."""
+    counter: Counter
     regions: tuple[Region, ...]
     weights_region: str = "BULK"
     arena_region: str = "BULK"
@@ -50,27 +58,30 @@ class Machine:
         return (*(rest if r == bulk else r for r in self.regions), *cut)
 
 
-def _machine(name: str, clock_hz: int, code: int, data: int, bulk: tuple[int, int]) -> Machine:
-    """A machine with 4 MiB each for code and data, and a large RAM for weights and arena."""
-    regions = (
+def _regions(code: int, data: int, bulk: tuple[int, int]) -> tuple[Region, ...]:
+    """4 MiB each for code and data, and a large RAM for weights and arena."""
+    return (
         Region("VECTORS", code, _KIB),
         Region("CODE", code + _KIB, 4 * _MIB - _KIB),
         Region("DATA", data, 4 * _MIB),
         Region("BULK", *bulk),
     )
-    return Machine(name, clock_hz, regions)
+
+
+def _cortex_m(name: str, clock_hz: int, regions: tuple[Region, ...]) -> Machine:
+    return Machine(name, ARM, ("-M", name), "arm", SysTick(clock_hz), regions)
 
 
 def _mps2(name: str, psram: int) -> Machine:
-    return _machine(name, 25_000_000, 0, 0x2000_0000, (psram, 16 * _MIB))
+    return _cortex_m(name, 25_000_000, _regions(0, 0x2000_0000, (psram, 16 * _MIB)))
 
 
 _AN385 = _mps2("mps2-an385", 0x2100_0000)
 _AN386 = _mps2("mps2-an386", 0x2100_0000)
 _AN500 = _mps2("mps2-an500", 0x6000_0000)
 # The secure aliases: these CPUs start in the secure state.
-_AN505 = _machine("mps2-an505", 20_000_000, 0x1000_0000, 0x3800_0000, (0x8000_0000, 16 * _MIB))
-_AN547 = Machine(
+_AN505 = _cortex_m("mps2-an505", 20_000_000, _regions(0x1000_0000, 0x3800_0000, (0x8000_0000, 16 * _MIB)))
+_AN547 = _cortex_m(
     "mps3-an547",
     32_000_000,
     (
@@ -80,24 +91,44 @@ _AN547 = Machine(
         Region("BULK", 0x7000_0000, 256 * _MIB),
     ),
 )
-_MICROBIT = Machine(
-    "microbit",
-    16_000_000,
-    (
-        Region("VECTORS", 0, _KIB),
-        Region("CODE", _KIB, 255 * _KIB),
-        Region("DATA", 0x2000_0000, 16 * _KIB),
+_MICROBIT = replace(
+    _cortex_m(
+        "microbit",
+        16_000_000,
+        (
+            Region("VECTORS", 0, _KIB),
+            Region("CODE", _KIB, 255 * _KIB),
+            Region("DATA", 0x2000_0000, 16 * _KIB),
+        ),
     ),
     weights_region="CODE",
     arena_region="DATA",
 )
 
-_MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN505, _AN547, _MICROBIT)}
+
+def _virt(extensions: str) -> Machine:
+    """QEMU's RISC-V machine, whose CPU has just these extensions: what others would run must fault."""
+    absent = ("d", "h", "s", "mmu", "sstc", "zba", "zbb", "zbc", "zbs")  # QEMU has them unless told otherwise
+    switches = {name: name in extensions for name in "mafc"} | dict.fromkeys(absent, False)
+    cpu = ",".join(["rv32", *(f"{name}={'on' if on else 'off'}" for name, on in switches.items())])
+    options = ("-M", "virt", "-bios", "none", "-m", "288M", "-cpu", cpu)
+    regions = _regions(0x8000_0000, 0x8040_0000, (0x8080_0000, 256 * _MIB))
+    return Machine(f"virt-rv32i{extensions}", RISCV, options, "riscv", Minstret(), regions)
 
 
-def find_machine(name: str) -> Machine:
-    """The machine of that name; UsageError if mcugen has no harness for it."""
-    if name not in _MACHINES:
-        near = difflib.get_close_matches(name, _MACHINES) or sorted(_MACHINES)
-        raise UsageError("a board's 'qemu' must be a machine mcugen knows", repr(name), "one of " + ", ".join(near))
-    return _MACHINES[name]
+_VIRT = tuple(_virt(extensions) for extensions in ("mc", "mac", "mafc"))
+
+_MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN505, _AN547, _MICROBIT, *_VIRT)}
+
+
+def find_machine(board: Board) -> Machine:
+    """The machine that a board names; UsageError if mcugen has no harness for it, or its toolchain is another."""
+    if board.qemu not in _MACHINES:
+        near = difflib.get_close_matches(board.qemu, _MACHINES) or sorted(_MACHINES)
+        rule = "a board's 'qemu' must be a machine mcugen knows"
+        raise UsageError(rule, repr(board.qemu), "one of " + ", ".join(near))
+    machine = _MACHINES[board.qemu]
+    if board.toolchain != machine.toolchain.name:
+        rule = f"a board's 'toolchain' must be that of its machine '{machine.name}'"
+        raise UsageError(rule, repr(board.toolchain), repr(machine.toolchain.name))
+    return machine

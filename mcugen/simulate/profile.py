@@ -11,11 +11,12 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.resources import resource_dir
 from mcugen.simulate.elf import constants, functions
 from mcugen.simulate.execute import Measure, Sample, execute, qemu_program
+from mcugen.simulate.machines import Machine
 from mcugen.simulate.toolchain import Compiler, Unit, host_compiler
 
 MARK = "harness_mark"
 LAYER_MARK = "mcugen_harness_on_layer"
-HARNESS = (MARK, LAYER_MARK, "run_marked", "read_timer")
+HARNESS = (MARK, LAYER_MARK, "run_marked", "read_counter")
 """Functions that run while a call is profiled, and are not the model's."""
 
 _PLUGIN = "profile_plugin"
@@ -46,7 +47,7 @@ class Span:
 class Profiler:
     """Runs images of a bundle under the plugin, each for one sample."""
 
-    machine: str
+    machine: Machine
     bundle: Bundle
     sample: Sample
     flash_weights: bool

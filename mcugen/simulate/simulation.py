@@ -15,13 +15,14 @@ import numpy as np
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
+from mcugen.options import LibraryFiles
 from mcugen.simulate.build import TargetImages, build_host, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
 from mcugen.simulate.execute import Measure, Sample, execute, host_program, qemu_program
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.profile import Profiler
-from mcugen.simulate.timer import Reading, Timer, Timing
+from mcugen.simulate.timer import Reading, Timing
 
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
@@ -67,15 +68,18 @@ def simulate(
     timeout: float = SECONDS_PER_SAMPLE,
     progress: Callable[[int], None] | None = None,
     workdir: Path | None = None,
+    library: LibraryFiles | None = None,
 ) -> Execution:
     """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
 
     `measure`, `per_layer` and `cycles` (estimated where all is measured, with so many wait states of flash) apply to
     QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest time in seconds that one sample may take;
-    `progress` is told how many samples are done. Build and run files stay in `workdir` if one is given.
+    `progress` is told how many samples are done. Build and run files stay in `workdir` if one is given; `library` is
+    what a model is linked with that calls one.
 
-    UsageError: a sample does not match the ports. VerificationError: the C does not compile without warnings,
-    returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not installed.
+    UsageError: a sample does not match the ports, or the library is not the model's. VerificationError: the C does not
+    compile without warnings, returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not
+    installed.
     """
     if not samples:
         raise UsageError("a simulation must have samples", "none")
@@ -84,17 +88,17 @@ def simulate(
             execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=progress
         )
         if not board.qemu:
-            program = host_program(build_host(bundle, folder, sanitize=sanitize))
+            program = host_program(build_host(bundle, folder, sanitize=sanitize, files=library))
             return Execution(run_all(program).outputs, None, None, None, None)
-        machine = find_machine(board.qemu)
-        images = build_target(bundle, board, machine, folder, hooks=per_layer and bool(bundle.layers))
-        run = run_all(qemu_program(images.model, machine.name), measure=Measure.STACK if measure else Measure.NOTHING)
+        machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
+        images = build_target(bundle, board, machine, folder, hooks=hooks, files=library)
+        run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
         if not measure:
             return Execution(run.outputs, None, layers, None, None)
         instructions = time(images.model).instructions()
-        profiler = Profiler(machine.name, bundle, samples[0], _weights_in_flash(board), timeout)
+        profiler = Profiler(machine, bundle, samples[0], _weights_in_flash(board), timeout)
         estimate = estimate_cycles(images, board, profiler, instructions, wait_states) if cycles else None
         return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images), estimate)
 
@@ -115,16 +119,16 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
 
 def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:
     """Times one sample, in a run of its own beside the image: counting instructions is slow."""
-    program = qemu_program(image, machine.name, count_instructions=True)
+    program = qemu_program(image, machine, count_instructions=True)
     folder = image.with_suffix(".run")
     findings = execute(program, bundle, [sample], folder, measure=Measure.TIME, timeout=timeout).findings
 
     def readings(key: str) -> list[Reading]:
         words = iter(findings[key])
-        return [Reading(*triple) for triple in zip(words, words, words, strict=True)]
+        return list(zip(words, words, words, strict=True))
 
     keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers")
-    return Timing(Timer(machine.clock_hz), **{key: readings(key) for key in keys})
+    return Timing(machine.counter, **{key: readings(key) for key in keys})
 
 
 def _sizes(images: TargetImages) -> Sizes:

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,50 @@ from pathlib import Path
 from mcugen.errors import ToolMissingError, VerificationError
 from mcugen.simulate.elf import Cpu
 
-ARM_GCC = "arm-none-eabi-gcc"
-OBJDUMP = "arm-none-eabi-objdump"
-QEMU = "qemu-system-arm"
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What builds for a family of CPUs, and runs what was built."""
+
+    name: str
+    """What the names of its programs begin with."""
+    qemu: str
+    library: tuple[str, ...]
+    """Flags that choose the small C library, for compiling and linking."""
+    packages: Mapping[str, str]
+    """Debian's packages by program."""
+
+    @property
+    def gcc(self) -> str:
+        """The compiler's name."""
+        return f"{self.name}-gcc"
+
+    @property
+    def objdump(self) -> str:
+        """The disassembler's name."""
+        return f"{self.name}-objdump"
+
+
+ARM = Toolchain(
+    "arm-none-eabi",
+    "qemu-system-arm",
+    ("--specs=nano.specs",),
+    {
+        "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        "arm-none-eabi-objdump": "binutils-arm-none-eabi",
+        "qemu-system-arm": "qemu-system-arm",
+    },
+)
+RISCV = Toolchain(
+    "riscv64-unknown-elf",
+    "qemu-system-riscv32",
+    ("--specs=picolibc.specs",),
+    {
+        "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
+        "riscv64-unknown-elf-objdump": "binutils-riscv64-unknown-elf",
+        "qemu-system-riscv32": "qemu-system-misc",
+    },
+)
 
 USER_MODE = {
     Cpu("EM_AARCH64", 64, True): "qemu-aarch64",
@@ -30,13 +71,14 @@ USER_MODE = {
 }
 """The QEMU that runs a program for another CPU than this computer's, as if it were one of its own."""
 
-_DEBIAN_PACKAGES = {
-    ARM_GCC: "gcc-arm-none-eabi libnewlib-arm-none-eabi",
-    OBJDUMP: "binutils-arm-none-eabi",
-    QEMU: "qemu-system-arm",
+DEBIAN_PACKAGES: Mapping[str, str] = {
     "gcc": "gcc libc6-dev",
+    **ARM.packages,
+    **RISCV.packages,
     **dict.fromkeys(USER_MODE.values(), "qemu-user"),
 }
+"""What to install for a program that is missing."""
+
 _COMPILE_SECONDS = 600
 _SHOWN_LINES = 12
 _PARALLEL = 2
@@ -97,7 +139,7 @@ def find_program(name: str) -> str:
     """The program's path; ToolMissingError names the Debian package that holds it."""
     found = shutil.which(name)
     if found is None:
-        package = _DEBIAN_PACKAGES.get(name)
+        package = DEBIAN_PACKAGES.get(name)
         remedy = f"sudo apt-get install {package}" if package else "installing it, or another value of CC"
         raise ToolMissingError(f"'{name}' must be installed", "no such program on the PATH", remedy)
     return found

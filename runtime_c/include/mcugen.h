@@ -26,6 +26,7 @@
 #define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
 #define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
 #define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
+#define MCUGEN_ERROR_LIBRARY 7   /* the library linked is not the one expected: it refused a call, or wants more memory */
 
 #ifndef MCUGEN_ON_LAYER
 #define MCUGEN_ON_LAYER(index) ((void)0)
@@ -70,6 +71,10 @@
 #elif __ARM_ARCH_PROFILE == 'M'
 #define MCUGEN_THUMB1 1 /* Cortex-M0 and M0+ */
 #endif
+#elif defined(__GNUC__) && defined(__riscv_mul) && __riscv_xlen == 32 && !defined(__riscv_32e) && !defined(MCUGEN_PLAIN_C)
+#define MCUGEN_RV32 1 /* RV32IM and up */
+#endif
+#if defined(MCUGEN_THUMB2) || defined(MCUGEN_THUMB1) || defined(MCUGEN_RV32)
 /* A function that is nothing but its assembly, by the standard calling convention; ADR wants it to begin at a word. */
 #if defined(__clang__)
 #define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))
@@ -220,7 +225,7 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
     int32_t q;
     __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
     return q;
-#elif defined(MCUGEN_THUMB1)
+#elif defined(MCUGEN_THUMB1) || defined(__riscv) /* what comes from below is the highest bit there */
     return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
 #else
     return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
@@ -269,7 +274,7 @@ static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, 
 /* acc + a * b; one instruction with one rounding where the CPU has it. */
 static inline float mcugen_multiply_add(float acc, float a, float b)
 {
-#if defined(__ARM_FEATURE_FMA) && defined(__GNUC__)
+#if (defined(__ARM_FEATURE_FMA) || defined(__riscv_flen)) && defined(__GNUC__)
     return __builtin_fmaf(a, b, acc);
 #else
     return acc + a * b;
@@ -293,7 +298,7 @@ static inline void mcugen_memcpy(void *to, const void *from, size_t nbytes)
 #endif
 }
 
-/* The same in words where the CPU reads them at any address: small C libraries copy byte by byte. */
+/* The same in words where they may be read: small C libraries copy byte by byte. */
 static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 {
 #if defined(__ARM_FEATURE_UNALIGNED)
@@ -316,6 +321,15 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     for (; nbytes > 0u; --nbytes) {
         *t++ = *f++;
     }
+#elif defined(__riscv) && defined(__GNUC__)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) {
+        for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
+            memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+        }
+    }
+    memcpy(t, f, nbytes);
 #else
     mcugen_memcpy(to, from, nbytes);
 #endif

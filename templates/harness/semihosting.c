@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Files and console through Arm semihosting; QEMU's current directory holds the files. */
+/* Files and console through semihosting, as Arm and RISC-V have it; QEMU's current directory holds the files. */
 #include "harness.h"
 #include "target.h"
 
@@ -19,13 +19,6 @@ struct file {
     const char *name;
     uint32_t name_length, mode, handle;
 };
-
-static uint32_t semihosting(uint32_t operation, const void *arguments) {
-    register uint32_t r0 __asm__("r0") = operation;
-    register const void *r1 __asm__("r1") = arguments;
-    __asm__ volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
-    return r0;
-}
 
 __attribute__((noreturn)) void semihosting_exit(uint32_t code) {
     const uint32_t arguments[] = {APPLICATION_EXIT, code};

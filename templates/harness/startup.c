@@ -1,28 +1,19 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Vectors, reset and faults of an Arm M-profile CPU. */
+/* From reset to main, and what becomes of faults. */
 #include "harness.h"
 #include "target.h"
 
-#define CCR REGISTER(0xE000ED14u)
-#define CCR_UNALIGN_TRP (1u << 3)
-#define CPACR REGISTER(0xE000ED88u)
-
 int main(void);
-void reset_handler(void);
-void fault_handler(void);
-void report_fault(const uint32_t *frame);
 
-/* The hardware pushed r0-r3, r12, lr, pc, xpsr. */
-__attribute__((used)) void report_fault(const uint32_t *frame) {
-    uint32_t exception;
-    __asm__ volatile("mrs %0, ipsr" : "=r"(exception));
-    harness_print("fault", (const uint32_t[]){exception, frame[6]}, 2);
-    semihosting_exit(1);
-}
+/* From the linker script. */
+extern uint32_t data_begin[], data_end[], data_image[], bss_begin[], bss_end[];
 
-__attribute__((naked)) void fault_handler(void) {
-    __asm__ volatile("mov r0, sp\n bl report_fault");
-}
+/* What is copied besides .data, also from the linker script. */
+struct copy {
+    const uint32_t *image;
+    volatile uint32_t *begin, *end;
+};
+extern const struct copy copies_begin[], copies_end[];
 
 static void copy_data_and_clear_bss(void) {
     const uint32_t *from = data_image;
@@ -40,31 +31,12 @@ static void copy_data_and_clear_bss(void) {
     }
 }
 
-static void enable_cpu_features(void) {
-#if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
-    CPACR |= 0xFu << 20;
-    __asm__ volatile("dsb\n isb");
-#endif
-#if !defined(__ARM_FEATURE_UNALIGNED)
-    /* Cortex-M0+ code on a larger CPU: what would fault there must fault here. */
-    CCR |= CCR_UNALIGN_TRP;
-#endif
-}
-
-__attribute__((noreturn)) void reset_handler(void) {
-    enable_cpu_features();
+void start(void) {
     copy_data_and_clear_bss();
     semihosting_exit((uint32_t)main());
 }
 
-struct vectors {
-    uint32_t *stack;
-    void (*handlers[15])(void);
-};
-extern const struct vectors vectors;
-__attribute__((section(".vectors"), used)) const struct vectors vectors = {
-    stack_top,
-    {reset_handler, fault_handler, fault_handler, fault_handler, fault_handler, fault_handler, fault_handler,
-     fault_handler, fault_handler, fault_handler, fault_handler, fault_handler, fault_handler, fault_handler,
-     systick_handler},
-};
+void report_fault(uint32_t exception, uint32_t pc) {
+    harness_print("fault", (const uint32_t[]){exception, pc}, 2);
+    semihosting_exit(1);
+}

@@ -73,6 +73,8 @@ OURS = [
     "mcugen",
     "mcugen_clamp",
     "mcugen_ok",
+    "arm_nnfunctions",
+    "cmsis_nn_dims",
     "memcpy",
     "memset",
     "int8_t",

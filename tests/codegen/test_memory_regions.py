@@ -26,10 +26,13 @@ from mcugen.simulate import simulate
 from mcugen.simulate.build import build_target
 from mcugen.simulate.execute import qemu_program
 from mcugen.simulate.machines import find_machine
-from mcugen.simulate.toolchain import ARM_GCC, Compiler, Unit, find_program
+from mcugen.simulate.toolchain import Compiler, Unit, find_program
 
 OK, NULL, ALIGNMENT, MISMATCH, WEIGHTS = 0, 1, 2, 3, 6
-EACH_CPU = ["rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300"]
+EACH_CPU = [
+    *("rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300"),
+    pytest.param("esp32c3", marks=pytest.mark.riscv),
+]
 
 SPLIT = Places(("fast", "slow"), hot_weights=("mid", 1024))
 
@@ -110,7 +113,7 @@ def test_everything_lies_where_it_was_asked_for(tmp_path: Path, cpu: str):
     for outputs in execution.outputs:
         assert_right(model, outputs, given)
 
-    machine = find_machine(target.qemu)
+    machine = find_machine(target)
     regions = {r.name: r for r in machine.with_memories({"fast": 1024, "slow": 65536, "mid": 4096})}
     starts = sorted((r.origin, r.origin + r.size) for r in regions.values())
     assert all(end <= start for (_, end), (start, _) in pairwise(starts))
@@ -439,19 +442,21 @@ def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):
     execution = simulate(model.bundle, target, [given])
     assert_right(model, execution.outputs[0], given)
 
-    machine = find_machine(target.qemu)
+    machine = find_machine(target)
     images = build_target(model.bundle, target, machine, tmp_path, hooks=False)
     (tmp_path / "harness" / "main.c").write_text(TARGET_PROGRAM)
     (tmp_path / "model" / "net_selftest.c").write_text(model.bundle.files["net_selftest.c"])
-    flags = ("--specs=nano.specs", "-std=c99", "-O2", "-I", "model", "-I", "harness", *target.cflags)
-    compiler = Compiler((find_program(ARM_GCC),), flags, tmp_path)
+    toolchain, cpu_files = machine.toolchain, f"harness/{machine.harness}"
+    flags = (*toolchain.library, "-std=c99", "-O2", "-I", "model", "-I", "harness", "-I", cpu_files, *target.cflags)
+    compiler = Compiler((find_program(toolchain.gcc),), flags, tmp_path)
     compiler.compile([Unit("harness/main.c", "harness/main.o"), Unit("model/net_selftest.c", "model/net_selftest.o")])
     objects = [f"harness/{stem}.o" for stem in ("startup", "semihosting", "measure", "main")]
+    objects += [f"{cpu_files}/{stem}.o" for stem in ("reset", "counter")]
     objects += [f"model/{stem}.o" for stem in ("net", "net_weights", "net_selftest")]
     image = compiler.link("check.elf", objects, ("-nostartfiles", "-T", "link.ld"))
     assert images.model.is_file()
     done = subprocess.run(
-        qemu_program(image, machine.name).command,
+        qemu_program(image, machine).command,
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

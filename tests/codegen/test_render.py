@@ -76,7 +76,7 @@ def test_two_processes_give_the_same_bytes(tmp_path: Path):
         subprocess.run([sys.executable, "-c", code, str(path), "out"], cwd=cwd, env=env, check=True)
         folders.append({file.name: file.read_bytes() for file in (cwd / "out").iterdir()})
     assert folders[0] == folders[1]
-    assert len(folders[0]) == 8
+    assert len(folders[0]) == 9
 
 
 def test_no_path_user_or_time_in_the_output(tmp_path: Path):
@@ -97,7 +97,7 @@ def test_files_and_banner(compiled: CompiledModel):
     files = compiled.bundle.files
     assert set(files) == {
         *("net.c", "net.h", "net_weights.c", "net_weights.h", "net_selftest.c"),
-        *("mcugen.h", "CMakeLists.txt", "net_report.json"),
+        *("mcugen.h", "CMakeLists.txt", "mcugen.net.pdsc", "net_report.json"),
     }
     for name in ("net.c", "net.h", "net_weights.c", "net_selftest.c"):
         head = files[name][:700]

@@ -12,6 +12,7 @@ import pytest
 from c_programs import build_and_run, check_compiles, write
 from lir.programs import Sketch
 from measure_costs import BOARDS, roomy
+from targets import CPUS
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
@@ -148,8 +149,7 @@ def test_streamed_inputs(shape: tuple[int, ...], axis: int, rows: int):
     delayed(shape, axis, streamed=True, rows=rows).check()
 
 
-@pytest.mark.qemu
-@pytest.mark.parametrize("cpu", BOARDS)
+@pytest.mark.parametrize("cpu", CPUS)
 def test_the_same_rows_on_every_cpu(cpu: str):
     """Windows of few bytes and of many, rows of whole words and others."""
     delayed((1, 9, 5, 7), 1, streamed=True).check(cpu)
@@ -362,8 +362,7 @@ def test_means_of_the_largest_sums(extreme: int):
     means(1024, 24, 0.9, -extreme // 2, 1, extreme).check()
 
 
-@pytest.mark.qemu
-@pytest.mark.parametrize("cpu", BOARDS)
+@pytest.mark.parametrize("cpu", CPUS)
 def test_the_same_means_on_every_cpu(cpu: str):
     for kind in ("some", "ties", "larger", "one"):
         means(*MEANS[kind]).check(cpu)

@@ -14,8 +14,10 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.choose import Limits, choose_kernels
 from mcugen.lir.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
+from mcugen.lir.library import own_kernel
 from mcugen.lir.program import Access
 from mcugen.ops.matmul import Dense
+from mcugen.ops.pointwise import Binary
 
 PLENTY = Limits(1 << 20, 1 << 20)
 
@@ -39,7 +41,7 @@ def kernel(name: str, scratch: int = 0, constants: int = 0, **more: object) -> K
 
 def costs(**of: tuple[float, int]) -> CostTable:
     """Instructions a call and bytes of code, by kernel."""
-    return CostTable({name: KernelCost((call, *[0.0] * 7), code) for name, (call, code) in of.items()})
+    return CostTable({name: KernelCost({"": (call, *[0.0] * 7)}, code) for name, (call, code) in of.items()})
 
 
 def dense_layers(count: int) -> Graph:
@@ -119,5 +121,81 @@ def test_what_a_kernel_says_of_itself_is_part_of_its_work() -> None:
 
 
 def test_kernels_without_a_measurement_have_a_guess() -> None:
-    assert cost_table("cortex-m4").of(Kernel("a user's own")) is UNKNOWN
+    (node,) = dense_layers(1).nodes
+    table, unknown = cost_table("cortex-m4"), Kernel("a user's own")
+    guess = sum(p * t for p, t in zip(UNKNOWN.per[""], work(node, unknown), strict=True))
+    assert not table.knows(node, unknown)
+    assert table.instructions(node, unknown) == guess > 0
+    assert table.code_of("a user's own") == UNKNOWN.code
     assert cost_table("no such cpu") is not None
+
+
+def test_each_way_of_a_kernel_has_costs_of_its_own() -> None:
+    (node,) = dense_layers(1).nodes
+    table = CostTable({"k": KernelCost({"short": (5, *[0] * 7), "long": (50, *[0] * 7)}, 1)})
+    short, long, other = (Kernel("k", way=lambda node, way=way: way) for way in ("short", "long", "other"))
+    assert (table.instructions(node, short), table.instructions(node, long)) == (5, 50)
+    assert [table.knows(node, k) for k in (short, long, other, Kernel("k"))] == [True, True, False, False]
+
+
+def of_library(name: str, **more: object) -> Kernel:
+    return kernel(name, library="cmsis-nn", **more)
+
+
+def way(node: Node) -> str:
+    """By the layer's name: "y0", "y1"."""
+    return node.output.name
+
+
+@pytest.mark.parametrize(
+    ("family", "table", "taken"),
+    [
+        ("own", {"mine": (9, 1), "theirs": (1, 1)}, "mine"),
+        ("cmsis-nn", {"mine": (1, 1), "theirs": (9, 1)}, "theirs"),
+        ("cmsis-nn", {}, "theirs"),
+        ("auto", {"mine": (9, 1), "theirs": (8, 1)}, "theirs"),
+        ("auto", {"mine": (9, 1), "theirs": (9, 1)}, "mine"),
+        ("auto", {"mine": (9, 1), "theirs": (10, 1)}, "mine"),
+        ("auto", {"mine": (9, 1)}, "mine"),
+        ("auto", {"theirs": (1, 1)}, "mine"),
+    ],
+)
+def test_families(monkeypatch: pytest.MonkeyPatch, family: str, table: dict[str, tuple[int, int]], taken: str) -> None:
+    """`auto` takes what was measured to take fewer instructions, and guesses nothing."""
+    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    assert chosen(monkeypatch, (kernel("mine"),), costs(**table), layers=2, family=family) == [taken] * 2
+
+
+def test_auto_compares_with_the_best_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    kernels = (kernel("slow"), kernel("fast"))
+    table = {"slow": (90, 1), "fast": (10, 1)}
+    assert chosen(monkeypatch, kernels, costs(**table, theirs=(20, 1)), family="auto") == ["fast"]
+    assert chosen(monkeypatch, kernels, costs(**table, theirs=(5, 1)), family="auto") == ["theirs"]
+
+
+def test_auto_knows_the_ways_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layer by layer; what was not measured is not taken."""
+    monkeypatch.setattr(Dense, "library", (of_library("theirs", way=way),))
+    rows = {name: (float(n), *[0.0] * 7) for name, n in (("y0", 1), ("y1", 100))}
+    table = CostTable({"theirs": KernelCost(rows, 1), "mine": KernelCost({"": (10.0, *[0.0] * 7)}, 1)})
+    assert chosen(monkeypatch, (kernel("mine"),), table, layers=3, family="auto") == ["theirs", "mine", "mine"]
+
+
+@pytest.mark.parametrize(("mine", "taken"), [(9, ["theirs"]), (1, []), (None, [])])
+def test_auto_compares_with_operators_without_a_choice(
+    monkeypatch: pytest.MonkeyPatch, mine: int | None, taken: list[str]
+) -> None:
+    """What they write themselves costs by operator and type."""
+    monkeypatch.setattr(Binary, "library", (of_library("theirs"),), raising=False)
+    net = Net()
+    net.output(net.op("Mul", net.input("x", 1, 8), net.input("y", 1, 8)))
+    graph = optimized(net.model())
+    (node,) = graph.nodes
+    own = own_kernel(node, frozenset())
+    assert own is not None and own.way is not None and own.way(node) == "mul_float32"
+    rows = {"theirs": KernelCost({"": (5.0, *[0.0] * 7)}, 1)}
+    if mine is not None:
+        rows[own.name] = KernelCost({"mul_float32": (float(mine), *[0.0] * 7)}, 1)
+    found = choose_kernels(graph, frozenset(), CostTable(rows), "balanced", PLENTY, family="auto")
+    assert [k.name for k in found.values()] == taken

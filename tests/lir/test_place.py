@@ -66,7 +66,7 @@ def test_an_arena_that_does_not_fit_names_the_bytes_and_the_largest_buffers():
     assert error.value.exit_code == 5
     assert error.value.rule == "the arena must fit in one RAM memory of board 'toy'"
     assert error.value.found == (
-        "336 bytes, 80 more than 'slow' has; largest: 'x' 160 bytes, 'large' 128 bytes, 'large.scratch' 32 bytes"
+        "336 bytes, 80 more than 'slow' has; largest: 'x' 160, 'large' 128, 'large.scratch' 32, 'small' 16"
     )
     assert "quantized" in error.value.remedy
 

@@ -110,7 +110,10 @@ def network(layers: dict[str, Layer], seed: int = 7) -> Net:
     return net
 
 
-ISAS = {"thumb2": "stm32f103", "thumb1": "rp2040"}
+ISAS = {"thumb2": "stm32f103", "thumb1": "rp2040", "rv32": "esp32c3"}
+LAYERS = {"conv2d": CONVS, "dense": DENSES}
+KERNELS = [(isa, kind) for isa in ISAS for kind in LAYERS if (isa, kind) != ("rv32", "dense")]
+ON_TARGET = [pytest.param(*k, marks=pytest.mark.riscv if k[0] == "rv32" else pytest.mark.qemu) for k in KERNELS]
 
 
 def board(isa: str, *, host: bool) -> Board:
@@ -133,18 +136,15 @@ def check(model: CompiledModel, net: Net, *, sanitize: bool) -> None:
         np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("kind", "layers"), [("conv2d", CONVS), ("dense", DENSES)])
-def test_twin(isa: str, kind: str, layers: dict[str, Layer]):
-    net = network(layers)
+@pytest.mark.parametrize(("isa", "kind"), KERNELS)
+def test_twin(isa: str, kind: str):
+    net = network(LAYERS[kind])
     check(compiled(net, isa, kind, host=True), net, sanitize=True)
 
 
-@pytest.mark.qemu
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("kind", "layers"), [("conv2d", CONVS), ("dense", DENSES)])
-def test_assembly(isa: str, kind: str, layers: dict[str, Layer]):
-    net = network(layers)
+@pytest.mark.parametrize(("isa", "kind"), ON_TARGET)
+def test_assembly(isa: str, kind: str):
+    net = network(LAYERS[kind])
     check(compiled(net, isa, kind, host=False), net, sanitize=False)
 
 
@@ -217,9 +217,9 @@ ANCHORS = {"conv2d": CONVS["pointwise"], "dense": DENSES["odd"]}
 
 @settings(max_examples=6, deadline=None)
 @given(st.data())
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("kind", "strategy"), [("conv2d", convolutions()), ("dense", denses())])
-def test_random_twins(isa: str, kind: str, strategy: st.SearchStrategy[Layer], data: st.DataObject):
+@pytest.mark.parametrize(("isa", "kind"), KERNELS)
+def test_random_twins(isa: str, kind: str, data: st.DataObject):
+    strategy = convolutions() if kind == "conv2d" else denses()
     layers = data.draw(st.lists(strategy, min_size=4, max_size=8))
     named = {"anchor": ANCHORS[kind]} | {str(number): layer for number, layer in enumerate(layers)}
     net = network(named, data.draw(integers(0, 2**16)))

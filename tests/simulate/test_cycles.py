@@ -260,9 +260,9 @@ def test_cpu_without_timing_leaves_a_note():
 
 @pytest.mark.qemu
 def test_profile_that_misses_instructions_is_refused(tmp_path: Path):
-    machine = find_machine(M4.qemu)
+    machine = find_machine(M4)
     images = build_target(assembled(COUNTDOWN), M4, machine, tmp_path, hooks=False)
-    profiler = Profiler(machine.name, assembled(COUNTDOWN), ONE[0], True, 60)
+    profiler = Profiler(machine, assembled(COUNTDOWN), ONE[0], True, 60)
     assert estimate_cycles(images, M4, profiler, 203, 0).total == 403
     with pytest.raises(VerificationError, match="must agree"):
         estimate_cycles(images, M4, profiler, 204, 0)

@@ -14,6 +14,7 @@ from tiny_models import add_one, counted, port, random_samples, tiny, weights_fi
 from mcugen.board import Board, load_board
 from mcugen.errors import ToolMissingError, UsageError, VerificationError
 from mcugen.simulate import Sizes, simulate
+from mcugen.simulate.toolchain import RISCV
 
 pytestmark = pytest.mark.qemu
 
@@ -29,12 +30,20 @@ EACH_CPU = [
     pytest.param(load_board("rt1060"), id="m7"),
     pytest.param(load_board("nrf5340"), id="m33"),
     pytest.param(load_board("corstone300"), id="m55"),
+    pytest.param(load_board("esp32c3"), id="rv32imc", marks=pytest.mark.riscv),
+    pytest.param(load_board("gd32vf103"), id="rv32imac", marks=pytest.mark.riscv),
+    pytest.param(load_board("rv32imafc"), id="rv32imafc", marks=pytest.mark.riscv),
 ]
 ONE = [{"x": np.arange(16, dtype=np.int8)}]
 
 HELPERS = """
+#ifdef __riscv
+#define SPIN(count) do { uint32_t n = (count); \\
+    __asm__ volatile("1: addi %0, %0, -1\\n bnez %0, 1b" : "+r"(n)); } while (0)
+#else
 #define SPIN(count) do { uint32_t n = (count); \\
     __asm__ volatile(".syntax unified\\n 1: subs %0, %0, #1\\n bne 1b" : "+l"(n) : : "cc"); } while (0)
+#endif
 #ifdef MCUGEN_ON_LAYER
 #define HOOK(i) MCUGEN_ON_LAYER(i)
 #else
@@ -102,7 +111,7 @@ def test_float_outputs_of_several_inputs(board: Board):
 @pytest.mark.parametrize("instructions", [8, 1004, 5_000_000])
 def test_instructions_are_counted_exactly(board: Board, instructions: int):
     """The longest makes the timer wrap several times."""
-    assert simulate(counted(instructions), board, ONE).instructions == instructions
+    assert simulate(counted(instructions, board), board, ONE).instructions == instructions
 
 
 @pytest.mark.parametrize("board", EACH_CPU)
@@ -144,7 +153,8 @@ def test_peak_stack_is_seen(board: Board):
 
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_fault_is_reported_with_its_function(board: Board):
-    model = tiny('(void)arena; __asm__ volatile("udf #0"); return 0;')
+    undefined = "unimp" if board.toolchain == RISCV.name else "udf #0"
+    model = tiny(f'(void)arena; __asm__ volatile("{undefined}"); return 0;')
     with pytest.raises(VerificationError, match=r"must not fault\. found: exception \d+ in tiny_run \(pc 0x"):
         simulate(model, board, ONE)
 
@@ -213,13 +223,14 @@ def test_sizes_tell_weights_static_data_and_library_functions():
     assert library.code > plain.code + 200
 
 
-def test_harness_uses_no_library_function(tmp_path: Path):
+@pytest.mark.parametrize("board", EACH_CPU)
+def test_harness_uses_no_library_function(board: Board, tmp_path: Path):
     """What it used would not be counted when the model uses it too."""
-    for board in (MICROBIT, M4, load_board("corstone300")):
-        simulate(add_one(), board, ONE, workdir=tmp_path / board.name)
-        with (tmp_path / board.name / "empty.elf").open("rb") as file:
-            names = {symbol.name for symbol in ELFFile(file).get_section_by_name(".symtab").iter_symbols()}
-        assert not [n for n in names if n.startswith(("mem", "__aeabi", "__gnu", "_impure", "__udiv"))]
+    simulate(add_one(), board, ONE, measure=False, workdir=tmp_path)
+    with (tmp_path / "empty.elf").open("rb") as file:
+        names = {symbol.name for symbol in ELFFile(file).get_section_by_name(".symtab").iter_symbols()}
+    library = ("mem", "__aeabi", "__gnu", "_impure", "__udiv", "__mul", "__clz", "__riscv")
+    assert not [n for n in names if n.startswith(library)]
 
 
 def test_builds_are_the_same_wherever_they_are_made(tmp_path: Path):
@@ -234,7 +245,14 @@ def test_unknown_machine_is_refused():
         simulate(add_one(), dataclasses.replace(M4, qemu="mps2-an387"), ONE)
 
 
-def test_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_machine_of_another_toolchain_is_refused():
+    wrong = dataclasses.replace(M4, qemu="virt-rv32imc")
+    with pytest.raises(UsageError, match=r"must be that of its machine 'virt-rv32imc'\. found: 'arm-none-eabi'"):
+        simulate(add_one(), wrong, ONE)
+
+
+@pytest.mark.parametrize(("board", "tool"), [("nrf52840", "arm-none-eabi"), ("esp32c3", "riscv64-unknown-elf")])
+def test_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, board: str, tool: str):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ToolMissingError, match=r"'arm-none-eabi-gcc' must be installed.*gcc-arm-none-eabi"):
-        simulate(add_one(), M4, ONE)
+    with pytest.raises(ToolMissingError, match=rf"'{tool}-gcc' must be installed.*gcc-{tool}"):
+        simulate(add_one(), load_board(board), ONE)

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle, Port
+from mcugen.simulate.toolchain import RISCV
 
 _C_TYPES = {"int8": "int8_t", "float32": "float"}
 _RUNTIME_H = "#ifndef MCUGEN_H\n#define MCUGEN_H\n#include <stdint.h>\n#endif\n"
@@ -69,20 +71,19 @@ def add_one(**options: object) -> Bundle:
     )
 
 
-def assembled(code: str, layers: Sequence[str] = ()) -> Bundle:
-    """A run function of these instructions, a line each; r0 is the arena, lr where to return to."""
+def assembled(code: str, layers: Sequence[str] = (), *, riscv: bool = False) -> Bundle:
+    """A run function of these instructions, a line each; r0 or a0 is the arena, lr or ra where to return to."""
     lines = "\n".join(f'"{line.strip()}\\n"' for line in code.strip().splitlines())
+    before, after = ("", "") if riscv else (".syntax unified\\n.thumb\\n.thumb_func\\n", ".ltorg\\n")
     return tiny(
         "(void)arena; return 0;",
         before=f"""
         int tiny_run(void *arena);
-        __asm__(".syntax unified\\n"
-                ".pushsection .text.tiny_run,\\"ax\\",%progbits\\n"
-                ".thumb\\n.balign 4\\n.global tiny_run\\n.type tiny_run,%function\\n.thumb_func\\n"
-                "tiny_run:\\n"
+        __asm__(".pushsection .text.tiny_run,\\"ax\\",%progbits\\n"
+                ".balign 4\\n.global tiny_run\\n.type tiny_run,%function\\n"
+                "{before}tiny_run:\\n"
                 {lines}
-                ".ltorg\\n"
-                ".size tiny_run, . - tiny_run\\n"
+                "{after}.size tiny_run, . - tiny_run\\n"
                 ".popsection\\n");
         #define tiny_run tiny_unused
         int tiny_unused(void *arena);
@@ -91,9 +92,21 @@ def assembled(code: str, layers: Sequence[str] = ()) -> Bundle:
     )
 
 
-def counted(instructions: int) -> Bundle:
-    """A run function of exactly this many Thumb instructions, a multiple of 4, its return included."""
+def counted(instructions: int, board: Board) -> Bundle:
+    """A run function of exactly this many instructions, a multiple of 4, its return included."""
     loops = (instructions - 4) // 4
+    if board.toolchain == RISCV.name:
+        code = f"""
+        lui a1, %hi({loops})
+        addi a1, a1, %lo({loops})
+        1: nop
+        nop
+        addi a1, a1, -1
+        bnez a1, 1b
+        li a0, 0
+        ret
+        """
+        return assembled(code, riscv=True)
     return assembled(
         f"""
         ldr r1, =tiny_loops

@@ -14,7 +14,7 @@ from benchmark.emx import EMX, EMX_OPTIONS, run
 from benchmark.figures import Outcome, Row
 from benchmark.recorded import TFLM, Study, Tflm
 from benchmark.tables import Measure, Table, comparison, timing
-from mcugen.simulate.toolchain import ARM_GCC, QEMU, find_program
+from mcugen.simulate.toolchain import ARM, find_program
 from mcugen.version import __version__
 
 FLOAT_MEASURES = (tables.INSTRUCTIONS, tables.CYCLES, tables.FLASH, tables.RAM)
@@ -114,5 +114,5 @@ def tool_versions() -> dict[str, str]:
         emx = importlib.metadata.version(EMX)
     except importlib.metadata.PackageNotFoundError:
         emx = "not installed"
-    compilers = {tool: run([find_program(tool), "--version"]).splitlines()[0] for tool in (ARM_GCC, QEMU)}
+    compilers = {tool: run([find_program(tool), "--version"]).splitlines()[0] for tool in (ARM.gcc, ARM.qemu)}
     return {"mcugen": __version__, EMX: emx, **compilers}

@@ -9,8 +9,8 @@ from typing import Protocol, cast
 
 from mcugen.hir.graph import Node
 from mcugen.lir.program import Param
-from mcugen.ops.spatial import Window
 from mcugen.ops.weighted import weights_of
+from mcugen.ops.window import Window
 
 PARAMS = (
     *("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w"),
@@ -81,6 +81,10 @@ class ConvShape:
         """The same of an image one pixel wide, laid down: elements in the same order, but as one row."""
         if self.in_w != 1 or self.out_w != 1 or self.k_w != 1 or self.pad_w:
             return self
+        return self.turned()
+
+    def turned(self) -> ConvShape:
+        """With its axes exchanged. Where one of them has length 1 everywhere, elements keep their order."""
         axes = {f"{name}_{new}": getattr(self, f"{name}_{old}") for name in _BY_AXIS for new, old in ("hw", "wh")}
         return replace(self, **axes)
 

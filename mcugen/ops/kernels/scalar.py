@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""int8 convolutions and dense layers on CPUs that multiply one pair of numbers at a time: Cortex-M3, M0 and M0+.
+"""int8 convolutions and dense layers on CPUs that multiply one pair of numbers at a time: Cortex-M3, M0, M0+, RISC-V.
 
 Two pixels (or two channels) share a word, so that one product serves both: (a + b · 2^s) · w = a·w + b·w · 2^s.
 """
@@ -107,6 +107,11 @@ def conv_mla_steps(node: Node) -> int:
 def conv_muls_steps(node: Node) -> int:
     """Instructions in assembly: 9 for an input of six pixels and a channel, 22 a chunk, 21 to pack an input."""
     return _steps_of_chunks(node, each=9, chunk=22, channel=190, pack=21)
+
+
+def conv_mul_steps(node: Node) -> int:
+    """Instructions in assembly: 10 for an input of six pixels and a channel, 23 a chunk; 24 in C to pack an input."""
+    return _steps_of_chunks(node, each=10, chunk=23, channel=90, pack=24)
 
 
 def _steps_of_chunks(node: Node, each: int, chunk: int, channel: int, pack: int) -> int:
@@ -255,6 +260,21 @@ def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
     _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
 
 
+def emit_conv_mul(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
+    weights = weights_of(node).reshape(len(weights_of(node)), -1)
+    packed = np.frombuffer(b"".join(_stream(row, np.arange(LONGEST_CHUNK + 1), 0) for row in weights), np.int8)
+    bias, count = folded_bias_of(node), np.array([len(chunks(row)) for row in weights])
+    whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
+    multiplier = np.broadcast_to(_requantizer(node).multiplier, bias.shape)
+    tails = np.stack([bias, whole, multiplier], axis=1).astype(np.int32)
+    params, clamped = _clamp(node)
+    params["zero"] = node.sig.output.q.zero_point
+    code: dict[str, object] = {"longest": LONGEST_CHUNK, "clamp": clamped}
+    words = weights.shape[1] * PIXELS // 2
+    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
+
+
 def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
     blocks = _blocks(node, 4).astype(np.int16)
@@ -318,7 +338,7 @@ def deep(node: Node) -> bool:
     return conv_depth(node) >= 4
 
 
-_THUMB2, _THUMB1 = frozenset({"thumb2"}), frozenset({"thumb1"})
+_THUMB2, _THUMB1, _RV32 = frozenset({"thumb2"}), frozenset({"thumb1"}), frozenset({"rv32"})
 _DENSE_SMLAL = partial(Kernel, "dense_s8_thumb2", needs=_THUMB2, emit=emit_dense_smlal, extra=dense_smlal_steps)
 _DENSE_MULS = partial(Kernel, "dense_s8_thumb1", needs=_THUMB1, emit=emit_dense_muls, extra=dense_muls_steps)
 
@@ -341,6 +361,13 @@ CONV: tuple[Kernel, ...] = (
         when=(to_int8, one_group, short_products, few_chunks),
         emit=emit_conv_muls,
         extra=conv_muls_steps,
+    ),
+    Kernel(
+        "conv2d_s8_rv32",
+        needs=_RV32,
+        when=(to_int8, one_group, upper_word),
+        emit=emit_conv_mul,
+        extra=conv_mul_steps,
     ),
     _DENSE_SMLAL(when=(rows_of_pixels, few_pixels, to_int8, deep, upper_word)),
     _DENSE_MULS(when=(rows_of_pixels, to_int8, short_products)),

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries that generated code may call, and what a project must know to have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcugen.options import CMSIS_NN
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that a user brings: generated code includes `header`, nothing else of it.
+
+    `key` is the family of kernels that call it, and what its own CMake calls its target.
+    """
+
+    key: str
+    title: str
+    header: str
+    first_version: str
+    """The oldest whose functions have these parameters; those of the same major version keep them."""
+    pack: tuple[str, str]
+    """Vendor and name of its CMSIS-Pack."""
+    component: tuple[str, str]
+    """Class and group of the component in it."""
+
+    @property
+    def versions(self) -> str:
+        """For people: "CMSIS-NN 7.x"."""
+        return f"{self.title} {self._major}.x"
+
+    @property
+    def pack_range(self) -> str:
+        """As packs write it: "7.0.0:7.99.99"."""
+        return f"{self.first_version}:{self._major}.99.99"
+
+    @property
+    def next_major(self) -> str:
+        """The first version whose functions may have other parameters."""
+        return f"{self._major + 1}"
+
+    @property
+    def _major(self) -> int:
+        return int(self.first_version.partition(".")[0])
+
+    @property
+    def word(self) -> str:
+        """What names of variables begin with: "CMSIS_NN"."""
+        return self.key.upper().replace("-", "_")
+
+    @property
+    def options(self) -> tuple[str, str]:
+        """Of the command line: the folder of headers, the archive."""
+        return f"--{self.key}-include", f"--{self.key}-lib"
+
+    @property
+    def variables(self) -> tuple[str, str]:
+        """Of the environment: the same."""
+        return f"MCUGEN_{self.word}_INCLUDE", f"MCUGEN_{self.word}_LIB"
+
+
+LIBRARIES = {
+    library.key: library
+    for library in (
+        Library(CMSIS_NN, "CMSIS-NN", "arm_nnfunctions.h", "7.0.0", ("ARM", "CMSIS-NN"), ("CMSIS", "NN Lib")),
+    )
+}
+"""By the names of families of kernels."""

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's sigmoid and tanh of int16: lines between entries of one table."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from mcugen.hir.types import Array
+
+_STEPS = 24
+"""Entries of the library's table for each unit of a sigmoid's argument."""
+
+
+@cache
+def _table() -> Array:
+    """The library's: 65536 · σ(i / 24), raised by half of what a line misses in the middle of the next segment."""
+    at = np.arange(0, 256.5, 0.5) / _STEPS
+    exact = 2.0**16 / (1 + np.exp(-at))
+    ends, middles = exact[::2], exact[1::2]
+    table: Array = np.rint(ends[:-1] + (middles - (ends[:-1] + ends[1:]) / 2) / 2).astype(np.int64)
+    table[-1] = 2**16 - 1
+    return table
+
+
+def sigmoid(x: Array, left: int) -> Array:
+    """Of arguments in steps of 2^(left − 12), in steps of 2^−15."""
+    at = _scaled(x, left)
+    line = _line(np.abs(at), 9, 0x7FFF << 10)
+    return np.asarray(np.where(at >= 0, line + 512, 2**25 - line + 511) >> 10)
+
+
+def tanh(x: Array, left: int) -> Array:
+    """The same; it is 2 σ(2x) − 1."""
+    at = _scaled(x, left)
+    line = _line(np.abs(at), 8, 0xFFFF << 8) - 2**23
+    return np.asarray(np.where(at >= 0, line + 128, 127 - line) >> 8)
+
+
+def _scaled(x: Array, left: int) -> Array:
+    """In steps of which 2^12 / 3 are one: 512 of them lie between entries for a sigmoid, 256 for tanh."""
+    scaled = (x.astype(np.int64) * 3 * 2 ** max(left, 0) + (2 ** (-left - 1) if left < 0 else 0)) >> max(-left, 0)
+    return np.asarray(scaled)
+
+
+def _line(at: Array, bits: int, most: int) -> Array:
+    """Between entries 2^`bits` steps apart, in units 2^`bits` times smaller than theirs; `most` beyond the last."""
+    table, index, rest = _table(), np.minimum(at >> bits, 254), at & ((1 << bits) - 1)
+    inside = (table[index] << bits) + rest * (table[index + 1] - table[index])
+    return np.asarray(np.where(at >> bits >= 255, most, inside))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN's pools: arm_max_pool_s8 and _s16, arm_avgpool_s8 and _s16.
+
+The largest codes are ours. Averages are those of codes, of which ties go away from 0 whatever the zero point; ours go
+to the even distance from it. The library has no other scale for them, and counts no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array
+from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.program import Access, Param
+from mcugen.ops.fixedpoint import is_quantized, same_codes
+from mcugen.ops.kernels.cmsis.common import by_variant, call, emit_call
+from mcugen.ops.weighted import int8_tensors, int16_tensors
+
+if TYPE_CHECKING:
+    from mcugen.ops.pool import AveragePool, Pool
+    from mcugen.ops.reduce import Reduce
+
+
+def gapless(node: Node) -> bool:
+    """windows without gaps"""
+    pool = cast("Pool", node.op)
+    return pool.is_channels_last and max(pool.window.dilations) == 1
+
+
+def keeps_codes(node: Node) -> bool:
+    """input and output of one scale"""
+    x = node.sig.input(0)
+    return is_quantized(x) and same_codes(x, node.sig.output)
+
+
+def counts_elements(node: Node) -> bool:
+    """padding does not count"""
+    pool = cast("AveragePool", node.op)
+    return not any(pool.counted_before + pool.counted_after)
+
+
+def of_images(node: Node) -> bool:
+    """the mean of whole images"""
+    return cast("Reduce", node.op).is_mean_of_images(node.sig)
+
+
+def average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """The library's averages under a window."""
+    (x,), pool = arrays, cast("AveragePool", node.op)
+    taps = tuple(range(x.ndim, 2 * x.ndim - 2))
+    sums, counts = (
+        pool.window.patches(a, pool.kernel, 0).sum(taps) for a in (x.astype(np.int64), np.ones(x.shape, np.int64))
+    )
+    return (_rounded(sums, counts),)
+
+
+def mean(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """The library's averages along axes."""
+    (x,) = arrays
+    sums = x.sum(cast("Reduce", node.op).axes, dtype=np.int64, keepdims=True)
+    return (_rounded(sums, np.asarray(x.size // sums.size)),)
+
+
+def _rounded(sums: Array, counts: Array) -> Array:
+    """Quotients, ties away from 0."""
+    quotients: Array = np.sign(sums) * ((np.abs(sums) + counts // 2) // counts)
+    return quotients
+
+
+def emit_max_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Without a clamp of its own."""
+    _emit(node, builder, kernel, cast("Pool", node.op).geometry(node.sig))
+
+
+def emit_average_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """Under windows."""
+    _emit_average(node, builder, kernel, cast("Pool", node.op).geometry(node.sig))
+
+
+def emit_mean(node: Node, builder: Builder, kernel: Kernel) -> None:
+    """One window an image, which is a row."""
+    _emit_average(node, builder, kernel, cast("Reduce", node.op).pool_geometry(node.sig))
+
+
+def _emit_average(node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param]) -> None:
+    """With DSP, the library sums the channels of a pixel up in 32 bits each."""
+    _emit(node, builder, kernel, params, by_variant(builder, 0, 4 * node.output.type.shape[-1], 0))
+
+
+def _emit(
+    node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param], scratch: int | None = None
+) -> None:
+    operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
+    emit_call(node, builder, kernel, operands, params, scratch=scratch)
+
+
+_TYPES = (("s8", int8_tensors), ("s16", int16_tensors))
+
+MAX_POOL: tuple[Kernel, ...] = tuple(
+    call(f"cmsis_max_pool_{tag}", (of_type, gapless), emit_max_pool) for tag, of_type in _TYPES
+)
+
+AVERAGE_POOL: tuple[Kernel, ...] = tuple(
+    call(f"cmsis_avgpool_{tag}", (of_type, gapless, keeps_codes, counts_elements), emit_average_pool, average)
+    for tag, of_type in _TYPES
+)
+
+REDUCE: tuple[Kernel, ...] = tuple(
+    call(f"cmsis_avgpool_{tag}", (of_type, of_images, keeps_codes), emit_mean, mean) for tag, of_type in _TYPES
+)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized LSTMs found again: loops whose body is one step of them (mcugen.quant.recurrent), as kernels take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import DType, QuantParams
+from mcugen.ops.elementwise import Interpolate, Stack
+from mcugen.ops.kernels.cmsis.lstm import LstmStep
+from mcugen.ops.movement import Slice
+from mcugen.ops.pointwise import Binary
+from mcugen.ops.weighted import clamp_of
+
+INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
+"""In the order of rows of weights."""
+
+UNIT = QuantParams((2.0**-15,), 0)
+"""Of results of sigmoid and tanh."""
+
+Term = tuple[object, ...]
+"""What a value is made of: an operator, the result's scale, and the terms that it reads."""
+
+
+def lstm_step(body: Graph) -> LstmStep | None:
+    """Of a body that reads its step's number, h, c and x, and gives h, c and h once more; None if it is no LSTM's.
+
+    That is i, o, f = σ(sums), g = tanh(sums); c' = f · c + i · g; h' = o · tanh(c'), with h and x of int8.
+    """
+    if len(body.inputs) != 4 or len(body.outputs) != 3:
+        return None
+    h, c, x = body.inputs[1:]
+    layers = {n.inputs[0]: n for n in body.nodes if n.op.name == "dense"}
+    types = (h.type.dtype, c.type.dtype, x.type.dtype)
+    if types != (DType.INT8, DType.INT16, DType.INT8) or layers.keys() != {h, x}:
+        return None
+    step = LstmStep(layers[x], layers[h], h, c)
+    shape = (*h.type.shape[:-1], 4 * step.size)
+    if any(n.output.type.shape != shape or clamp_of(n) is not None for n in layers.values()):
+        return None
+    found, (result, new) = _terms(body), _wanted(step)
+    return step if [found.get(v) for v in body.outputs] == [result, new, result] else None
+
+
+def _wanted(step: LstmStep) -> tuple[Term, Term]:
+    """Of the next hidden state and the next cell."""
+    h, c, sums = (v.type.quant for v in (step.hidden, step.cell, step.inner.output))
+    total = _term(Binary("Add"), sums, frozenset(_term(n, sums, ()) for n in (step.inner, step.recurrent)))
+
+    def gate(of: str, index: int) -> Term:
+        part = Slice((0, index * step.size), step.hidden.type.shape, (1, 1))
+        return _term(of, UNIT, (_term(part, sums, (total,)),))
+
+    def binary(function: str, quant: QuantParams | None, *terms: Term) -> Term:
+        return _term(Binary(function), quant, frozenset(terms))
+
+    kept = binary("Mul", c, gate("sigmoid", FORGET_GATE), _input(step.cell))
+    fresh = binary("Mul", c, gate("sigmoid", INPUT_GATE), gate("tanh", CELL_GATE))
+    new = binary("Add", c, kept, fresh)
+    return binary("Mul", h, gate("sigmoid", OUTPUT_GATE), _term("tanh", UNIT, (new,))), new
+
+
+def _terms(body: Graph) -> dict[Value, Term]:
+    """Of the values of a body, as far as LSTMs have them."""
+    terms = {v: _input(v) for v in body.inputs}
+    for node in body.nodes:
+        args = [terms.get(v, ()) if v is not None else () for v in node.inputs]
+        if isinstance(node.op, Stack):
+            for step in node.op.steps:
+                args.append(_made(step.op, step.quant, [args[a] for a in step.args], node))
+            terms[node.outputs[0]] = args[-1]
+        else:
+            terms[node.outputs[0]] = _made(node.op, node.outputs[0].type.quant, args, node)
+    return terms
+
+
+def _made(op: object, quant: QuantParams | None, args: Sequence[Term], node: Node) -> Term:
+    if isinstance(op, Interpolate):
+        return _term(op.of, quant, (args[0],))
+    if isinstance(op, Binary):
+        return _term(op, quant, frozenset(args))
+    if isinstance(op, Slice):
+        return _term(op, quant, tuple(args))
+    return _term(node, quant, ())
+
+
+def _input(value: Value) -> Term:
+    return (value,)
+
+
+def _term(op: object, quant: QuantParams | None, parts: object) -> Term:
+    return (op, quant, parts)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library that a model is linked with: checked before anything is built, and blamed where the build fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.libraries import Library
+from mcugen.errors import UsageError, VerificationError
+from mcugen.options import LibraryFiles
+
+_ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
+"""What archives of object files begin with."""
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What a build takes of the user's library: nothing, where the model calls none."""
+
+    library: Library | None = None
+    include: Path = Path()
+    archive: Path = Path()
+
+    @classmethod
+    def of(cls, bundle: Bundle, files: LibraryFiles | None, cpu: str) -> Linked:
+        """The library that the bundle calls, for a CPU; UsageError unless its files are there."""
+        if not bundle.libraries:
+            return cls()
+        (library,) = bundle.libraries
+        include, archive = library.options
+        if files is None:
+            variables = " and ".join(library.variables)
+            remedy = f"give {include} DIR and {archive} FILE (or set {variables}), or take --kernels own"
+            raise UsageError(f"a model that calls {library.versions} must be linked with it to run", "none", remedy)
+        found = cls(library, files.include.resolve(), files.archive_for(cpu).resolve())
+        if not (found.include / library.header).is_file():
+            rule = f"{include} must be the folder of {library.title} that holds {library.header}"
+            raise UsageError(rule, f"no such file in '{files.include}'", "give the library's folder Include")
+        if not found.archive.is_file() or not _is_archive(found.archive):
+            rule = f"{archive} must be {library.title} as built for {cpu}, an archive of object files"
+            what = "another kind of file" if found.archive.exists() else "no such file"
+            raise UsageError(rule, f"{what}: '{files.archive_for(cpu)}'", "give the path of a libcmsis-nn.a, say")
+        return found
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the compiler; warnings are about the model alone."""
+        return ("-isystem", str(self.include)) if self.library else ()
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """For the linker."""
+        return (str(self.archive),) if self.library else ()
+
+    @contextmanager
+    def blamed_for_headers(self) -> Iterator[None]:
+        """What does not compile is a matter of the library's headers, if there are any."""
+        try:
+            yield
+        except VerificationError as error:
+            if self.library is None:
+                raise
+            rule = f"the model must compile with the headers of {self.library.options[0]}"
+            raise UsageError(rule, error.found, f"they must be {self._wanted}") from error
+
+    @contextmanager
+    def blamed_for_archive(self, flags: Sequence[str]) -> Iterator[None]:
+        """What does not link is a matter of the library's archive, which is to be built with `flags`."""
+        try:
+            yield
+        except VerificationError as error:
+            if self.library is None:
+                raise
+            rule = f"the model must link with {self.library.options[1]}"
+            raise UsageError(rule, error.found, f"it must be {self._wanted}, built with {' '.join(flags)}") from error
+
+    @property
+    def _wanted(self) -> str:
+        assert self.library is not None
+        return f"{self.library.versions}, from {self.library.first_version} on"
+
+
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_ARCHIVES[0])) in _ARCHIVES

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-NN for tests: the reference implementation in tests/cmsis_nn, or a real one.
+
+The environment variables MCUGEN_CMSIS_NN_INCLUDE (its folder of headers) and MCUGEN_CMSIS_NN_LIB (a built archive, in
+whose name "{cpu}" stands for a board's CPU: "lib/{cpu}/libcmsis-nn.a") name a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from mcugen.board import Board
+from mcugen.codegen.libraries import LIBRARIES
+from mcugen.options import CMSIS_NN, LibraryFiles
+from mcugen.simulate.toolchain import ARM, host_compiler
+
+SOURCES = Path(__file__).parent / "cmsis_nn"
+INCLUDE, LIB = LIBRARIES[CMSIS_NN].variables
+IS_REAL = INCLUDE in os.environ and LIB in os.environ
+
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def library(board: Board, *macros: str) -> LibraryFiles:
+    """For a board's CPU. `macros` choose what the reference implementation does (tests/cmsis_nn/reference.h)."""
+    if not IS_REAL:
+        return LibraryFiles(SOURCES / "include", _reference(board.cpu, board.cflags, macros))
+    files = LibraryFiles(Path(os.environ[INCLUDE]), Path(os.environ[LIB]))
+    if macros or not files.archive_for(board.cpu).exists():
+        pytest.skip(f"no real CMSIS-NN for this: {files.archive_for(board.cpu)} {' '.join(macros)}")
+    return files
+
+
+@cache
+def _reference(cpu: str, cflags: tuple[str, ...], macros: tuple[str, ...]) -> Path:
+    """Built once for a CPU."""
+    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="cmsis-nn-"))
+    folder = Path(_FOLDERS[-1].name)
+    compiler, archiver = (host_compiler(), "ar") if cpu == "host" else ((ARM.gcc,), f"{ARM.name}-ar")
+    flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", str(SOURCES / "include"), *cflags]
+    sources = sorted(str(path) for path in SOURCES.glob("*.c"))
+    defined = [f"-D{macro}" for macro in macros]
+    subprocess.run([*compiler, *flags, *defined, "-ffunction-sections", "-c", *sources], cwd=folder, check=True)
+    objects = sorted(path.name for path in folder.glob("*.o"))
+    subprocess.run([archiver, "rcs", "libcmsis-nn.a", *objects], cwd=folder, check=True)
+    return folder / "libcmsis-nn.a"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of calls of CMSIS-NN share: every argument is checked by a strict reference implementation."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from checks import COMPILERS, WARNINGS
+from cmsis_nn_library import IS_REAL, library
+from onnx_models import random_feeds
+
+from mcugen.board import load_board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.hir.interpreter import interpret
+from mcugen.lir.program import Instr, Program
+from mcugen.options import CMSIS_NN, CompileOptions
+
+BOARDS = ("rp2040", "stm32f103", "nrf52840", "corstone300")
+"""One for each variant of the library: plain C on two CPUs, with DSP, with Helium."""
+
+TRANSPOSE = "cmsis_transpose_s8"
+
+BUILDS: tuple[tuple[str, ...], ...] = ((),) if IS_REAL else ((), ("REFERENCE_SINGLE_ROUNDING",))
+"""The library rounds twice, unless it was built to round once."""
+
+
+def check_library(
+    model: onnx.ModelProto,
+    wanted: Mapping[str, int],
+    boards: tuple[str, ...] = BOARDS[2:],
+    **options: Any,
+) -> None:
+    """The model makes so many calls of each of these kernels; what they give is numpy's to the last bit.
+
+    Transpositions, which stand at a model's border, count only if they are named. That is within one step of what our
+    own kernels give on the same input, which is so by layer if the model is a number of layers side by side. `options`
+    are more CompileOptions: with `kernels`, those are taken wherever they fit.
+    """
+    compiled = compile_model(model, "host", CompileOptions(family=CMSIS_NN, **options))
+    calls = Counter(i.kernel for i in compiled.program.instrs if i.library)
+    assert {name: count for name, count in calls.items() if name in wanted or name != TRANSPOSE} == dict(wanted)
+    feeds = random_feeds(model)
+    expected = compiled.interpret(feeds)
+    for name, own in interpret(compiled.graph, feeds).items():
+        assert np.abs(own.astype(int) - expected[name]).max(initial=0) <= 1, name
+    for macros in BUILDS:
+        run = linked(compiled, *macros).simulate([feeds], measure=False, sanitize=True)
+        _assert_equal(run.outputs[0], expected)
+    _check_warnings(compiled)
+    for board in boards:
+        check_board(model, board, **options)
+
+
+def check_board(model: onnx.ModelProto, board: str, **options: Any) -> None:
+    """The same results under QEMU, by the library's variant for that CPU."""
+    compiled = compile_model(model, load_board(board), CompileOptions(family=CMSIS_NN, **options))
+    feeds = random_feeds(model)
+    run = linked(compiled).simulate([feeds], measure=False)
+    _assert_equal(run.outputs[0], compiled.interpret(feeds))
+
+
+def calls_of(program: Program) -> list[Instr]:
+    """A program's calls of the library, without transpositions."""
+    return [instr for instr in program.instrs if instr.library and instr.kernel != TRANSPOSE]
+
+
+def linked(compiled: CompiledModel, *macros: str) -> CompiledModel:
+    """The model with the library that it calls, as built for its board with `macros`."""
+    return replace(compiled, options=replace(compiled.options, library=library(compiled.board, *macros)))
+
+
+def _assert_equal(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def _check_warnings(compiled: CompiledModel) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = compiled.write(Path(place) / "c")
+        for command in COMPILERS:
+            if shutil.which(command[0]):
+                flags = (*WARNINGS, "-isystem", str(library(compiled.board).include.resolve()))
+                subprocess.run([*command, *flags, f"{compiled.bundle.name}.c"], cwd=folder, check=True)
+
+
+def skip_unless_reference() -> None:
+    """For what only the reference implementation tells."""
+    if IS_REAL:
+        pytest.skip("this is about the tests' own library")

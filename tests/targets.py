@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every CPU that kernels are measured on, for tests that go through them, and clang for them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from measure_costs import BOARDS
+
+from mcugen.board import Board, load_board
+from mcugen.simulate.toolchain import ARM, RISCV
+
+CPUS = [
+    pytest.param(cpu, marks=pytest.mark.riscv if load_board(board).toolchain == RISCV.name else pytest.mark.qemu)
+    for cpu, board in BOARDS.items()
+]
+
+_CLANG = {
+    ARM.name: (("--target=arm-none-eabi", "-mthumb"), "/usr/lib/arm-none-eabi/include"),
+    RISCV.name: (("--target=riscv32-unknown-elf",), "/usr/lib/picolibc/riscv64-unknown-elf/include"),
+}
+"""Options, and the headers of the C library that comes with gcc."""
+
+
+def clang(board: Board) -> list[str]:
+    """The command that compiles for a board; the test is skipped where clang or a C library is missing."""
+    options, headers = _CLANG[board.toolchain]
+    if shutil.which("clang") is None or not Path(headers).is_dir():
+        pytest.skip(f"needs clang and {headers}")
+    own = [flag for flag in board.cflags if flag != "-mstrict-align"]  # clang's way anyhow
+    return ["clang", *options, *own, "-isystem", headers]
