@@ -2,7 +2,7 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep clean setup
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian clean setup
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -49,6 +49,9 @@ random-graphs: setup  ## 200 random models, under the sanitizers
 
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 -m slow
+
+big-endian: setup  ## the tests of all operators on a big-endian CPU
+	CC="powerpc-linux-gnu-gcc -static" $(BIN)/pytest -n 2 -m "not qemu and not slow" tests/ops
 
 setup:
 	@sh tools/setup.sh

@@ -4,6 +4,20 @@
 
 #include MODEL_HEADER
 
+/* In place of libgcc's: QEMU 7.2 loops forever on a skip over RET (SBRS, RET) where a block of code begins. */
+__asm__(".global __usmulhisi3\n"
+        ".global __usmulhisi3_tail\n"
+        "__usmulhisi3:\n"
+        "call __umulhisi3\n"
+        "__usmulhisi3_tail:\n"
+        "tst r27\n"
+        "brmi 1f\n"
+        "ret\n"
+        "1:\n"
+        "sub r24, r18\n"
+        "sbc r25, r19\n"
+        "ret\n");
+
 static void put(char c)
 {
     while ((UCSR0A & (1 << UDRE0)) == 0) {

@@ -31,6 +31,7 @@ _TYPES: dict[str, Range] = {
 
 _PLACE = re.compile(r"\[([^][]+):(\d+):\d+\] ?")
 _DECLARATION = re.compile(r"\s+(?:static |const |volatile )*([a-z_][\w *]*?)(?: const)? ([\w.]+);")
+_PARAMETER = re.compile(r"[(,] ?(?:const |volatile )*([a-z_][\w *]*?)(?: const)? (\w+)(?=[,)])")
 _ASSIGNMENT = re.compile(r"([\w.]+) = (.*);")
 _OPERATION = re.compile(r"(\S+) ([-+*/%&]|<<|>>) (\S+)")
 _CAST = re.compile(r"\(([\w ]+)\) (\S+)")
@@ -64,6 +65,9 @@ class _Function:
     """Temporaries that are pointers as numbers."""
 
     def overflows(self) -> Iterator[Overflow]:
+        head, _, _ = self.body.partition("\n")
+        for kind, name in _PARAMETER.findall(head):
+            self.types[name] = kind
         for line in self.body.splitlines():
             declared = _DECLARATION.fullmatch(line)
             if declared:

@@ -55,7 +55,10 @@ _LAYERS: dict[str, tuple[str, list[Layer]]] = {
     **{f"depthwise_{kind}": (M4, [_DEEP]) for kind in ("s8", "s16", "f32", "f32_fpu", "s8_dsp")},
     **{f"depthwise_{kind}_taps_dsp": (M4, [ANY_TAPS[4]]) for kind in ("s8", "s16")},
     **{f"conv2d_s8_winograd{kind}": (M4, [_BY_THREE]) for kind in ("", "_dsp")},
-    **{f"conv2d_s8_winograd_fly_{kind}": (M4, [_BY_THREE]) for kind in ("t4", "t8", "t16", "dsp_t8", "dsp_t16", "dsp_t32")},
+    **{
+        f"conv2d_s8_winograd_fly_{kind}": (M4, [_BY_THREE])
+        for kind in ("t4", "t8", "t16", "dsp_t8", "dsp_t16", "dsp_t32")
+    },
     "conv2d_s8_dsp_few": (M4, [_FEW]),
     "pointwise_s8_dsp": (M4, [_DENSE[1]]),
     "conv2d_s8_thumb1": (M0, _DENSE),
@@ -184,5 +187,7 @@ def _rows() -> Iterator[Portable]:
         image.net.output(image.net.quantize(last, 0.05, 0, out="y"), dtype=np.int8)
         yield _portable(image.net, f"rows{number}", options=CompileOptions(optimize="ram"))
     net = Net()
-    net.output(net.op("Transpose", net.input("x", 1, 3, 24, 24, dtype=np.int8), out="y", perm=[0, 2, 3, 1]), dtype=np.int8)
+    net.output(
+        net.op("Transpose", net.input("x", 1, 3, 24, 24, dtype=np.int8), out="y", perm=[0, 2, 3, 1]), dtype=np.int8
+    )
     yield _portable(net, "turned", options=CompileOptions(kernels=("transpose_inplace",)))

@@ -21,7 +21,7 @@ _COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "m
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
 _HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_layer.h")
-_ONE_MEMORY = ("-DMCUGEN_SECTION(name)=",)  # sanitizers leave sections of one's own alone
+_HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
 _SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
 _SANITIZE = ("-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all")  # -O2 takes gcc twice as long
 # Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
@@ -49,7 +49,7 @@ def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, files: LibraryFi
     _write_sources(bundle, folder)
     command = host_compiler()
     checks = (_TRAP if "-static" in command else _SANITIZE) if sanitize else ()
-    compiler = Compiler(command, (*_COMMON, *_ONE_MEMORY, *library.flags, *checks), folder)
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *checks), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
     with library.blamed_for_headers():
         compiler.compile(units)

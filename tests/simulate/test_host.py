@@ -77,6 +77,22 @@ def test_sanitizer_finds_undefined_arithmetic(monkeypatch: pytest.MonkeyPatch):
         simulate(model, HOST, [{"x": np.ones(16, np.int8)}], sanitize=True)
 
 
+def test_sanitizer_finds_an_unaligned_word(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", "gcc")
+    text = "const volatile int32_t *at = (const volatile int32_t *)(const void *)((char *)arena + 2); return *at * 0;"
+    model = tiny(text)
+    simulate(model, HOST, random_samples(model, 1))
+    with pytest.raises(VerificationError, match="misaligned address"):
+        simulate(model, HOST, random_samples(model, 1), sanitize=True)
+
+
+def test_the_arena_has_no_more_alignment_than_is_asked_for():
+    """What needs more must not work by chance."""
+    model = tiny("return (uintptr_t)arena % 32 == 16 ? 0 : 7;")
+    for sanitize in (False, True):
+        simulate(model, HOST, random_samples(model, 1), sanitize=sanitize)
+
+
 def test_a_hang_ends():
     model = tiny("while (*(volatile int8_t *)tiny_x(arena)) { } return 0;")
     with pytest.raises(VerificationError, match=r"sample 1 is not done after 0\.3 s"):
