@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds arithmetic that overflows an int of 16 bits, in what avr-gcc makes of C.
 
-No warning of gcc's tells of `int32_t y = a * b` with two int16_t. But the front end's own form of the code (GIMPLE) has
-one operation a line, and a type for each result, all promotions done: an operation in int or unsigned int whose operands
-can exceed it is reported. What a result can be follows from the operands' types. Unsigned results that wrap are no
-matter as long as nothing widens or compares them: so they do in addresses and sizes, which have 16 bits there.
+No warning of gcc's tells of `int32_t y = a * b` with two int16_t. But the front end's own form of the code (GIMPLE)
+has one operation a line, and a type for each result, all promotions done: an operation in int or unsigned int whose
+operands can exceed it is reported. What a result can be follows from the operands' types. Unsigned results that wrap
+are no matter as long as nothing widens or compares them: so they do in addresses and sizes, which have 16 bits there.
 """
 
 from __future__ import annotations

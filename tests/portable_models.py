@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -25,21 +25,25 @@ from mcugen.options import CompileOptions
 TEMPLATES = Path(__file__).parents[1] / "templates" / "kernels"
 
 # One of ONNX's own tests a kernel, the smallest.
-_ONNX = """
-    argmax_default_axis_example averagepool_2d_ceil_last_window_starts_on_pad bitcast_bool_to_uint8 compress_bfloat16
-    convinteger_without_padding convtranspose_1d concat_2d_axis_1 cumprod_2d_int32 basic_deform_conv_without_padding
-    affine_grid_2d det_2d dft_irfft_opset19 clip_default_int8_inbounds if edge_pad
-    resize_tf_crop_and_resize_extrapolation_value constant_pad_axes scan9_scalar gathernd_example_int32
-    gather_elements_0 gridsample_aligncorners_true gru_with_initial_bias logsoftmax_example_1 lstm_reverse matmul_1d_1d
-    matmulinteger maxpool_2d_ceil_output_size_reduce_by_one maxpool_2d_uint8 concat_1d_axis_0
-    tfidfvectorizer_tf_onlybigrams_levelempty nonmaxsuppression_single_box nonzero_example instancenorm_example
-    onehot_with_bfloat16_values lppool_2d_dilations range_bfloat16_type_positive_delta l1normalization_axis_0
-    resize_downsample_scales_linear_antialias resize_downsample_scales_linear_half_pixel_symmetric
-    resize_downsample_scales_nearest reversesequence_bfloat16 simple_rnn_reverse roialign_aligned_false
-    scatter_elements_with_axis scatternd_max_with_element_indices softmax_example tensorscatter top_k_same_values
-    einsum_transpose_bfloat16 ai_onnx_ml_tree_ensemble_set_membership tril_one_row_neg unique_length_1
-    maxunpool_export_without_output_shape
-""".split()
+# fmt: off
+_ONNX = (
+    "argmax_default_axis_example", "averagepool_2d_ceil_last_window_starts_on_pad", "bitcast_bool_to_uint8",
+    "compress_bfloat16", "convinteger_without_padding", "convtranspose_1d", "concat_2d_axis_1", "cumprod_2d_int32",
+    "basic_deform_conv_without_padding", "affine_grid_2d", "det_2d", "dft_irfft_opset19",
+    "clip_default_int8_inbounds", "if", "edge_pad", "resize_tf_crop_and_resize_extrapolation_value",
+    "constant_pad_axes", "scan9_scalar", "gathernd_example_int32", "gather_elements_0",
+    "gridsample_aligncorners_true", "gru_with_initial_bias", "logsoftmax_example_1", "lstm_reverse", "matmul_1d_1d",
+    "matmulinteger", "maxpool_2d_ceil_output_size_reduce_by_one", "maxpool_2d_uint8", "concat_1d_axis_0",
+    "tfidfvectorizer_tf_onlybigrams_levelempty", "nonmaxsuppression_single_box", "nonzero_example",
+    "instancenorm_example", "onehot_with_bfloat16_values", "lppool_2d_dilations",
+    "range_bfloat16_type_positive_delta", "l1normalization_axis_0", "resize_downsample_scales_linear_antialias",
+    "resize_downsample_scales_linear_half_pixel_symmetric", "resize_downsample_scales_nearest",
+    "reversesequence_bfloat16", "simple_rnn_reverse", "roialign_aligned_false", "scatter_elements_with_axis",
+    "scatternd_max_with_element_indices", "softmax_example", "tensorscatter", "top_k_same_values",
+    "einsum_transpose_bfloat16", "ai_onnx_ml_tree_ensemble_set_membership", "tril_one_row_neg", "unique_length_1",
+    "maxunpool_export_without_output_shape",
+)
+# fmt: on
 
 _FLAT = Layer(2, in_c=9, out_c=5, kernel=None)
 _ROW = Layer(1, in_c=24, out_c=6, kernel=None)
@@ -47,7 +51,7 @@ _DENSE = [Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))]
 _DEEP = Layer(4, 5, 8, 8, pads=(1, 1, 1, 1), group=8)
 _BY_THREE = Layer(5, 5, 8, 8, pads=(1, 1, 1, 1))
 _FEW = Layer(5, 5, 3, 4, pads=(1, 1, 1, 1))
-M0, M3, M4, M55 = "rp2040", "stm32f103", "nrf52840", "corstone300"
+M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
 _LAYERS: dict[str, tuple[str, list[Layer]]] = {
     **{f"conv2d_{kind}": (M4, _DENSE) for kind in ("s8", "s16", "f32", "f32_fpu", "s16_dsp", "s8_dsp", "s8_dsp16")},
     **{f"dense_{kind}": (M4, [_FLAT]) for kind in ("s8", "s16", "f32", "f32_fpu")},
@@ -66,6 +70,7 @@ _LAYERS: dict[str, tuple[str, list[Layer]]] = {
     "conv2d_s8_thumb2": (M3, _DENSE),
     "dense_s8_thumb2": (M3, [_FLAT]),
     "depthwise_s8_3x3": (M3, [_DEEP]),
+    "conv2d_s8_rv32": (C3, _DENSE),
     "depthwise_f32_mve": (M55, [_DEEP]),
     "dense_s8_mve": (M55, [_ROW]),
     "depthwise_s8_mve": (M55, [_DEEP]),
@@ -143,10 +148,14 @@ def _quantized() -> Iterator[Portable]:
     for dtype in (np.int8, np.int16):
         for number, add in enumerate(_OPERATORS):
             net = Net(20)
-            name = f"q{8 * dtype(0).itemsize}_{number}"
-            y = add(net, lambda i, *shape: net.dequantize(net.input(f"x{i}", *shape, dtype=dtype), *_CODES, dtype))
+            y = add(net, partial(_codes, net, dtype))
             net.output(net.quantize(y, *_CODES, dtype, out="y"), dtype=dtype)
-            yield _portable(net, name)
+            yield _portable(net, f"q{8 * dtype(0).itemsize}_{number}")
+
+
+def _codes(net: Net, dtype: type, index: int, *shape: int) -> str:
+    """An input of codes, as reals."""
+    return net.dequantize(net.input(f"x{index}", *shape, dtype=dtype), *_CODES, dtype)
 
 
 _CODES = (2.0**-5, 0)

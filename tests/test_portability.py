@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generated code assumes no width of int, no byte order, and no more alignment than it asks for.
 
-The same small models, which take nearly all kernels, run on a big-endian PowerPC, and are compiled for an AVR, whose int
-has 16 bits; those that fit its RAM run there too.
+The same small models, which take nearly all kernels, run on a big-endian PowerPC, and are compiled for an AVR, whose
+int has 16 bits; those that fit its RAM run there too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def need(*programs: str) -> pytest.MarkDecorator:
 
 def test_the_models_take_nearly_all_kernels():
     taken = set().union(*(p.kernels for p in portable_models()))
-    assert {path.name.removesuffix(".c.j2") for path in TEMPLATES.glob("*.c.j2")} - taken == ELSEWHERE
+    kernels = {path.name.removesuffix(".c.j2") for path in TEMPLATES.glob("*.c.j2")}
+    assert {k for k in kernels - taken if not k.startswith("cmsis_")} == ELSEWHERE  # those call a library
 
 
 # ------------------------------------------------------------------------------------------------------- byte order
@@ -139,8 +140,8 @@ def test_int_of_16_bits(tmp_path: Path):
     with ThreadPoolExecutor(2) as pool:
         complaints = list(pool.map(lambda p: compiled_for_avr(p, tmp_path / p.name), for_avr()))
         assert not any(complaints), "\n".join(text for each in complaints for text in each)
-        statuses = dict(zip((p.name for p in for_avr()), pool.map(lambda p: on_avr(p, tmp_path / p.name), for_avr())))
-    ran = {name: status for name, status in statuses.items() if status is not None}
+        statuses = {p.name: pool.submit(on_avr, p, tmp_path / p.name) for p in for_avr()}
+    ran = {name: each.result() for name, each in statuses.items() if each.result() is not None}
     assert {name: status for name, status in ran.items() if status != "0"} == {}
     assert len(ran) >= 0.9 * len(statuses)
 
@@ -161,8 +162,9 @@ def test_overflows_are_found(tmp_path: Path):
     }
     for number, (line, is_wrong) in enumerate(lines.items()):
         arguments = "int16_t a, int16_t b, int8_t c, int8_t d, uint16_t u, const int8_t *p"
-        unused = "(void)a; (void)b; (void)c; (void)d; (void)u; (void)p;"
-        source = f"#include <stdint.h>\nint32_t f({arguments});\nint32_t f({arguments})\n{{\n{line}\n{unused} return (int32_t)y;\n}}\n"
+        used = "(void)a; (void)b; (void)c; (void)d; (void)u; (void)p;"
+        body = f"{{\n{line}\n{used} return (int32_t)y;\n}}\n"
+        source = f"#include <stdint.h>\nint32_t f({arguments});\nint32_t f({arguments})\n{body}"
         (tmp_path / f"f{number}.c").write_text(source)
         command = [*AVR_GCC, *WARNINGS, f"-fdump-tree-gimple-lineno=f{number}.gimple", "-c", f"f{number}.c"]
         subprocess.run(command, cwd=tmp_path, check=True)
