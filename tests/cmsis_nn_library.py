@@ -23,6 +23,7 @@ from mcugen.simulate.toolchain import ARM, host_compiler
 SOURCES = Path(__file__).parent / "cmsis_nn"
 INCLUDE, LIB = LIBRARIES[CMSIS_NN].variables
 IS_REAL = INCLUDE in os.environ and LIB in os.environ
+_REAL = LibraryFiles(Path(os.environ.get(INCLUDE, "")), Path(os.environ.get(LIB, "")))
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -31,10 +32,9 @@ def library(board: Board, *macros: str) -> LibraryFiles:
     """For a board's CPU. `macros` choose what the reference implementation does (tests/cmsis_nn/reference.h)."""
     if not IS_REAL:
         return LibraryFiles(SOURCES / "include", _reference(board.cpu, board.cflags, macros))
-    files = LibraryFiles(Path(os.environ[INCLUDE]), Path(os.environ[LIB]))
-    if macros or not files.archive_for(board.cpu).exists():
-        pytest.skip(f"no real CMSIS-NN for this: {files.archive_for(board.cpu)} {' '.join(macros)}")
-    return files
+    if macros or not _REAL.archive_for(board.cpu).exists():
+        pytest.skip(f"no real CMSIS-NN for this: {_REAL.archive_for(board.cpu)} {' '.join(macros)}")
+    return _REAL
 
 
 @cache

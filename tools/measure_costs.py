@@ -38,7 +38,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
 from mcugen.lir.builder import Kernel
 from mcugen.lir.cost import TERMS, work
-from mcugen.lir.library import library_kernels, own_kernel
+from mcugen.lir.library import own_kernel
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.simulate import simulate
 from mcugen.simulate.machines import find_machine
@@ -396,7 +396,7 @@ def observe_own(model: bytes, board_name: str) -> Found:
     def alone(compiled: CompiledModel, node: Node) -> list[Kernel]:
         features = compiled.board.features
         own = None if _selectable(node, features) else own_kernel(node, features)
-        return [own] if own and node in library_kernels(compiled.graph, features) else []
+        return [own] if own and any(k.fits(node, features) for k in _library(node)) else []
 
     return _observed(model, board_name, CompileOptions(name="costs"), alone)
 
@@ -404,8 +404,7 @@ def observe_own(model: bytes, board_name: str) -> Found:
 def observe_library(model: bytes, board_name: str, library: LibraryFiles) -> Found:
     """The layers that a library computes."""
     options = CompileOptions(name="costs", family=CMSIS_NN, library=library)
-    found = _observed(model, board_name, options, lambda _, node: list(getattr(node.op, "library", ())))
-    return found
+    return _observed(model, board_name, options, lambda _, node: _library(node))
 
 
 def _observed(
@@ -455,6 +454,10 @@ def _library_bytes(compiled: CompiledModel, kernel: str, folder: Path) -> int:
     archive = str(compiled.options.library.archive_for(board.cpu).resolve())
     subprocess.run([*command, archive], cwd=folder, check=True)
     return sum(size for name, size in _functions(folder / "library.elf") if name.startswith("arm_"))
+
+
+def _library(node: Node) -> list[Kernel]:
+    return list(getattr(node.op, "library", ()))
 
 
 def _kernels(node: Node) -> Sequence[Kernel]:

@@ -218,8 +218,8 @@ def test_no_archive(calling: CompiledModel, headers: Path, tmp_path: Path) -> No
 
 
 def test_headers_of_another_version(calling: CompiledModel, headers: Path, tmp_path: Path) -> None:
-    path = headers / "convolution.h"
-    path.write_text(path.read_text().replace("arm_convolve_wrapper_s8(", "arm_convolve_wrapper_other("))
+    for path in headers.glob("*.h"):
+        path.write_text(re.sub(r"\barm_convolve_wrapper_s8\b", "arm_convolve_wrapper_other", path.read_text()))
     said = refusal(calling, LibraryFiles(headers, archive(tmp_path, "gcc")))
     for word in ("--cmsis-nn-include", "arm_convolve_wrapper_s8", "CMSIS-NN 7.x, from 7.0.0 on"):
         assert word in said

@@ -7,19 +7,17 @@ LEFT), which is exact, then the sum of both by 2^(31 − shift), which is our ow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from mcugen.hir.graph import Node
+from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param
-from mcugen.ops.fixedpoint import clamp_range, is_quantized, same_codes
+from mcugen.ops.fixedpoint import Range, Requantizer, clamp_range, is_quantized, same_codes
 from mcugen.ops.kernels.activations import dense_int8
 from mcugen.ops.kernels.cmsis.common import call, emit_call
 from mcugen.ops.traversal import collapse
-
-if TYPE_CHECKING:
-    from mcugen.ops.pointwise import Binary
 
 LEFT = 22
 """Bits by which a sum's operands are shifted to the left. They fit 32 bits even doubled, as the library for Helium does
@@ -27,6 +25,27 @@ it if built for single rounding; with DSP it takes 16 at least, as only the lowe
 
 IN_PLACE = (("y", "x0"), ("y", "x1"))
 """Element by element, forward: functions that want no overlaps say so, and these do not."""
+
+
+class _FixedSum(Protocol):
+    """q = (x · factors[0] + y · factors[1] + offset) >> shift."""
+
+    @property
+    def factors(self) -> tuple[int, int]: ...
+    @property
+    def shift(self) -> int: ...
+
+
+class _Binary(Protocol):
+    """What is read of the operator."""
+
+    @property
+    def function(self) -> str: ...
+    @property
+    def clamp(self) -> Range | None: ...
+    def fixed_sum(self, sig: Signature) -> _FixedSum | None: ...
+    def product(self, sig: Signature) -> Requantizer: ...
+    def largest_product(self, sig: Signature) -> int: ...
 
 
 def is_sum(node: Node) -> bool:
@@ -77,9 +96,9 @@ def emit_extreme(node: Node, builder: Builder, kernel: Kernel) -> None:
     emit_call(node, builder, kernel, operands(node, builder), params, inplace=whole)
 
 
-def binary(node: Node) -> Binary:
+def binary(node: Node) -> _Binary:
     """Its operator."""
-    return cast("Binary", node.op)
+    return cast("_Binary", node.op)
 
 
 def _is_of(node: Node, *functions: str) -> bool:

@@ -11,16 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from mcugen.hir.graph import Node
-from mcugen.hir.types import DType
+from mcugen.hir.operator import Permutation
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.kernels.cmsis.common import call, emit_call
-
-if TYPE_CHECKING:
-    from mcugen.ops.movement import Concat, Pad, Transpose
 
 AXES = "nhwc"
 """The library's names of axes, outermost first."""
@@ -30,6 +28,24 @@ MOST_SIZE = 2**16 - 1
 
 MOST_COLUMNS = MOST_SIZE // 7
 """Of matrices that are transposed: with Helium, offsets of eight rows have 16 bits."""
+
+
+class _Pad(Protocol):
+    @property
+    def before(self) -> tuple[int, ...]: ...
+    @property
+    def after(self) -> tuple[int, ...]: ...
+    def stored(self, x: TensorType) -> Array: ...
+
+
+class _Transpose(Protocol):
+    @property
+    def perm(self) -> Permutation: ...
+
+
+class _Concat(Protocol):
+    @property
+    def axis(self) -> int: ...
 
 
 def is_int8(node: Node) -> bool:
@@ -59,7 +75,7 @@ class _Padded:
 
 def _padded(node: Node) -> list[_Padded]:
     """Of an axis without padding, all elements are one run of the axis before it."""
-    op, merged = cast("Pad", node.op), list[_Padded]()
+    op, merged = cast("_Pad", node.op), list[_Padded]()
     for axis in map(_Padded, node.input(0).type.shape, op.before, op.after):
         if merged and not axis.grows:
             merged.append(merged.pop().of_runs(axis.size))
@@ -76,7 +92,7 @@ def pads_runs(node: Node) -> bool:
 def emit_pad(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Axis by axis, with the fewest axes."""
     axes = _padded(node)
-    params: dict[str, Param] = {"value": int(cast("Pad", node.op).stored(node.input(0).type)[0])}
+    params: dict[str, Param] = {"value": int(cast("_Pad", node.op).stored(node.input(0).type)[0])}
     for name, axis in zip(AXES, [_Padded(1, 0, 0)] * (len(AXES) - len(axes)) + axes, strict=True):
         params |= {name: axis.size, f"before_{name}": axis.before, f"after_{name}": axis.after}
     _emit(node, builder, kernel, params)
@@ -88,7 +104,7 @@ def emit_pad(node: Node, builder: Builder, kernel: Kernel) -> None:
 def _turned(node: Node) -> tuple[list[int], list[int]]:
     """Sizes of the input's axes and the permutation; axes that stay side by side are merged."""
     shape = node.input(0).type.shape
-    moved = [axis for axis in cast("Transpose", node.op).perm if shape[axis] != 1]
+    moved = [axis for axis in cast("_Transpose", node.op).perm if shape[axis] != 1]
     places = [sorted(moved).index(axis) for axis in moved]
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(places), 1) if b != a + 1)]
     groups = [moved[start:end] for start, end in zip(starts, [*starts[1:], len(moved)], strict=True)]
@@ -123,14 +139,14 @@ def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 def joins_rows(node: Node) -> bool:
     """parts that lie in several runs"""
-    op, y = cast("Concat", node.op), node.output.type.shape
+    op, y = cast("_Concat", node.op), node.output.type.shape
     sizes = (math.prod(y[: op.axis]), y[op.axis], math.prod(y[op.axis + 1 :]))
     return sizes[0] > 1 and all(0 < size <= MOST_SIZE for size in sizes)
 
 
 def emit_concat(node: Node, builder: Builder, kernel: Kernel) -> None:
     """A call for each part."""
-    op, y = cast("Concat", node.op), node.output.type.shape
+    op, y = cast("_Concat", node.op), node.output.type.shape
     params: dict[str, Param] = {"outer": math.prod(y[: op.axis]), "y_depth": y[op.axis]}
     params["inner"] = math.prod(y[op.axis + 1 :])
     offset = 0

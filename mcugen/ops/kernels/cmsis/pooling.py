@@ -8,26 +8,48 @@ to the even distance from it. The library has no other scale for them, and count
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import numpy as np
 
 from mcugen.hir.graph import Node
-from mcugen.hir.types import Array
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import Array, Shape
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import is_quantized, same_codes
 from mcugen.ops.kernels.cmsis.common import by_variant, call, emit_call
 from mcugen.ops.weighted import int8_tensors, int16_tensors
+from mcugen.ops.window import Window
 
-if TYPE_CHECKING:
-    from mcugen.ops.pool import AveragePool, Pool
-    from mcugen.ops.reduce import Reduce
+
+class _Pool(Protocol):
+    """What is read of a pool; an average says which elements of the padding it counts."""
+
+    counted_before: tuple[int, ...]
+    counted_after: tuple[int, ...]
+
+    @property
+    def window(self) -> Window: ...
+    @property
+    def kernel(self) -> Shape: ...
+    @property
+    def is_channels_last(self) -> bool: ...
+    def geometry(self, sig: Signature) -> Mapping[str, Param]: ...
+
+
+class _Reduce(Protocol):
+    """What is read of a reduction."""
+
+    @property
+    def axes(self) -> tuple[int, ...]: ...
+    def is_mean_of_images(self, sig: Signature) -> bool: ...
+    def pool_geometry(self, sig: Signature) -> Mapping[str, Param]: ...
 
 
 def gapless(node: Node) -> bool:
     """windows without gaps"""
-    pool = cast("Pool", node.op)
+    pool = cast("_Pool", node.op)
     return pool.is_channels_last and max(pool.window.dilations) == 1
 
 
@@ -39,18 +61,18 @@ def keeps_codes(node: Node) -> bool:
 
 def counts_elements(node: Node) -> bool:
     """padding does not count"""
-    pool = cast("AveragePool", node.op)
+    pool = cast("_Pool", node.op)
     return not any(pool.counted_before + pool.counted_after)
 
 
 def of_images(node: Node) -> bool:
     """the mean of whole images"""
-    return cast("Reduce", node.op).is_mean_of_images(node.sig)
+    return cast("_Reduce", node.op).is_mean_of_images(node.sig)
 
 
 def average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's averages under a window."""
-    (x,), pool = arrays, cast("AveragePool", node.op)
+    (x,), pool = arrays, cast("_Pool", node.op)
     taps = tuple(range(x.ndim, 2 * x.ndim - 2))
     sums, counts = (
         pool.window.patches(a, pool.kernel, 0).sum(taps) for a in (x.astype(np.int64), np.ones(x.shape, np.int64))
@@ -61,7 +83,7 @@ def average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 def mean(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's averages along axes."""
     (x,) = arrays
-    sums = x.sum(cast("Reduce", node.op).axes, dtype=np.int64, keepdims=True)
+    sums = x.sum(cast("_Reduce", node.op).axes, dtype=np.int64, keepdims=True)
     return (_rounded(sums, np.asarray(x.size // sums.size)),)
 
 
@@ -73,17 +95,17 @@ def _rounded(sums: Array, counts: Array) -> Array:
 
 def emit_max_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Without a clamp of its own."""
-    _emit(node, builder, kernel, cast("Pool", node.op).geometry(node.sig))
+    _emit(node, builder, kernel, cast("_Pool", node.op).geometry(node.sig))
 
 
 def emit_average_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Under windows."""
-    _emit_average(node, builder, kernel, cast("Pool", node.op).geometry(node.sig))
+    _emit_average(node, builder, kernel, cast("_Pool", node.op).geometry(node.sig))
 
 
 def emit_mean(node: Node, builder: Builder, kernel: Kernel) -> None:
     """One window an image, which is a row."""
-    _emit_average(node, builder, kernel, cast("Reduce", node.op).pool_geometry(node.sig))
+    _emit_average(node, builder, kernel, cast("_Reduce", node.op).pool_geometry(node.sig))
 
 
 def _emit_average(node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.ops.fixedpoint import is_quantized
 from mcugen.ops.kernels.cmsis.common import call, emit_call
-
-if TYPE_CHECKING:
-    from mcugen.ops.softmax import Softmax
 
 FRACTION = 26
 """Bits behind the point of a difference's exponent."""
@@ -120,9 +117,18 @@ def _saturated(v: Array) -> Array:
 # ------------------------------------------------------------------------------------------------- the kernel
 
 
+class _Softmax(Protocol):
+    """What is read of the operator."""
+
+    @property
+    def axis(self) -> int: ...
+    @property
+    def log(self) -> bool: ...
+
+
 def int8_rows(node: Node) -> bool:
     """int8 rows of up to 511 elements, to probabilities in steps of 1/256"""
-    op, (x, y) = cast("Softmax", node.op), (node.sig.input(0), node.sig.output)
+    op, (x, y) = cast("_Softmax", node.op), (node.sig.input(0), node.sig.output)
     if op.log or len(node.inputs) > 1 or not is_quantized(x) or not is_quantized(y):
         return False
     depth, behind = x.shape[op.axis], math.prod(x.shape[op.axis + 1 :])
@@ -134,7 +140,7 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's result."""
     (x,), fixed = arrays, Softmax8.of(node.sig.input(0))
     assert fixed is not None
-    rows = x.reshape(-1, x.shape[cast("Softmax", node.op).axis])
+    rows = x.reshape(-1, x.shape[cast("_Softmax", node.op).axis])
     return (fixed(rows).reshape(x.shape),)
 
 
@@ -142,7 +148,7 @@ def emit_softmax(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Row by row."""
     x, fixed = node.input(0).type, Softmax8.of(node.sig.input(0))
     assert fixed is not None
-    depth = x.shape[cast("Softmax", node.op).axis]
+    depth = x.shape[cast("_Softmax", node.op).axis]
     params: dict[str, Param] = {"rows": x.count // depth, "depth": depth}
     params |= {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}
     operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
