@@ -186,7 +186,7 @@ def render(
     own = ("run", "selftest", "default_arena", "reset", "state", "read_rows")
     local = ("state", "status", "read", "context")
     memory = MemoryContext(program, placement, weights_blob)
-    taken = accessors | {f"{name}_{word}" for word in (*own, *memory.functions)} | {*local, *memory.locals}
+    taken = accessors | {f"{name}_{word}" for word in (*own, *memory.functions)} | {name, *local, *memory.locals}
     renderer = _Renderer(program, env, taken, blob=memory.blob)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)

@@ -152,6 +152,8 @@ def test_a_model_and_a_constant_that_make_a_kernels_name(tmp_path: Path):
         "9",
         "main",
         "mcugen",
+        "dense_f32",
+        "elementwise",
         "string",
         "math",
         "stdint",
