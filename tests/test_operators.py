@@ -43,7 +43,7 @@ def test_the_registries_agree() -> None:
 
 @pytest.mark.parametrize("name", ["Conv", "LSTM", "TopK", "If", "TreeEnsembleClassifier", "Attention", "SequenceAt"])
 def test_operators_are_in_the_table(name: str) -> None:
-    (row,) = [line for line in operator_table().splitlines() if line.startswith(f"| {name} |")]
+    row = next(line for line in operator_table().splitlines() if line.startswith(f"| {name} |"))
     _, _, versions, types, kernels, _, _ = (cell.strip() for cell in row.split("|"))
     assert versions and types and kernels
 

@@ -158,6 +158,16 @@ TRANSPOSED = (
     (4, 4, 64, 32, 3, 2),
     (5, 7, 12, 20, 3, 1),
     (16, 16, 4, 4, 2, 2),
+    (9, 9, 16, 16, 4, 2),
+    (8, 8, 32, 16, 4, 2),
+    (5, 5, 48, 8, 2, 2),
+    (10, 6, 24, 24, 3, 2),
+    (7, 7, 64, 16, 3, 1),
+    (12, 12, 20, 4, 2, 2),
+    (6, 10, 12, 6, 3, 2),
+    (14, 14, 8, 16, 2, 2),
+    (7, 7, 16, 8, 3, 3),
+    (11, 5, 6, 10, 5, 2),
 )
 TENSORS = ((1, 16, 16, 16), (1, 64, 8, 8), (1, 16, 32, 32), (1, 9, 5, 7), (1, 32, 6, 6), (1, 8, 48, 48))
 POOLS = (
@@ -174,7 +184,10 @@ POOLS = (
 )
 ROWS = ((1, 10), (4, 100), (16, 16), (64, 32), (1, 1000), (96, 8), (1, 2), (12, 12))
 DENSE = ((640, 128), (128, 640), (128, 128), (128, 8), (8, 128), (64, 10), (256, 2), (100, 33), (1000, 16))
-PRODUCTS = ((1, 16, 64, 16), (4, 32, 16, 32), (2, 10, 10, 10), (1, 64, 32, 64))
+PRODUCTS = (
+    *((1, 16, 64, 16), (4, 32, 16, 32), (2, 10, 10, 10), (1, 64, 32, 64)),
+    *((4, 24, 24, 8), (1, 49, 16, 49), (2, 8, 96, 24), (1, 30, 50, 20)),
+)
 """Batch, rows, depth and columns of products of two activations."""
 IMAGES = ((3, 96, 96), (3, 32, 32), (2, 40, 25), (4, 24, 24), (8, 20, 20), (6, 64, 48))
 """Planes, height and width of transpositions to pixels, and back."""
@@ -216,17 +229,18 @@ class _Net:
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return self.add("DequantizeLinear", name, *self.scale(0.05)) if self.is_quantized else name
 
-    def weights(self, *shape: int) -> list[str]:
-        """Weights, channels first, and a bias: codes as trained ones are spread, with one scale a channel."""
+    def weights(self, *shape: int, axis: int = 0) -> list[str]:
+        """Weights and a bias: codes as trained ones are spread, with one scale a channel, which `axis` counts."""
+        channels = shape[axis]
         if not self.is_quantized:
-            arrays = self.random.standard_normal(shape), self.random.standard_normal(shape[0])
+            arrays = self.random.standard_normal(shape), self.random.standard_normal(channels)
             return [self.constant(a.astype(np.float32)) for a in arrays]
         codes = self.random.normal(0, 40, shape).round().clip(-127, 127).astype(np.int8)
-        scale = self.random.uniform(0.001, 0.003, shape[0]).astype(np.float32)
-        zeros = self.constant(np.zeros(shape[0], np.int8))
-        w = self.add("DequantizeLinear", self.constant(codes), self.constant(scale), zeros, axis=0)
-        bias = self.random.integers(-500, 500, shape[0], np.int32)
-        unit = [self.constant(np.float32(0.05) * scale), self.constant(np.zeros(shape[0], np.int32))]
+        scale = self.random.uniform(0.001, 0.003, channels).astype(np.float32)
+        zeros = self.constant(np.zeros(channels, np.int8))
+        w = self.add("DequantizeLinear", self.constant(codes), self.constant(scale), zeros, axis=axis)
+        bias = self.random.integers(-500, 500, channels, np.int32)
+        unit = [self.constant(np.float32(0.05) * scale), self.constant(np.zeros(channels, np.int32))]
         return [w, self.add("DequantizeLinear", self.constant(bias), *unit, axis=0)]
 
     def output(self, y: str) -> None:
@@ -275,7 +289,7 @@ def products(kind: str) -> onnx.ModelProto:
     """The products of activations."""
     net = _Net(kind)
     for batch, rows, depth, columns in PRODUCTS:
-        net.output(net.add("MatMul", net.input((batch, rows, depth)), net.input((batch, depth, columns))))
+        net.plain_output(net.add("MatMul", net.input((batch, rows, depth)), net.input((batch, depth, columns))))
     return net.model()
 
 
@@ -330,7 +344,7 @@ def transposed_convolutions(kind: str) -> onnx.ModelProto:
     """Unpadded."""
     net = _Net(kind)
     for h, w, c, out, k, stride in TRANSPOSED:
-        weights = net.weights(c, out, k, k)[:1]
+        weights = net.weights(c, out, k, k, axis=1)
         net.output(net.add("ConvTranspose", net.input((1, c, h, w)), *weights, strides=[stride] * 2))
     return net.model()
 

@@ -97,6 +97,19 @@ def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
     emit_call(node, builder, kernel, operands, params, scratch=first + second)
 
 
+def way(node: Node) -> str:
+    """Which of the library's two ways it is."""
+    return "convolved" if is_convolved(ConvShape.of(node)) else "rows"
+
+
+def products(node: Node) -> int:
+    """Of the convolution, with the zeros between pixels; else rows of windows that are added to rows of sums."""
+    shape = ConvShape.of(node)
+    if is_convolved(shape):
+        return node.output.type.count * shape.k_h * shape.k_w * shape.in_c
+    return shape.batch * shape.in_h * shape.in_w * shape.k_h * shape.k_w
+
+
 CONV_TRANSPOSE: tuple[Kernel, ...] = (
-    call("cmsis_transpose_conv_s8", (int8_layer, is_plain, stays_inside, small_axes), emit),
+    call("cmsis_transpose_conv_s8", (int8_layer, is_plain, stays_inside, small_axes), emit, way=way, extra=products),
 )
