@@ -11,7 +11,12 @@ from cmsis_checks import check_library
 from onnx_models import Net
 from test_conv_transpose import CASES as WINDOWS
 
-CASES: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
+from mcugen.compiler import compile_model
+from mcugen.options import AUTO, CompileOptions
+
+CALL = "cmsis_transpose_conv_s8"
+Case = tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]
+CASES: list[Case] = [
     *(case for case in WINDOWS if len(case[0]) < 5 and {"group", "dilations"}.isdisjoint(case[3])),
     ((1, 17, 4, 3), 5, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),  # by a convolution, as all with 17 channels
     ((2, 17, 3, 3), 4, (2, 3), {"strides": [1, 2], "pads": [0, 2, 0, 1], "output_padding": [0, 1]}),
@@ -22,7 +27,7 @@ CASES: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
     ((1, 17, 9), 3, (3,), {"strides": [2], "pads": [1, 0]}),
 ]
 
-OTHERS: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
+OTHERS: list[Case] = [
     ((1, 4, 3, 4), 2, (3, 3), {"group": 2}),
     ((1, 2, 4, 4), 2, (3, 2), {"dilations": [2, 3]}),
     ((1, 2, 4, 4), 2, (2, 2), {"strides": [2, 2], "pads": [0, 0, 1, 0]}),  # would write a row behind the output
@@ -30,7 +35,7 @@ OTHERS: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-def layers(cases: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]], per_channel: bool) -> Net:
+def layers(cases: list[Case], per_channel: bool) -> Net:
     net = Net(21)
     random = np.random.default_rng(3)
     for number, (shape, channels, kernel, attributes) in enumerate(cases):
@@ -50,8 +55,16 @@ def layers(cases: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, An
 @pytest.mark.qemu
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_int8_windows(per_channel: bool) -> None:
-    check_library(layers(CASES, per_channel).model(), {"cmsis_transpose_conv_s8": len(CASES)})
+    check_library(layers(CASES, per_channel).model(), {CALL: len(CASES)})
 
 
 def test_windows_that_the_library_cannot_do_stay_ours() -> None:
     check_library(layers(OTHERS, True).model(), {}, boards=())
+
+
+@pytest.mark.parametrize(("board", "kernel"), [("corstone300", CALL), ("nrf52840", "conv_transpose_int")])
+def test_auto_calls_it_where_it_takes_fewer_instructions(board: str, kernel: str) -> None:
+    """By the committed costs: with Helium the library's convolution is three times as fast, with DSP half as fast."""
+    case: Case = ((1, 32, 8, 8), 16, (4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]})
+    model = compile_model(layers([case], True).model(), board, CompileOptions(family=AUTO))
+    assert [i.kernel for i in model.program.instrs if i.op == "conv_transpose"] == [kernel]
