@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.golden import first_state
 from mcugen.codegen.write import write_folder
 from mcugen.errors import UsageError
-from mcugen.hir.graph import Graph
-from mcugen.hir.interpreter import interpret
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array
 from mcugen.lir.library import references
 from mcugen.lir.program import Program
@@ -96,7 +97,12 @@ class CompiledModel:
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs for one sample, states among it, by the numpy references of operators and kernels."""
-        return interpret(self._graph_for(sample), sample, references=references(self.graph, self.program))
+        return interpret(self._graph_for(sample), sample, references=self._references)
+
+    @cached_property
+    def _references(self) -> Mapping[Node, Reference]:
+        """Of what kernels compute with a rounding of their own."""
+        return references(self.graph, self.program)
 
     def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
         """The graph for the sizes of a sample."""

@@ -107,8 +107,7 @@ def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     near = [plan for plan in plans if max(s.ram for s in plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
     attempts = []
     for plan in near[-MOST_WAYS:]:
-        is_grouped = any(stretch.op for stretch in plan)
-        way = with_groups(graph, plan, is_streamed_in=options.stream_input) if is_grouped else graph
+        way = with_groups(graph, plan, is_streamed_in=options.stream_input)
         program = planned(lowered(way, board, options, limits=limits))
         attempts.append(Attempt("", program, use_of(program, board, options)))
     return _best(attempts, budget)
@@ -149,7 +148,8 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[Graph
     streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
     plans = list(streaming.plans())
     chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
-    grouped = [plan for plan in chosen if any(stretch.op for stretch in plan)]
-    yield from (with_groups(graph, plan, is_streamed_in=is_streamed_in) for plan in grouped)
+    ways = [with_groups(graph, plan, is_streamed_in=is_streamed_in) for plan in chosen]
+    grouped = [way for way in ways if way is not graph]
+    yield from grouped
     if not grouped or not is_streamed_in:
         yield graph

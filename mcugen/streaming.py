@@ -202,7 +202,12 @@ class Streaming:
 
 
 def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: bool = False) -> Graph:
-    """A copy of the graph whose groups are nodes; of the first, the caller may hand over the input."""
+    """A copy of the graph whose groups are nodes; of the first, the caller may hand over the input.
+
+    Without groups, the graph itself.
+    """
+    if not any(s.op for s in stretches):
+        return graph
     graph = copy.deepcopy(graph, {id(v.data): v.data for v in _constants(graph)})
     groups = [(s.op, graph.nodes[s.first : s.end]) for s in stretches if s.op]
     for index, (op, nodes) in enumerate(groups):

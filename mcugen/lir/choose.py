@@ -153,18 +153,14 @@ def _is_cheaper(kernel: Kernel, node: Node, own: Kernel | None, features: frozen
     mine = own or own_kernel(node, features)
     if mine is None or not (costs.knows(node, kernel) and costs.knows(node, mine)):
         return False
-    return _instructions(node, kernel, costs, 1) < _instructions(node, mine, costs, 1)
+    return costs.instructions(node, kernel) < costs.instructions(node, mine)
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
     """Of the nodes that have these kernels, in one inference; None if there are none."""
     if not kernels:
         return None
-    return sum(_instructions(node, kernels[node], costs, times) for node, times in _nodes(graph) if node in kernels)
-
-
-def _instructions(node: Node, kernel: Kernel, costs: CostTable, times: int) -> float:
-    return times * costs.instructions(node, kernel)
+    return sum(times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels)
 
 
 def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
@@ -244,7 +240,7 @@ def _candidate(
     ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
     ram = (around.nbytes if around else 0) - saved + program.scratch_size
-    return Candidate(kernel, _instructions(node, kernel, costs, times), flash, ram)
+    return Candidate(kernel, times * costs.instructions(node, kernel), flash, ram)
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:

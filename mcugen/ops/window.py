@@ -16,9 +16,10 @@ from mcugen.lir.program import Param
 from mcugen.ops.onnx_node import OnnxNode
 
 _FARTHEST = 2**24
-MOST_TAPS = 1 << 24
+"""Strides, dilations and paddings from there on are refused: positions must fit 32 bits."""
+
+MOST_TAPS = 2**24
 """Along one axis, of all windows."""
-"""Strides, dilations and paddings beyond it are refused: positions must fit 32 bits."""
 
 
 def both(values: Sequence[int], missing: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,32 +56,25 @@ class Linked:
         """For the linker."""
         return (str(self.archive),) if self.library else ()
 
-    @contextmanager
-    def blamed_for_headers(self) -> Iterator[None]:
+    def blamed_for_headers(self) -> AbstractContextManager[None]:
         """What does not compile is a matter of the library's headers, if there are any."""
-        try:
-            yield
-        except VerificationError as error:
-            if self.library is None:
-                raise
-            rule = f"the model must compile with the headers of {self.library.options[0]}"
-            raise UsageError(rule, error.found, f"they must be {self._wanted}") from error
+        return self._blamed("compile with the headers of", 0, "they")
+
+    def blamed_for_archive(self, flags: Sequence[str]) -> AbstractContextManager[None]:
+        """What does not link is a matter of the library's archive, which is to be built with `flags`."""
+        return self._blamed("link with", 1, "it", f", built with {' '.join(flags)}")
 
     @contextmanager
-    def blamed_for_archive(self, flags: Sequence[str]) -> Iterator[None]:
-        """What does not link is a matter of the library's archive, which is to be built with `flags`."""
+    def _blamed(self, what: str, option: int, files: str, built: str = "") -> Iterator[None]:
+        """A failure is a matter of what an option of the library names."""
         try:
             yield
         except VerificationError as error:
             if self.library is None:
                 raise
-            rule = f"the model must link with {self.library.options[1]}"
-            raise UsageError(rule, error.found, f"it must be {self._wanted}, built with {' '.join(flags)}") from error
-
-    @property
-    def _wanted(self) -> str:
-        assert self.library is not None
-        return f"{self.library.versions}, from {self.library.first_version} on"
+            rule = f"the model must {what} {self.library.options[option]}"
+            wanted = f"{self.library.versions}, from {self.library.first_version} on{built}"
+            raise UsageError(rule, error.found, f"{files} must be {wanted}") from error
 
 
 def _is_archive(path: Path) -> bool:
