@@ -104,6 +104,7 @@ def compile_command(
     _write_json(json_, compiled.report)
     if quiet:
         return
+    _tell_notes(compiled.report.notes)
     ram, flash = compiled.report.ram, compiled.report.flash
     _tell(
         f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
@@ -151,6 +152,8 @@ def report(
         metric = metric_of(judging.metric, samples.labels)
         result = evaluate(compiled, samples, metric, diverged, progress, wait_states)
     _write_json(json_, result)
+    if not quiet:
+        _tell_notes(result.notes)
     if html is not None:
         write_text(html, report_page(result, memory_map(compiled.program, compiled.board.name)))
     if json_ != "-":
@@ -234,6 +237,7 @@ def quantize(
     data = quantized.proto.SerializeToString(deterministic=True)
     replace_file(output, lambda file: file.write(data))
     if not quiet:
+        _tell_notes(quantized.notes)
         _tell(f"{output}: {quantized.describe()}")
         _tell_islands(quantized)
 
@@ -356,6 +360,12 @@ def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quant
 def _tell(text: str) -> None:
     """A line for people; the text may hold names of an untrusted model."""
     stderr.print(escape(printable(text)), highlight=False, soft_wrap=True)
+
+
+def _tell_notes(notes: Sequence[str]) -> None:
+    """On stderr; the JSON has them, too."""
+    for note in dict.fromkeys(notes):
+        _tell(f"note: {note}")
 
 
 def _tell_islands(quantized: Quantization) -> None:

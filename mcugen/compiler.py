@@ -60,7 +60,8 @@ def compile_model(
     fit = fit.placed(target, options)
     kernels = ", ".join(options.kernels) or options.family
     memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
-    figures = describe(program, graph, target, source.sha256, kernels, fit, memories)
+    notes = [*graph.notes, *(quantized.notes if quantized else ())]
+    figures = describe(program, graph, target, source.sha256, kernels, fit, memories, notes)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     sample = variants.sample(graph, symbols, program)

@@ -67,6 +67,7 @@ def evaluate(
     inputs = reals(stored, compiled.program.inputs)
     accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
     result = measured(compiled.report, run, accuracy)
+    result = replace(result, notes=(*result.notes, *samples.notes))
     if compiled.quantization is None:
         return result
     some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]

@@ -127,6 +127,8 @@ class Graph:
         self.shapes_vary = False
         """Whether one program serves other shapes, too: what is computed must not depend on these."""
         self.dropped = Dropped()
+        self.notes: list[str] = []
+        """What was taken for granted of the model, for people to read (untrusted text)."""
         self._names: set[str] = set()
 
     def fresh_name(self, wanted: str) -> str:

@@ -47,6 +47,8 @@ class Quantization:
     placement: Placement
     plan: Plan
     proto: onnx.ModelProto
+    notes: tuple[str, ...] = ()
+    """What was taken for granted of model and samples, and warnings."""
 
     @property
     def loaded(self) -> LoadedModel:

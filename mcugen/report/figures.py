@@ -167,6 +167,8 @@ class Report:
     quantization: LayerComparison | None
     """Of a model that mcugen quantized, where it ran."""
     layers: list[Layer]
+    notes: tuple[str, ...] = ()
+    """What was taken for granted, and warnings: one sentence each (may hold untrusted text)."""
 
     @property
     def library_calls(self) -> str:
@@ -224,6 +226,7 @@ def describe(
     kernels: str = "auto",
     fit: Fit | None = None,
     memories: Sequence[MemoryUse] = (),
+    notes: Sequence[str] = (),
 ) -> Report:
     """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
     estimate = program.instructions_estimate
@@ -252,6 +255,7 @@ def describe(
         accuracy=None,
         quantization=None,
         layers=_layers(program),
+        notes=tuple(notes),
     )
 
 

@@ -26,6 +26,8 @@ class Samples:
 
     inputs: list[dict[str, Array]]
     labels: Array | None
+    notes: tuple[str, ...] = ()
+    """How samples were taken that are not of the input's shape."""
 
 
 def load_samples(path: Path, endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = "") -> Samples:
