@@ -182,6 +182,8 @@ def run(
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
     arrays = stacked(results)
+    if not quiet:
+        _tell_notes(compiled.report.notes)
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -209,6 +211,8 @@ def inspect(
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
     arena = memory_map(compiled.program, compiled.board.name)
     _write_json(json_, arena if memory else compiled.report)
+    if not quiet:
+        _tell_notes(compiled.report.notes)
     if svg is not None:
         write_text(svg, draw(arena))
     if ir is not None:
@@ -261,6 +265,8 @@ def profile(
     samples = with_states(fused, given)
     with _steps(quiet) as progress:
         made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
+    if not quiet:
+        _tell_notes(fused.graph.notes)
     write_profile(made, output)
 
 
