@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from mcugen.errors import ModelError
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
+from mcugen.limits import MODEL_BYTES, cpu_seconds, read_bounded
 
 OLDEST_OPSET = 6
 
@@ -23,7 +24,7 @@ OLDEST_OPSET = 6
 def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
     """The model and the SHA-256 of its file. ModelError where it cannot be read or is not valid ONNX."""
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, MODEL_BYTES)
     except OSError as error:
         raise ModelError(f"{path}: the model must be a readable file", str(error.strerror), "check the path") from error
     model = onnx.ModelProto()
@@ -67,6 +68,12 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     _check_text(model, place)
     opset = _opset(model, place)
     check_hazards(model, place)
+    with cpu_seconds(f"{place}: ONNX's checks"):
+        return _checked(model, opset, place)
+
+
+def _checked(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
+    """By ONNX's own code."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(_with_output_shapes(inferred))
