@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -16,12 +17,14 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from mcugen.errors import DoesNotFitError, InternalError, Interrupted, McugenError, shortened
+from mcugen.errors import DoesNotFitError, InternalError, Interrupted, McugenError, OutputError, UsageError, shortened
 from mcugen.version import __version__
 
 TRACEBACK_VARIABLE = "MCUGEN_TRACEBACK"
 """Set in the environment, it lets errors be printed with the way that led to them."""
 
+_PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _LONGEST_ARGUMENTS = 400
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -90,6 +93,10 @@ def _known(error: BaseException) -> McugenError:
     if isinstance(error, MemoryError):
         found = shortened(str(error), 200) or "no memory left"
         return DoesNotFitError("the work must fit this computer's memory", found, "use smaller shapes or fewer samples")
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
+        return UsageError(f"{error.filename}: the path must be usable", error.strerror or "", "give another")
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        return OutputError("there must be room for files", error.strerror or "", "check space and permissions")
     return internal_error(error)
 
 

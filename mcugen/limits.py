@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from mcugen.errors import DoesNotFitError
+from mcugen.errors import DoesNotFitError, UsageError
 
 MODEL_BYTES = 1 << 28
 """Of a model's file: protobuf copies it several times."""
@@ -56,11 +56,11 @@ _SECONDS_VARIABLE = "MCUGEN_SECONDS"
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a file. OSError where it cannot be read, DoesNotFitError where there are more than `most`."""
+    """The bytes of a file. OSError where it cannot be read, UsageError where there are more than `most`."""
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise DoesNotFitError(f"{path}: the file must have at most {most:,} bytes", "more", "give a smaller one")
+        raise UsageError(f"{path}: the file must have at most {most:,} bytes", "more", "give a smaller one")
     return data
 
 
