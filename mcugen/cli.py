@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from mcugen.board import load_board
+from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import (
     AUTO,
     BoardName,
@@ -36,7 +37,7 @@ from mcugen.cli_options import (
 from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UsageError, printable
+from mcugen.errors import UsageError, printable, shortened
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array, DType
@@ -63,6 +64,7 @@ from mcugen.report.text import holds, print_report, print_tradeoffs
 from mcugen.version import __version__
 
 app = typer.Typer(
+    cls=Commands,
     help="Compiles ONNX neural networks to C for microcontrollers.",
     no_args_is_help=True,
     add_completion=False,
@@ -305,14 +307,8 @@ stderr = Console(stderr=True)
 
 
 def main() -> None:
-    """Runs the command line; every expected failure is one message on stderr and its own exit code."""
-    try:
-        app()
-    except McugenError as error:
-        stderr.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.exit(0)
+    """Runs the command line; every failure is one message on stderr and its own exit code."""
+    sys.exit(guarded(app))
 
 
 def _compiled(
@@ -365,7 +361,7 @@ def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quant
 
 def _tell(text: str) -> None:
     """A line for people; the text may hold names of an untrusted model."""
-    stderr.print(escape(printable(text)), highlight=False, soft_wrap=True)
+    stderr.print(escape(printable(shortened(text))), highlight=False, soft_wrap=True)
 
 
 def _tell_notes(notes: Sequence[str]) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 
 from mcugen import ops
-from mcugen.errors import ModelError, UnsupportedError, UsageError
+from mcugen.errors import ModelError, UnsupportedError, UsageError, listed, shortened
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.importer.scope import Scope, check_size, declared_types, dtype_or_none, to_array
-from mcugen.lir.peak import shortened
+from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
+from mcugen.limits import check_size
 
 
 def import_model(
@@ -45,7 +45,7 @@ def import_model(
     scope.import_nodes(model.graph.node)
     if scope.refusals:
         count = len(scope.refusals)
-        listing = "\n  - " + "\n  - ".join(scope.refusals)
+        listing = "\n  - " + listed(scope.refusals, separator="\n  - ")
         raise UnsupportedError(
             f"every operator must be supported; {count} node{'s are' * (count > 1) or ' is'} not:{listing}"
         )
@@ -90,14 +90,14 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
             _import_input(scope, info, tuple(shape))
     unknown = sorted(set(dims) - known)
     if unknown:
-        choices = ", ".join(sorted(known)) or "none"
+        choices = listed(sorted(known)) or "none"
         raise UsageError("--dim must name a symbolic dimension of the model", f"'{unknown[0]}'", f"one of: {choices}")
     if bound:
-        choices = ", ".join(sorted(v.name for v in graph.input)) or "none"
+        choices = listed(sorted(v.name for v in graph.input)) or "none"
         raise UsageError("--bind must name an input of the model", f"'{next(iter(bound))}'", f"one of: {choices}")
     if unbound:
-        names = ", ".join(f"'{u}'" for u in unbound)
-        remedy = "give each a size: " + " ".join(f"--dim {u}=1" for u in unbound)
+        names = listed(f"'{u}'" for u in unbound)
+        remedy = "give each a size: " + listed((f"--dim {u}=1" for u in unbound), separator=" ")
         raise ModelError("every input dimension must be known", f"{names} unbound", remedy)
 
 
@@ -171,7 +171,7 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
 def _dtype(info: onnx.ValueInfoProto) -> DType:
     dtype = dtype_or_none(info)
     if dtype is None:
-        found = onnx.TensorProto.DataType.Name(info.type.tensor_type.elem_type)
+        found = type_of(info.type.tensor_type.elem_type)
         raise UnsupportedError(f"input '{info.name}': unsupported element type", found, "use float32 or int8")
     return dtype
 

@@ -11,11 +11,9 @@ from typing import NoReturn
 import onnx
 from google.protobuf.message import Message
 
-from mcugen.errors import DoesNotFitError, ModelError
+from mcugen.errors import DoesNotFitError, ModelError, shortened
 from mcugen.importer.foreign import format_of
-
-MAX_BYTES = 1 << 29
-"""Of all external data of a model: far more than any microcontroller holds, in float32."""
+from mcugen.limits import MODEL_BYTES
 
 _HOLDERS = {
     *("ModelProto", "GraphProto", "FunctionProto", "TrainingInfoProto"),
@@ -41,11 +39,11 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> bytes:
     """Puts the elements of external tensors into the model; the digest of them all, or b"" if there are none.
 
     `path` is the model's: files are looked for in its folder. ModelError for a file that is not there or that leads
-    out of it, DoesNotFitError for more than MAX_BYTES.
+    out of it, DoesNotFitError for more than MODEL_BYTES.
     """
     digest, total = hashlib.sha256(), 0
     for tensor in external_tensors(model):
-        data = _External(tensor, path).read(MAX_BYTES - total)
+        data = _External(tensor, path).read(MODEL_BYTES - total)
         total += len(data)
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -61,14 +59,14 @@ def require_internal(model: onnx.ModelProto, place: str) -> None:
     if tensor is not None:
         rule = f"{place}: a model from memory must hold its tensors itself"
         remedy = "give the path of its file, or call onnx.load_external_data_for_model before"
-        raise ModelError(rule, f"'{tensor.name[:80]}' is external", remedy)
+        raise ModelError(rule, f"'{shortened(tensor.name, 80)}' is external", remedy)
 
 
 class _External:
     """Where the elements of one tensor lie."""
 
     def __init__(self, tensor: onnx.TensorProto, model: Path) -> None:
-        self.name, self.model = tensor.name[:80], model
+        self.name, self.model = shortened(tensor.name, 80), model
         self.entries: dict[str, str] = {entry.key: entry.value for entry in tensor.external_data}
 
     def read(self, most: int) -> bytes:
@@ -81,7 +79,7 @@ class _External:
             if offset + length > size:
                 self._refuse(f"'{file.name}' has {size:,} bytes, {offset:,} + {length:,} are wanted", file)
             if length > most:
-                rule = f"{self.model}: external data must have at most {MAX_BYTES:,} bytes, to fit any board"
+                rule = f"{self.model}: external data must have at most {MODEL_BYTES:,} bytes, to fit any board"
                 raise DoesNotFitError(rule, f"'{self.name}' and others have more", "use a smaller model")
             with file.open("rb") as stream:
                 stream.seek(offset)
@@ -103,14 +101,14 @@ class _External:
                 return found
         except (OSError, RuntimeError, ValueError):  # a name that is too long, links in circles, a null byte
             inside = True
-        self._refuse(f"'{location[:80]}' {'is no file there' if inside else 'lies outside'}")
+        self._refuse(f"'{shortened(location, 80)}' {'is no file there' if inside else 'lies outside'}")
 
     def _number(self, key: str, default: int) -> int:
         text = self.entries.get(key, "")
         if not text:
             return default
         if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            self._refuse(f"{key} '{text[:40]}'")
+            self._refuse(f"{key} '{shortened(text, 40)}'")
         return int(text)
 
     def _refuse(self, found: str, file: Path | None = None) -> NoReturn:

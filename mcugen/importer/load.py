@@ -18,6 +18,7 @@ from mcugen.importer.external import load_external_data, require_internal
 from mcugen.importer.foreign import format_of
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
+from mcugen.limits import MODEL_BYTES, cpu_seconds, read_bounded
 
 OLDEST_OPSET = 6
 
@@ -28,7 +29,7 @@ def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
     ModelError where it cannot be read or is not valid ONNX.
     """
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, MODEL_BYTES)
     except OSError as error:
         known = format_of(path) if path.is_dir() else None
         rule, remedy = f"{path}: the model must be a readable file", known.remedy if known else "check the path"
@@ -77,6 +78,12 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     _check_text(model, place)
     opset = _opset(model, place)
     check_hazards(model, place)
+    with cpu_seconds(f"{place}: ONNX's checks"):
+        return _checked(model, opset, place)
+
+
+def _checked(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
+    """By ONNX's own code."""
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(_with_output_shapes(inferred))
