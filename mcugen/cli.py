@@ -28,6 +28,7 @@ from mcugen.cli_options import (
     PixelScale,
     Plugin,
     Preprocess,
+    Program,
     Quantizing,
     Quiet,
     Without,
@@ -63,15 +64,29 @@ from mcugen.report.samples import Samples, graph_endpoints, load_samples, random
 from mcugen.report.text import holds, print_report, print_tradeoffs
 from mcugen.version import __version__
 
-app = typer.Typer(
+app = Program(
     cls=Commands,
-    help="Compiles ONNX neural networks to C for microcontrollers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-boards_app = typer.Typer(help="Boards that mcugen knows.", invoke_without_command=True)
+boards_app = Program(help="Boards that mcugen knows.", invoke_without_command=True)
 app.add_typer(boards_app, name="boards")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Compiles ONNX neural networks to C for microcontrollers."""
 
 
 class Ir(StrEnum):
