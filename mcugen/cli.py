@@ -47,6 +47,7 @@ from mcugen.lir.printer import print_program
 from mcugen.lir.program import Endpoint
 from mcugen.mixed import Demand, Search
 from mcugen.options import CompileOptions
+from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace
 from mcugen.plugins import load_plugin
 from mcugen.quant.profile import profile_model
@@ -346,7 +347,7 @@ def _quantized(
 ) -> Quantization:
     """By the samples or the profile of the command line; `auto` for a board."""
     is_auto = quantizing.precision == AUTO
-    source = load(model)
+    target, source = load_board(board), load(model)
     fused = float_model(source, options, quantizing.scheme, is_auto or DType.INT16 in quantizing.layers.values())
     endpoints = graph_endpoints(fused.graph, options.states)
     known: list[dict[str, Array]] = []
@@ -354,12 +355,13 @@ def _quantized(
         known = _samples(endpoints, quantizing.calibration, quantizing, judging).inputs
     profile = read_profile(quantizing.profile, fused) if quantizing.profile else None
     with _steps(quiet) as progress:
+        require_room_quantized(source, fused, quantizing.scheme, known, profile, target, options)
         maker = quantizer(source, fused, quantizing.scheme, known, profile, progress)
         if not is_auto:
             return maker.quantize(quantizing.layers)
         samples = _samples(endpoints, judging.data or quantizing.calibration, quantizing, judging)
         demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
-        search = Search(maker, load_board(board), options, samples, demand, quantizing.layers, progress)
+        search = Search(maker, target, options, samples, demand, quantizing.layers, progress)
         try:
             return search.run()
         finally:
