@@ -149,13 +149,22 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_bounded(path, BOARD_BYTES).decode())
+        return _with_short_numbers(tomllib.loads(read_bounded(path, BOARD_BYTES).decode()))
     except OSError as error:
         raise UsageError(f"{path.name}: the board file must be readable", error.strerror or "") from error
     except RecursionError as error:
         raise UsageError(f"{path.name}: a board file must be TOML", "values within values within values") from error
     except ValueError as error:  # of TOML, of UTF-8, of numbers with thousands of digits
         raise UsageError(f"{path.name}: a board file must be TOML", str(error)) from error
+
+
+def _with_short_numbers(value: Any) -> Any:
+    """The value; ValueError where it holds a number beyond 64 bits: TOML has none, and Python cannot even print all."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError(f"a number of {value.bit_length():,} bits")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _with_short_numbers(item)
+    return value
 
 
 class _Fields:
