@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,7 @@ TOP1_OF_QDQ = {
 """Accuracy on the evaluation split, from ../shared/models/README.md."""
 
 
+@cache
 def compiled(name: str, board: str = "host") -> mcugen.CompiledModel:
     return mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options(name))
 
