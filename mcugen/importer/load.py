@@ -14,6 +14,7 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError, Message
 
 from mcugen.errors import ModelError
+from mcugen.importer.foreign import hide, import_domains, reveal
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
 
@@ -67,6 +68,8 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     _check_text(model, place)
     opset = _opset(model, place)
     check_hazards(model, place)
+    import_domains(model)
+    hidden = hide(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(_with_output_shapes(inferred))
@@ -77,6 +80,8 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
+    if hidden:
+        reveal(model)
     return model
 
 

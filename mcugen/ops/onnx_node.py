@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +59,15 @@ class Body(Protocol):
         """
 
 
+class Composition(Protocol):
+    """Imports standard operators in the place of a node that is composed of them."""
+
+    def __call__(
+        self, op_type: str, inputs: Sequence[Value | Array | None], outputs: int, domain: str, **attributes: object
+    ) -> tuple[Value, ...]:
+        """The results of an operator of the model's own opset; arrays are constants. Raises BodyRefusal."""
+
+
 @dataclass
 class OnnxNode:
     """One node: operator, inputs as HIR values (None where absent), attributes as Python values.
@@ -82,6 +91,7 @@ class OnnxNode:
     """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
     texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By input index: the strings of which the input's value holds the positions (`takes_strings`)."""
+    composition: Composition | None = None
 
     def has(self, index: int) -> bool:
         """Whether input `index` is given."""
@@ -141,6 +151,25 @@ class OnnxNode:
         """Adds a node with several outputs, called `names`."""
         return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
 
+    def call(self, op_type: str, *inputs: Value | Array | None, domain: str = "", **attributes: object) -> Value:
+        """The first result of another ONNX operator, which stands in this node's place: see Composition.
+
+        What is composed so is known to quantization operator by operator.
+        """
+        return self.calls(op_type, inputs, 1, domain, **attributes)[0]
+
+    def calls(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | Array | None],
+        outputs: int,
+        domain: str = "",
+        **attributes: object,
+    ) -> tuple[Value, ...]:
+        """`call` for an operator of several results."""
+        assert self.composition is not None
+        return self.composition(op_type, inputs, outputs, domain, **attributes)
+
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
@@ -173,10 +202,10 @@ def _sources(value: Value) -> set[Value]:
     return found
 
 
-Importer = Callable[[OnnxNode], Sequence[Value]]
+Importer = Callable[[OnnxNode], Sequence[Value | None]]
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
-"""(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs."""
+"""(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs, None for absent ones."""
 
 
 FLOAT = (DType.FLOAT32,)
@@ -191,6 +220,11 @@ NO_CODE = "none: the same bytes"
 """In place of kernels: of operators that only rename what is there."""
 KNOWN = "none: known at compile time"
 """In place of kernels: of operators whose inputs must be constant."""
+COMPOSED = "by ONNX operators"
+"""In place of kernels: of operators that importers compose of others (`OnnxNode.call`)."""
+
+MICROSOFT = "com.microsoft"
+"""The domain of what ONNX Runtime adds to ONNX."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +246,19 @@ class Support:
 
 SUPPORT: dict[tuple[str, str], Support] = {}
 """(domain, ONNX operator) → what is supported of it."""
+
+
+def as_standard(node: OnnxNode, op_type: str, *inputs: Value | None, **attributes: object) -> list[Value | None]:
+    """The node imported as ONNX's newest operator `op_type`, which says the same of these inputs and attributes.
+
+    Unlike what is called, it stays one operator of its own name for quantization.
+    """
+    same = replace(node, domain="", op_type=op_type, inputs=inputs, attributes=attributes, opset=_NEWEST)
+    return list(IMPORTERS["", op_type](same))
+
+
+_NEWEST = 1 << 20
+"""An opset in which every operator is as it is now."""
 
 
 def onnx_operator(
