@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
+from mcugen.ops.onnx_node import Operand
 
 
 @dataclass
@@ -41,10 +42,10 @@ class Recorder:
     """Whether every value that was read has a name in ONNX."""
 
     def __call__(
-        self, op_type: str, inputs: Sequence[Value | Array | None], outputs: int, domain: str, **attributes: object
+        self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
     ) -> tuple[Value, ...]:
         """See `ops.onnx_node.Composition`."""
-        operands = [self._new(v) if isinstance(v, np.ndarray | np.generic) else v for v in inputs]
+        operands = [v if v is None or isinstance(v, Value) else self._new(np.asarray(v)) for v in inputs]
         env = {self._name(v): v for v in operands if v is not None}
         stem = f"{self.prefix}/{op_type}{len(self.parts.nodes)}"
         results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
@@ -65,7 +66,7 @@ class Recorder:
         composed[next(filter(None, node.output))] = Parts([*self.parts.nodes, *ends], self.parts.constants)
 
     def _new(self, array: Array) -> Value:
-        return self.graph.constant(f"{self.prefix}/constant{len(self.parts.constants)}", np.asarray(array))
+        return self.graph.constant(f"{self.prefix}/constant{len(self.parts.constants)}", array)
 
     def _name(self, value: Value) -> str:
         """What ONNX calls a value; constants that it does not know are added to the parts."""

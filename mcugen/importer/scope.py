@@ -277,7 +277,13 @@ class Scope:
         def compose(part: onnx.NodeProto, env: dict[str, Value | None]) -> list[Value]:
             within = f"{label(node)} in {self.within}" if self.within else label(node)
             inner = Scope(
-                self.graph, self.opsets, env, depth=self.depth, budget=self.budget, within=within, composed=self.composed
+                self.graph,
+                self.opsets,
+                env,
+                depth=self.depth,
+                budget=self.budget,
+                within=within,
+                composed=self.composed,
             )
             inner.import_nodes([part])
             results = [inner.lookup(name) for name in part.output]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -59,13 +59,17 @@ class Body(Protocol):
         """
 
 
+Operand = Value | Array | np.generic | None
+"""What an operator is called with: arrays and numpy's scalars are constants."""
+
+
 class Composition(Protocol):
     """Imports standard operators in the place of a node that is composed of them."""
 
     def __call__(
-        self, op_type: str, inputs: Sequence[Value | Array | None], outputs: int, domain: str, **attributes: object
+        self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
     ) -> tuple[Value, ...]:
-        """The results of an operator of the model's own opset; arrays are constants. Raises BodyRefusal."""
+        """The results of an operator of the model's own opset. Raises BodyRefusal."""
 
 
 @dataclass
@@ -151,7 +155,7 @@ class OnnxNode:
         """Adds a node with several outputs, called `names`."""
         return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
 
-    def call(self, op_type: str, *inputs: Value | Array | None, domain: str = "", **attributes: object) -> Value:
+    def call(self, op_type: str, *inputs: Operand, domain: str = "", **attributes: object) -> Value:
         """The first result of another ONNX operator, which stands in this node's place: see Composition.
 
         What is composed so is known to quantization operator by operator.
@@ -161,7 +165,7 @@ class OnnxNode:
     def calls(
         self,
         op_type: str,
-        inputs: Sequence[Value | Array | None],
+        inputs: Sequence[Operand],
         outputs: int,
         domain: str = "",
         **attributes: object,
@@ -203,6 +207,7 @@ def _sources(value: Value) -> set[Value]:
 
 
 Importer = Callable[[OnnxNode], Sequence[Value | None]]
+AnyImporter = TypeVar("AnyImporter", bound=Importer)
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
 """(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs, None for absent ones."""
@@ -269,11 +274,11 @@ def onnx_operator(
     limits: str = "",
     keeps_halves: bool = False,
     takes_strings: bool = False,
-) -> Callable[[Importer], Importer]:
+) -> Callable[[AnyImporter], AnyImporter]:
     """Registers the importer of ONNX operators, and what it supports of them (see Support)."""
     support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
-    def register(importer: Importer) -> Importer:
+    def register(importer: AnyImporter) -> AnyImporter:
         for op_type in op_types:
             IMPORTERS[domain, op_type] = importer
             SUPPORT[domain, op_type] = support

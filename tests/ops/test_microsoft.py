@@ -11,7 +11,6 @@ import onnx
 import pytest
 from onnx_models import MICROSOFT, Net, assert_close, c_outputs, numpy_outputs, onnxruntime_outputs
 
-from mcugen.errors import UnsupportedError
 from mcugen.hir.types import Array
 
 RANDOM = np.random.default_rng(0)
@@ -256,7 +255,9 @@ ATTENTIONS = {
 }
 
 
-def heads(q: Operand, k: Operand, v: Operand, *more: Operand, outputs: Sequence[str] = ("float32",), **attributes: object) -> Case:
+def heads(
+    q: Operand, k: Operand, v: Operand, *more: Operand, outputs: Sequence[str] = ("float32",), **attributes: object
+) -> Case:
     return Case("MultiHeadAttention", [q, k, v, *more], {"num_heads": 2, **attributes}, outputs)
 
 
@@ -270,7 +271,9 @@ MULTI_HEAD = {
     "added": heads(X, K, V, None, None, real(1, 2, 3, 5)),
     "added to all": heads(X, K, V, None, whole([[1, 1, 0, 1, 1], [1, 0, 0, 0, 0]]), real(2, 1, 3, 5)),
     "causal": heads(X, real(2, 3, 8), real(2, 3, 8), unidirectional=1),
-    "past": heads(X, real(2, 3, 8), real(2, 3, 8), None, None, None, real(2, 2, 4, 4), real(2, 2, 4, 4), outputs=("float32",) * 3),
+    "past": heads(
+        X, real(2, 3, 8), real(2, 3, 8), None, None, None, real(2, 2, 4, 4), real(2, 2, 4, 4), outputs=("float32",) * 3
+    ),
     "past, causal": heads(
         X,
         real(2, 3, 8),
@@ -287,6 +290,13 @@ MULTI_HEAD = {
     "scores": heads(X, K, real(2, 5, 8), outputs=("float32",) * 4),
     "by heads": heads(X, real(2, 2, 5, 4), real(2, 2, 5, 4)),
     "by heads, bias": heads(X, real(2, 2, 5, 4), real(2, 2, 5, 4), Fixed(real(24))),
+}
+
+
+_TOKEN = [real(2, 1, 8), real(2, 1, 8), real(2, 1, 8), None, None, None, real(2, 2, 6, 4), real(2, 2, 6, 4)]
+MULTI_HEAD |= {
+    "buffer": Case("MultiHeadAttention", [*_TOKEN, Fixed(whole([3]))], {"num_heads": 2}, ("float32",) * 3),
+    "any place in a buffer": Case("MultiHeadAttention", [*_TOKEN, whole([3])], {"num_heads": 2}, ("float32",) * 3),
 }
 
 
@@ -326,6 +336,7 @@ def groups(
     *more: Operand,
     batch: int = 1,
     packed: bool = False,
+    outputs: int = 3,
     **attributes: object,
 ) -> Case:
     """Four heads of queries, two of keys and values, of 16 elements."""
@@ -334,7 +345,7 @@ def groups(
     held = [real(batch, 2, past, 16), real(batch, 2, past, 16)] if past else [None, None]
     operands = [*qkv, *held, lengths, Fixed(whole(total)), *more]
     options = {"num_heads": 4, "kv_num_heads": 2, **attributes}
-    return Case("GroupQueryAttention", operands, options, ("float32",) * 3)
+    return Case("GroupQueryAttention", operands, options, ("float32",) * outputs)
 
 
 COS, SIN = Fixed(real(12, 8)), Fixed(real(12, 8))
@@ -361,6 +372,11 @@ GROUPS = {
         3, 9, whole([6]), 7, None, None, None, real(1, 1, 3, 7), local_window_size=3, softcap=2.0
     ),
     "prompt into a buffer": groups(3, 9, Fixed(whole([2])), 3),
+    "scores": groups(
+        3, 0, Fixed(whole([2])), 3, None, None, None, real(1, 4, 3, 3), qk_output=1, softcap=0.5, outputs=4
+    ),
+    "shares": groups(3, 0, Fixed(whole([2])), 3, qk_output=2, outputs=4),
+    "positions": groups(1, 9, Fixed(whole([4])), 5, COS, SIN, whole([[7]], dtype=np.int64), do_rotary=1),
     "both ways, past": groups(2, 9, whole([5]), 6, causal=0),
 }
 
@@ -455,6 +471,8 @@ IMAGES = {
     "masked 2": masked((1, 4, 5, 6), (1, 1, 5, 6), 3, 2, pads=[1, 1, 1, 1]),
     "masked by channel": masked((1, 4, 5, 6), (1, 4, 5, 6), 2, 2, strides=[2, 2]),
     "masked 3": masked((1, 2, 4, 5, 6), (1, 2, 4, 5, 6), 2, 2, 3, pads=[1, 1, 0, 1, 0, 1]),
+    "masked, the same above": masked((1, 1, 5, 6), (1, 1, 5, 6), 3, 2, auto_pad="SAME_UPPER"),
+    "masked, the same below": masked((1, 1, 5, 6), (1, 1, 5, 6), 2, 3, auto_pad="SAME_LOWER", strides=[2, 2]),
     **{
         f"grid {mode} {padding} {corners}": Case(
             "GridSample", [PICTURES, GRID], {"mode": mode, "padding_mode": padding, "align_corners": corners}
@@ -487,7 +505,10 @@ SHAPES = {
     "sample": Case("SampleOp", [X]),
     "int16 product": Case(
         "MatMulInteger16",
-        [whole(RANDOM.integers(-99, 99, (3, 4)), dtype=np.int16), whole(RANDOM.integers(-99, 99, (4, 2)), dtype=np.int16)],
+        [
+            whole(RANDOM.integers(-99, 99, (3, 4)), dtype=np.int16),
+            whole(RANDOM.integers(-99, 99, (4, 2)), dtype=np.int16),
+        ],
         outputs=("int32",),
     ),
 }
@@ -501,7 +522,9 @@ def few_bits(bits: int, *more: Operand, rows: int = 40, columns: int = 6, block:
     return Case("MatMulNBits", operands, options, relative=1e-4)
 
 
-def table(dtype: type, *more: Operand, shape: tuple[int, int] = (5, 32), scales: tuple[int, int] = (5, 2), **options: object) -> Case:
+def table(
+    dtype: type, *more: Operand, shape: tuple[int, int] = (5, 32), scales: tuple[int, int] = (5, 2), **options: object
+) -> Case:
     data = Fixed(whole(RANDOM.integers(0, 256, shape), dtype=dtype))
     rows = whole([[0, 3], [4, 1]])
     return Case("GatherBlockQuantized", [data, rows, Fixed(positive(*scales)), *more], {"block_size": 16, **options})

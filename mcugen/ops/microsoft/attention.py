@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -152,7 +153,11 @@ def _heads(node: OnnxNode, key: str = "num_heads") -> int:
 
 
 @onnx_operator(
-    "Attention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no rotation, no buffer for past and present"
+    "Attention",
+    domain=MICROSOFT,
+    types=FLOAT,
+    kernels=(COMPOSED,),
+    limits="no rotation, no buffer for past and present",
 )
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     """Queries, keys and values are products of one input and slices of the weights."""
@@ -163,12 +168,11 @@ def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     if len(sizes) != 3 or sum(sizes) != width:
         raise Refusal("Attention: the weights must be those of q, k and v", f"{sizes} of {width}", "repair the model")
     starts = np.cumsum([0, *sizes])
-    q, k, v = (
-        split_heads(node, _projected(node, x, int(start), int(end)), heads)
-        for start, end in zip(starts[:-1], starts[1:], strict=True)
-    )
+    q, k, v = (split_heads(node, _projected(node, x, int(start), int(end)), heads) for start, end in pairwise(starts))
     if node.has(4):
-        old_k, old_v = (shaped(node, sliced(node, node.input(4), 0, i, i + 1), *node.input(4).type.shape[1:]) for i in (0, 1))
+        old_k, old_v = (
+            shaped(node, sliced(node, node.input(4), 0, i, i + 1), *node.input(4).type.shape[1:]) for i in (0, 1)
+        )
         k, v = joined(node, [old_k, k], 2), joined(node, [old_v, v], 2)
     added = mask_sum(node, 3, x.type.shape[1], k.type.shape[2])
     result = attend(node, q, k, v, added, node.inputs[5] if node.has(5) else None)
@@ -200,7 +204,9 @@ def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
     """From inputs 0 to 2: three tensors, one with all three behind one another, or keys and values by heads."""
     query = node.input(0)
     if query.type.rank != 3 or (node.has(1) and node.input(1).type.rank == 5):
-        raise Refusal(f"{node.op_type}: queries, keys and values must not be packed", f"{query.type.shape}", "export each")
+        raise Refusal(
+            f"{node.op_type}: queries, keys and values must not be packed", f"{query.type.shape}", "export each"
+        )
     if not node.has(1):
         third = query.type.shape[2] // 3
         parts = [sliced(node, query, 2, i * third, (i + 1) * third) for i in range(3)]
@@ -273,11 +279,14 @@ def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | N
         k, v = (joined(node, [_part(node, i, 0, count), part], 2) for i, part in pairs)
         result = attend(node, new.q, k, v, *_added(node, at, new.q, k))
         whole = (
-            joined(node, [part, _part(node, i, count + length, held)], 2) for i, part in ((at.past, k), (at.past + 1, v))
+            joined(node, [part, _part(node, i, count + length, held)], 2)
+            for i, part in ((at.past, k), (at.past + 1, v))
         )
         return [result.output, *whole, result.scores]
     if length > 1 or node.has(at.mask) or node.has(at.added) or any(node.outputs[3:]):
-        raise not_constant(f"{node.op_type}: but for a single token without mask, the past's length must be constant", past)
+        raise not_constant(
+            f"{node.op_type}: but for a single token without mask, the past's length must be constant", past
+        )
     place = np.arange(held).astype(np.int32)
     here = node.call("Equal", place.reshape(1, 1, -1, 1), shaped(node, past, 1, 1, 1, 1))
     k, v = (node.call("Where", here, part, node.input(i)) for i, part in pairs)
@@ -332,7 +341,7 @@ def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Val
     else:
         size = query.type.shape[2] // (heads + 2 * shared)
         ends = np.cumsum([0, heads, shared, shared]) * size
-        parts = [sliced(node, query, 2, int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        parts = [sliced(node, query, 2, int(a), int(b)) for a, b in pairwise(ends)]
     q, k, v = (split_heads(node, x, n) for x, n in zip(parts, (heads, shared, shared), strict=True))
     return q, k, v
 
@@ -401,7 +410,7 @@ def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: Cache, s
     shares = _softmax_with_sink(node, raw)
     by_group = shaped(node, shares, batch, shared, heads // shared * length, cache.keys)
     mixed = node.call("MatMul", by_group, v)
-    seen = shares if int(node.attr("qk_output", 0)) == 2 else raw
+    seen = shares if int(node.attr("qk_output", 0)) == 2 else node.call("Where", visible, raw, np.float32(0))
     return Attended(merge_heads(node, shaped(node, mixed, batch, heads, length, size)), seen)
 
 
@@ -423,11 +432,11 @@ def _visible(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
         last = steps + cache.past if causal else np.full_like(steps, cache.past + length - 1)
         return np.asarray((keys <= last) & (keys > last - window) if window > 0 else keys <= last)
     start = shaped(node, cache.past, cache.past.type.count, 1, 1, 1)
-    last = node.call("Add", start, steps if causal else np.full_like(steps, length - 1))
-    seen = node.call("Not", node.call("Greater", keys, last))
+    end = node.call("Add", start, steps if causal else np.full_like(steps, length - 1))
+    seen = node.call("Not", node.call("Greater", keys, end))
     if window <= 0:
         return seen
-    return node.call("And", seen, node.call("Greater", keys, node.call("Sub", last, np.int32(window))))
+    return node.call("And", seen, node.call("Greater", keys, node.call("Sub", end, np.int32(window))))
 
 
 def _softmax_with_sink(node: OnnxNode, raw: Value) -> Value:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,8 @@ def _activated(node: OnnxNode, x: Value, name: str, given: Mapping[str, float]) 
         return x
     if name not in _PARAMETERS:
         raise Refusal(f"{node.op_type}: the activation must be known", f"'{name}'", "export without fusion")
-    return node.call(name, x, **{key: float(given[key]) for key in _PARAMETERS[name] if key in given})
+    parameters: dict[str, Any] = {key: float(given[key]) for key in _PARAMETERS[name] if key in given}
+    return node.call(name, x, **parameters)
 
 
 @onnx_operator("FusedConv", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))

@@ -71,7 +71,9 @@ def _axis(node: OnnxNode, index: int, size: int, length: int) -> _Axis:
         steps = np.arange(size, dtype=np.float32)[None]
         place = node.call("Add", ends[0], node.call("Mul", step, steps))
         place = node.call("Where", steps == size - 1, ends[1], place)
-    outside = node.call("Or", node.call("Less", place, np.float32(0)), node.call("Greater", place, np.float32(length - 1)))
+    outside = node.call(
+        "Or", node.call("Less", place, np.float32(0)), node.call("Greater", place, np.float32(length - 1))
+    )
     return _Axis(node.call("Not", outside), node.call("Clip", place, np.float32(0), np.float32(length - 1)))
 
 
@@ -90,9 +92,7 @@ def _between(node: OnnxNode, y: Value, x: Value, at: object) -> Value:
     assert callable(at)
     top, left = node.call("Floor", y), node.call("Floor", x)
     bottom, right = node.call("Ceil", y), node.call("Ceil", x)
-    down, along = (
-        shaped(node, node.call("Sub", v, w), *v.type.shape, 1) for v, w in ((y, top), (x, left))
-    )
+    down, along = (shaped(node, node.call("Sub", v, w), *v.type.shape, 1) for v, w in ((y, top), (x, left)))
 
     def mixed(a: Value, b: Value, share: Value) -> Value:
         return node.call("Add", a, node.call("Mul", node.call("Sub", b, a), share))
@@ -116,7 +116,9 @@ def _import_masked_pool(node: OnnxNode) -> list[Value]:
     kernel = [int(k) for k in node.attr("kernel_shape", ())]
     axes = len(kernel)
     if not axes or x.type.rank != axes + 2:
-        raise Refusal("MaxpoolWithMask: the kernel must have all axes", f"{kernel} for {x.type.shape}", "repair the model")
+        raise Refusal(
+            "MaxpoolWithMask: the kernel must have all axes", f"{kernel} for {x.type.shape}", "repair the model"
+        )
     window = Window.of(node, x.type.shape[2:], tuple(kernel))
     strides, pads = window.strides, (*window.before, *window.after)
     visible = _mask(node, x.type.shape, axes)

@@ -13,7 +13,7 @@ from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, 
 def rotate(
     node: OnnxNode, x: Value, positions: Value | Array, cos: Value, sin: Value, interleaved: str = "interleaved"
 ) -> Value:
-    """x (B, N, S, H) with the first 2 · R elements of each head turned; caches (positions, R), positions (B or 1, S)."""
+    """x (B, N, S, H) with the first 2 · R elements of each head turned; caches (·, R), positions (B or 1, S)."""
     found = [_by_head(node, node.call("Gather", cache, positions)) for cache in (cos, sin)]
     return _turned(node, x, found[0], found[1], bool(node.attr(interleaved, 0)))
 
@@ -73,10 +73,9 @@ def _length(x: Value) -> int:
     return x.type.shape[1 if x.type.rank == 3 else 2]
 
 
-@onnx_operator("RotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no packed batches")
+@onnx_operator("RotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
 def _import_rotary(node: OnnxNode) -> list[Value]:
-    """Positions are given each, or the first of them."""
-    _check(node)
+    """Positions are given each, or the first of them. ONNX Runtime's CPU knows neither a scale nor packed batches."""
     positions = node.input(1)
     if positions.type.count == 1 and positions.type.rank < 2:
         steps = np.arange(_length(node.input(0))).astype(np.int64)[None]
@@ -85,17 +84,9 @@ def _import_rotary(node: OnnxNode) -> list[Value]:
     return [_rotated(node, *angles)]
 
 
-def _check(node: OnnxNode) -> None:
-    scale = float(node.attr("scale", 1.0))
-    if node.attr("is_packed_batching", 0) or scale != 1.0:
-        found = "packed batches" if scale == 1.0 else f"a scale of {scale}"
-        raise Refusal(f"{node.op_type}: batches must be whole, unscaled", found, "export without it")
-
-
-@onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no packed batches")
+@onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
 def _import_sections(node: OnnxNode) -> list[Value]:
     """Of three positions a token (time, row, column), each tells the angles of a section of pairs."""
-    _check(node)
     owner = _sections(node)
     angles = [_mixed(node, node.input(i), owner) for i in (2, 3)]
     return [_rotated(node, *angles)]
@@ -120,7 +111,9 @@ def _mixed(node: OnnxNode, cache: Value, owner: Array) -> Value:
     rows = node.call("Gather", cache, node.input(1))
     _, batch, length, pairs = rows.type.shape
     streams = [
-        node.call("Reshape", node.call("Gather", rows, np.array([i], np.int64), axis=0), np.array([batch, 1, length, pairs]))
+        node.call(
+            "Reshape", node.call("Gather", rows, np.array([i], np.int64), axis=0), np.array([batch, 1, length, pairs])
+        )
         for i in range(3)
     ]
     mixed = streams[0]

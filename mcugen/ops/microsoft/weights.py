@@ -29,7 +29,12 @@ def _import_few_bits(node: OnnxNode) -> list[Value]:
     """The product in float32, whatever accuracy_level allows."""
     if node.has(4) or node.attr("weight_prepacked", 0):
         raise Refusal("MatMulNBits: weights must lie as ONNX Runtime documents", "g_idx or prepacked", "export again")
-    bits, rows, columns, block = _bits(node), int(node.attr("K", 0)), int(node.attr("N", 0)), int(node.attr("block_size", 0))
+    bits, rows, columns, block = (
+        _bits(node),
+        int(node.attr("K", 0)),
+        int(node.attr("N", 0)),
+        int(node.attr("block_size", 0)),
+    )
     codes = _fields(node.const(1, "weights"), bits)
     scales = node.const(2, "scales").astype(np.float32).reshape(columns, -1, 1)
     weights = (codes.reshape(columns, -1, block).astype(np.float32) - _zeros(node, bits, columns, scales)) * scales
@@ -62,13 +67,18 @@ def _import_bnb4(node: OnnxNode) -> list[Value]:
     rows, columns = int(node.attr("K", 0)), int(node.attr("N", 0))
     packed, scales = node.const(1, "weights").reshape(-1), node.const(2, "scales").astype(np.float32).reshape(-1)
     codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: rows * columns]
-    weights = _BNB4[int(node.attr("quant_type", 0))][codes] * np.repeat(scales, int(node.attr("block_size", 0)))[: codes.size]
+    weights = (
+        _BNB4[int(node.attr("quant_type", 0))][codes] * np.repeat(scales, int(node.attr("block_size", 0)))[: codes.size]
+    )
     matrix = weights.reshape(columns, rows)
     return [node.call("MatMul", node.input(0), np.ascontiguousarray(matrix.T if node.attr("transB", 1) else matrix))]
 
 
 @onnx_operator(
-    "GatherBlockQuantized", domain=MICROSOFT, kernels=(COMPOSED,), limits="constant data and scales, no float8 or float4"
+    "GatherBlockQuantized",
+    domain=MICROSOFT,
+    kernels=(COMPOSED,),
+    limits="constant data and scales, no float8 or float4",
 )
 def _import_gather(node: OnnxNode) -> list[Value]:
     """Rows of the dequantized table."""
