@@ -264,7 +264,7 @@ class Scope:
         """Tells of an operator that the model's opset has not."""
         first, opset = first_version(node.op_type), self.opsets.get("", 0)
         if node.domain in STANDARD_DOMAINS and first > opset and not self.within:
-            note = f"{node.op_type} is of opset {first}, the model of {opset}: taken as opset {first} defines it"
+            note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
             self.graph.notes += [note] * (note not in self.graph.notes)
 
     def _recorder(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Recorder:
