@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -17,9 +17,10 @@ from mcugen.ops.onnx_node import Operand
 
 @dataclass
 class Parts:
-    """What a node is composed of: nodes in order, and constants that they read."""
+    """What a node is composed of: nodes in order, then those that name its results; constants that they read."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
+    ends: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
 
@@ -63,7 +64,7 @@ class Recorder:
             return
         names = [(name, self.names[value]) for name, value in wanted if value is not None]
         ends = [helper.make_node("Identity", [own], [name], f"{name}/Identity") for name, own in names]
-        composed[next(filter(None, node.output))] = Parts([*self.parts.nodes, *ends], self.parts.constants)
+        composed[next(filter(None, node.output))] = replace(self.parts, ends=ends)
 
     def _new(self, array: Array) -> Value:
         return self.graph.constant(f"{self.prefix}/constant{len(self.parts.constants)}", array)
@@ -103,3 +104,4 @@ def _spelled(nodes: Sequence[onnx.NodeProto], composed: Mapping[str, Parts]) -> 
             yield node
         else:
             yield from _spelled(parts.nodes, composed)
+            yield from parts.ends

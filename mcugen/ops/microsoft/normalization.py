@@ -35,8 +35,8 @@ def _skip(node: OnnxNode, op_type: str, affine: Sequence[Value | None], bias: in
     if any(node.outputs[1:3]):
         found = "a mean or a deviation"
         raise Refusal(f"{node.op_type}: only the result and the sum are computed", found, "export for inference")
-    total = node.call("Add", node.input(0), node.input(1))
-    total = node.call("Add", total, node.input(bias)) if node.has(bias) else total
+    x = node.call("Add", node.input(0), node.input(bias)) if node.has(bias) else node.input(0)
+    total = node.call("Add", x, node.input(1))
     result = node.call(op_type, total, *affine, axis=-1, epsilon=float(node.attr("epsilon", 1e-12)))
     return [result, None, None, total]
 
