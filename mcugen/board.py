@@ -149,7 +149,7 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return dict(_with_short_numbers(tomllib.loads(read_bounded(path, BOARD_BYTES).decode())))
+        return _with_short_numbers(tomllib.loads(read_bounded(path, BOARD_BYTES).decode()))
     except OSError as error:
         raise UsageError(f"{path.name}: the board file must be readable", error.strerror or "") from error
     except RecursionError as error:
