@@ -123,7 +123,7 @@ def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
         return
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+    except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(
             f"{path}: external weights must lie beside the model",
