@@ -2,6 +2,8 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
+unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
+
 .PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian clean setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060

@@ -627,9 +627,10 @@ def test_metrics_of_ones_own(mcugen: Callable[..., Done], few: Path, tmp_path: P
     assert unknown.code == 2 and "top1, top5, auc" in unknown.err
 
 
-def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], few: Path, tmp_path: Path):
-    arguments = [a for a in QUANTIZED if a != "-q"]
-    auto = ("compile", DIGITS / "digits_f32.onnx", *arguments, "--precision", "auto", "--data", few)
+def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    random, samples = np.random.default_rng(0), tmp_path / "samples.npz"
+    np.savez(samples, x=random.standard_normal((40, 1, 6)).astype(np.float32), labels=random.integers(0, 4, 40))
+    auto = ("compile", model, "-b", "host", "--calibration", samples, "--data", samples, "--precision", "auto")
     done = mcugen(*auto, "-o", tmp_path / "out", "--max-accuracy-drop", 100)
     assert done.code == 0 and "top-1 at most 100 percentage points worse than" in done.err
     assert re.search(r"\(all\) +int8 .* met", done.err)

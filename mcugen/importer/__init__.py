@@ -13,6 +13,7 @@ from mcugen import ops
 from mcugen.errors import ModelError, UnsupportedError, UsageError, listed, shortened
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.importer.composition import Composed
 from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
 from mcugen.limits import check_size
 
@@ -23,12 +24,14 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     bound: Mapping[str, Array] | None = None,
     sizes: Mapping[str, int] | None = None,
+    composed: Composed | None = None,
 ) -> Graph:
     """The HIR of a checked model. `dims` fixes symbolic dimensions, `bound` inputs (by their values).
 
     A leading dimension that nobody fixes is 1, unless its name says that it counts no samples (`Graph.notes`).
 
     `sizes` are assumed for lengths that the model computes (`Graph.sizes`); each of them becomes an output, too.
+    `composed` takes up what stands in the place of composed operators (see `composition.spelled_out`).
 
     Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError listing every node that
     cannot be compiled.
@@ -36,6 +39,7 @@ def import_model(
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
+    scope.composed = {} if composed is None else composed
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
