@@ -519,10 +519,15 @@ def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch:
     def refuse(handle: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    (tmp_path / ".mcugen-other").mkdir()
-    monkeypatch.setattr(atomic.fcntl, "flock", refuse)
+    other = ".mcugen-0123456789abcdef"
+    (tmp_path / other).mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.fcntl, "flock", refuse)
+        write_folder(bundle(), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other, "out"]
+    (tmp_path / ".mcugen-cache").mkdir()  # somebody else's: never removed
     write_folder(bundle(), tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".mcugen-other", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mcugen-cache", "out"]
 
 
 def test_linux_and_macos_exchange_names(tmp_path: Path):
