@@ -18,6 +18,7 @@ _SHARED = Path(__file__).resolve().parents[2] / "shared"
 _GOLDEN = Path(__file__).parent / "golden"
 _TOOLCHAINS = {"qemu": ARM, "riscv": RISCV}
 """What tests with a marker need."""
+_COMPILE = Compiler._compile
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -45,8 +46,14 @@ def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
     store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "objects"  # of all workers
     store.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Compiler, "_compile", cached(Compiler._compile, store))
+        patch.setattr(Compiler, "_compile", cached(_COMPILE, store))
         yield
+
+
+@pytest.fixture
+def objects_are_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what the compiler makes of the same bytes."""
+    monkeypatch.setattr(Compiler, "_compile", _COMPILE)
 
 
 @pytest.fixture
