@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -21,6 +20,7 @@ from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
 from mcugen.passes.clean import remove_dead_code
 from mcugen.pipeline import optimize
+from mcugen.report.session import Session
 
 Feeds = Mapping[str, Array]
 MICROSOFT = "com.microsoft"
@@ -132,13 +132,8 @@ def _random(info: onnx.ValueInfoProto, random: np.random.Generator, spread: floa
 
 def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
     """What onnxruntime computes literally, without graph optimizations."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, map(np.asarray, session.run(names, dict(feeds))), strict=True))
+    session = Session(model, threads=1)
+    return {name: np.asarray(found) for name, found in session.run(session.outputs, feeds).items()}
 
 
 def numpy_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:

@@ -73,7 +73,7 @@ def save(path: Path, net: Net) -> Path:
 
 
 def test_version(mcugen: Callable[..., Done]):
-    assert mcugen("version") == Done(0, f"{__version__}\n", "")
+    assert mcugen("version") == mcugen("--version") == Done(0, f"{__version__}\n", "")
 
 
 def test_help_names_every_command(mcugen: Callable[..., Done]):
@@ -345,6 +345,29 @@ def test_unsupported_4(mcugen: Callable[..., Done], tmp_path: Path):
         4,
         r"RandomNormalLike 'RandomNormalLike_t0': operator not supported",
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        *((("-b", "host", "-b", "rt1060"), "--board"), (("-b", "host", "--board", "host"), "--board")),
+        *(
+            (("-b", "host", "-o", "a", "--output=b"), "--output"),
+            (("-b", "host", "--max-ram", "1", "--max-ram", "2"), ""),
+        ),
+    ],
+)
+def test_an_option_with_one_value_is_given_once(
+    mcugen: Callable[..., Done], model: Path, arguments: tuple[str, ...], name: str
+):
+    """Of two boards, say, the last was compiled for in silence."""
+    assert_failed(mcugen("compile", model, *arguments), 2, f"{name}.* must be given once. found: 2 times")
+
+
+def test_every_command_takes_options_once(mcugen: Callable[..., Done], model: Path):
+    for command in ("report", "inspect", "run", "quantize", "profile"):
+        assert_failed(mcugen(command, model, "--name", "a", "--name", "b"), 2, "--name must be given once")
+    assert mcugen("inspect", model, "-q", "--quiet", "--weights-blob", "--weights-blob").code == 0  # flags
 
 
 def test_does_not_fit_5(mcugen: Callable[..., Done], tmp_path: Path):
