@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from c_coverage import VARIABLE, measure
 from object_cache import cached
 
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
@@ -42,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if VARIABLE in os.environ:
+        with pytest.MonkeyPatch.context() as patch:
+            measure(patch, Path(os.environ[VARIABLE]))
+            yield
+        return
     base = tmp_path_factory.getbasetemp()
     store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "objects"  # of all workers
     store.mkdir(exist_ok=True)
@@ -54,7 +60,7 @@ def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
 def the_faster_linker_is_taken() -> Iterator[None]:
     """Where it is there: the plain one takes 50 ms longer for each program with sanitizers."""
     with pytest.MonkeyPatch.context() as patch:
-        if "CC" not in os.environ and shutil.which("gcc") and shutil.which("ld.gold"):
+        if not {"CC", VARIABLE} & os.environ.keys() and shutil.which("gcc") and shutil.which("ld.gold"):
             patch.setenv("CC", "gcc -fuse-ld=gold")
         yield
 
