@@ -21,7 +21,7 @@ import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from rich.console import Console
 
-from mcugen import __version__, cli
+from mcugen import __version__, cli, compiler
 from mcugen.board import board_names
 from mcugen.errors import ConstraintError, VerificationError
 
@@ -399,7 +399,7 @@ def test_constraint_6_and_verification_7(mcugen: Callable[..., Done], model: Pat
         def fail(*arguments: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(cli, "compile_model", fail)
+        monkeypatch.setattr(compiler, "compile_model", fail)
         assert_failed(mcugen("inspect", model), error.exit_code, f"error: {error.rule}")
     assert (ConstraintError.exit_code, VerificationError.exit_code) == (6, 7)
 
@@ -423,8 +423,8 @@ def test_output_9(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
 def test_internal_error_1():
     """What is no McugenError is a bug: it is shown whole."""
     code = (
-        "import sys; from mcugen import cli\n"
-        "cli.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', 'm.onnx']\ncli.main()"
+        "import sys; from mcugen import cli, compiler\n"
+        "compiler.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', 'm.onnx']\ncli.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
