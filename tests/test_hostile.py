@@ -15,7 +15,7 @@ from mcugen import cli
 
 LONG = (
     *("sizes/products", "sizes/large_product", "functions/doubling_12", "plugins/swallows", "loops/count_100000"),
-    *("structure/nested_if_11", "samples/zeros_2_gib", "boards/memories_many", "boards/for_memories_many"),
+    *("structure/nested_if_11", "samples/zeros_64_mib", "boards/memories_many", "boards/for_memories_many"),
 )
 """Cases that take seconds; those of the group `growth` take more."""
 
