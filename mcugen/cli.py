@@ -28,6 +28,7 @@ from mcugen.cli_options import (
     PixelScale,
     Plugin,
     Preprocess,
+    Program,
     Quantizing,
     Quiet,
     Without,
@@ -63,15 +64,29 @@ from mcugen.report.samples import Samples, graph_endpoints, load_samples, random
 from mcugen.report.text import holds, print_report, print_tradeoffs
 from mcugen.version import __version__
 
-app = typer.Typer(
+app = Program(
     cls=Commands,
-    help="Compiles ONNX neural networks to C for microcontrollers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-boards_app = typer.Typer(help="Boards that mcugen knows.", invoke_without_command=True)
+boards_app = Program(help="Boards that mcugen knows.", invoke_without_command=True)
 app.add_typer(boards_app, name="boards")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Compiles ONNX neural networks to C for microcontrollers."""
 
 
 class Ir(StrEnum):
@@ -184,6 +199,8 @@ def run(
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
     arrays = stacked(results)
+    if not quiet:
+        _tell_notes(compiled.report.notes)
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -211,6 +228,8 @@ def inspect(
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
     arena = memory_map(compiled.program, compiled.board.name)
     _write_json(json_, arena if memory else compiled.report)
+    if not quiet:
+        _tell_notes(compiled.report.notes)
     if svg is not None:
         write_text(svg, draw(arena))
     if ir is not None:
@@ -263,6 +282,8 @@ def profile(
     samples = with_states(fused, given)
     with _steps(quiet) as progress:
         made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
+    if not quiet:
+        _tell_notes(fused.graph.notes)
     write_profile(made, output)
 
 

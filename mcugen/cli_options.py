@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
@@ -298,6 +299,28 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+class Command(TyperCommand):
+    """A command that takes an option with one value once: of several, the framework would take the last in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """UsageError for an option with one value that is given twice; flags may be repeated."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        single = [p for p in given if isinstance(p, TyperOption) and not (p.multiple or p.is_flag or p.count)]
+        twice = next((p for p in single if single.count(p) > 1), None)
+        if twice is not None:
+            rule, found = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
+            raise UsageError(rule, found, "give one value")
+        return super().parse_args(ctx, args)
+
+
+class Program(typer.Typer):
+    """A program of such commands."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:
+        """Registers a function as a command."""
+        return super().command(*args, cls=Command, **settings)  # type: ignore[return-value]
 
 
 def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:

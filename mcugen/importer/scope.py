@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,13 +14,21 @@ from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import data_inputs, find_body, has_body, input_types, outputs_like, type_name
+from mcugen.importer.composition import Composed, Recorder
+from mcugen.importer.functions import (
+    STANDARD_DOMAINS,
+    data_inputs,
+    find_body,
+    first_version,
+    has_body,
+    input_types,
+    outputs_like,
+    type_name,
+)
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
-
-STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass
@@ -55,6 +63,8 @@ class Scope:
     """How many control flow operators are around."""
     budget: list[int] = field(default_factory=lambda: [MAX_NODES])
     """How many nodes may still be imported: the one element is shared by all scopes of a model."""
+    composed: Composed = field(default_factory=dict)
+    """What stands in the place of nodes that importers composed of others, by the node's first output."""
 
     # ------------------------------------------------------------------------------------------------ names
 
@@ -147,9 +157,9 @@ class Scope:
             if node.op_type == "Identity" and not inputs[0]:
                 self.sequences[node.output[0]] = self.sequence(node.input[0]) or []
                 return None
-            before = len(self.graph.nodes)
+            last = self.graph.nodes.last
             results = self._results(node, inputs)
-            for made in self.graph.nodes[before:]:  # intermediate results of composite operators, too
+            for made in self.graph.nodes.behind(last):  # intermediate results of composite operators, too
                 _check_sizes(node, made.outputs)
         except Refusal as refusal:
             if isinstance(refusal, BodyRefusal):
@@ -243,13 +253,50 @@ class Scope:
             _check_types(node, support, inputs, self.opsets.get(domain, 1))
             if not support.keeps_halves:  # what only moves data takes small types everywhere, too
                 self._check_schema(node, inputs)
-            return importer(self._view(node, domain, inputs))
+            self._note_later(node)
+            recorder = self._recorder(node, inputs)
+            results = importer(replace(self._view(node, domain, inputs), composition=recorder))
+            recorder.finish(node, results, self.composed)
+            return results
         self._check_schema(node, inputs)
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         body = find_body(node, self.opsets.get(domain, 1), types)
         if body is None:
             raise self._not_supported(node)
         return self._expand(node, body, inputs)
+
+    def _note_later(self, node: onnx.NodeProto) -> None:
+        """Tells of an operator that the model's opset has not."""
+        first, opset = first_version(node.op_type), self.opsets.get("", 0)
+        if node.domain in STANDARD_DOMAINS and first > opset and not self.within:
+            note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
+            self.graph.notes += [note] * (note not in self.graph.notes)
+
+    def _recorder(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Recorder:
+        names = {v: name for name, v in zip(node.input, inputs, strict=True) if v is not None}
+        return Recorder(self.graph, f"{self.place}{next(filter(None, node.output), '')}", names, self._composer(node))
+
+    def _composer(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]:
+        """Imports a node into the graph that is part of what another one is composed of."""
+
+        def compose(part: onnx.NodeProto, env: dict[str, Value | None]) -> list[Value]:
+            within = f"{label(node)} in {self.within}" if self.within else label(node)
+            inner = Scope(
+                self.graph,
+                self.opsets,
+                env,
+                depth=self.depth,
+                budget=self.budget,
+                within=within,
+                composed=self.composed,
+            )
+            inner.import_nodes([part])
+            results = [inner.lookup(name) for name in part.output]
+            if inner.refusals or None in results:
+                raise BodyRefusal(inner.refusals)
+            return [v for v in results if v is not None]
+
+        return compose
 
     def _check_schema(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
         """Refuses element types that ONNX does not allow: importers and bodies rely on that."""
