@@ -27,7 +27,7 @@ from mcugen.importer.functions import (
 )
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
+from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
 
 MAX_DEPTH = 12
 """Control flow operators around one another: checking a plan takes twice as long with each."""
@@ -231,7 +231,8 @@ class Scope:
 
     def _not_supported(self, node: onnx.NodeProto) -> Refusal:
         domain = _domain(node)
-        found = f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+        found = LEFT_OUT.get((domain, node.op_type), "")
+        found = found or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
         remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
         return Refusal("operator not supported", found, remedy)
 
