@@ -26,12 +26,9 @@ from mcugen.importer.functions import (
     type_name,
 )
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
+from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
-
-MAX_DEPTH = 12
-"""Control flow operators around one another: checking a plan takes twice as long with each."""
-MAX_BODY_NODES = 20_000
 
 
 @dataclass
@@ -64,8 +61,8 @@ class Scope:
     """What makes a value of the enclosing scope visible here, if more must be done than to name it."""
     depth: int = 0
     """How many control flow operators are around."""
-    budget: list[int] = field(default_factory=lambda: [MAX_BODY_NODES])
-    """How many nodes of bodies may still be imported: the one element is shared by all scopes of a model."""
+    budget: list[int] = field(default_factory=lambda: [MAX_NODES])
+    """How many nodes may still be imported: the one element is shared by all scopes of a model."""
     composed: Composed = field(default_factory=dict)
     """What stands in the place of nodes that importers composed of others, by the node's first output."""
 
@@ -128,8 +125,16 @@ class Scope:
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto]) -> None:
         """Imports nodes in order; those that cannot be compiled are noted in `refusals`."""
+        self._pay(len(nodes) + 1)
         for node in nodes:
             self._import_node(node)
+
+    def _pay(self, count: int) -> None:
+        """Bodies within bodies, unrolled, could keep the compiler busy for ever."""
+        self.budget[0] -= count
+        if self.budget[0] < 0:
+            rule = f"a model must have at most {MAX_NODES:,} nodes, bodies of functions and unrolled loops included"
+            raise DoesNotFitError(rule, "more", "simplify the model")
 
     def _import_node(self, node: onnx.NodeProto) -> None:
         absent = [name for name in node.input if name and not self.knows(name)]
@@ -152,9 +157,9 @@ class Scope:
             if node.op_type == "Identity" and not inputs[0]:
                 self.sequences[node.output[0]] = self.sequence(node.input[0]) or []
                 return None
-            before = len(self.graph.nodes)
+            last = self.graph.nodes.last
             results = self._results(node, inputs)
-            for made in self.graph.nodes[before:]:  # intermediate results of composite operators, too
+            for made in self.graph.nodes.behind(last):  # intermediate results of composite operators, too
                 _check_sizes(node, made.outputs)
         except Refusal as refusal:
             if isinstance(refusal, BodyRefusal):
@@ -447,7 +452,8 @@ class Subgraph(Body):
         self, graph: Graph, inputs: Sequence[Value], place: str, capture: Capture | None = None
     ) -> list[Value]:
         """Adds the body's nodes to `graph`; see Body."""
-        self._pay()
+        if self.scope.depth >= MAX_NESTED:
+            raise UnsupportedError(f"control flow must nest at most {MAX_NESTED} deep", "more", "simplify the model")
         inner = Scope(
             graph,
             self.scope.opsets,
@@ -472,15 +478,6 @@ class Subgraph(Body):
             raise Refusal("every output of the body must be computed", f"'{absent[0]}' is not", "repair the model")
         return [r for r in results if r is not None]
 
-    def _pay(self) -> None:
-        """Bodies within bodies, unrolled, could keep the compiler busy for ever."""
-        if self.scope.depth >= MAX_DEPTH:
-            raise UnsupportedError(f"control flow must nest at most {MAX_DEPTH} deep", "more", "simplify the model")
-        self.scope.budget[0] -= len(self.proto.node) + 1
-        if self.scope.budget[0] < 0:
-            found = "bodies of If, Loop and Scan, unrolled loops included, that have more"
-            raise DoesNotFitError(f"control flow must have at most {MAX_BODY_NODES:,} nodes in all", found)
-
 
 def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
     """The types that the file states of intermediate tensors and outputs: complete shapes only."""
@@ -501,10 +498,19 @@ def dtype_or_none(info: onnx.ValueInfoProto) -> DType | None:
         return None
 
 
+def type_of(number: int) -> str:
+    """ONNX's name of an element type, for messages."""
+    names: dict[int, str] = dict(map(reversed, onnx.TensorProto.DataType.items()))
+    return names.get(number, f"unknown element type {number}")
+
+
 def to_array(tensor: onnx.TensorProto) -> Array:
     """The elements of an initializer; ModelError where they cannot be read."""
     try:
         array: Array = numpy_helper.to_array(tensor)
+    except KeyError as error:
+        found = type_of(tensor.data_type)
+        raise ModelError(f"initializer '{tensor.name}' must be readable", found, "export again") from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise ModelError(f"initializer '{tensor.name}' must be readable", str(error)[:200], "export again") from error
     return array
@@ -533,10 +539,3 @@ def _check_sizes(node: onnx.NodeProto, results: Sequence[Value | None]) -> None:
     for value in results:
         if value is not None and not value.is_constant:
             check_size(label(node), value.name, value.type.count)
-
-
-def check_size(place: str, name: str, count: int) -> None:
-    """DoesNotFitError for a tensor of too many elements."""
-    if count > fold.MAX_ELEMENTS:
-        rule = f"{place}: a tensor must have at most {fold.MAX_ELEMENTS:,} elements, to fit any board"
-        raise DoesNotFitError(rule, f"{count:,} in '{name}'", "use smaller shapes")

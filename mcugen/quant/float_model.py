@@ -15,6 +15,7 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
 from mcugen.importer.composition import Composed, spelled_out
+from mcugen.limits import cpu_seconds
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.passes.clean import fold_dequantized
 from mcugen.pipeline import fuse_float
@@ -60,13 +61,15 @@ def build_float_model(
 ) -> FloatModel:
     """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
     composed: Composed = {}
-    graph = import_model(model, name, dims, bound, composed=composed)
-    _drop_sizes(graph)
-    fold_dequantized(graph)  # of weights alone
+    with cpu_seconds("import"):
+        graph = import_model(model, name, dims, bound, composed=composed)
+        _drop_sizes(graph)
+        fold_dequantized(graph)  # of weights alone
     if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):
         remedy = "compile it as it is, or quantize the float model that it stems from"
         raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)
-    fuse_float(graph)
+    with cpu_seconds("fusion"):
+        fuse_float(graph)
     give_biases(graph)
     if equalized:
         equalize(graph)
