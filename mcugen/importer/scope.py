@@ -268,8 +268,8 @@ class Scope:
 
     def _note_later(self, node: onnx.NodeProto) -> None:
         """Tells of an operator that the model's opset has not."""
-        first, opset = first_version(node.op_type), self.opsets.get("", 0)
-        if node.domain in STANDARD_DOMAINS and first > opset and not self.within:
+        first = first_version(node.op_type) if node.domain in STANDARD_DOMAINS else 0
+        if first > self.opsets.get("", 0) and not self.within:
             note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
             self.graph.notes += [note] * (note not in self.graph.notes)
 

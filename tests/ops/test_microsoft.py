@@ -54,6 +54,12 @@ NORMALIZATIONS = {
     "skip simplified, bias and sum": Case(
         "SkipSimplifiedLayerNormalization", [real(6, 8), real(6, 8), Fixed(real(8)), Fixed(real(8))], outputs=SUM
     ),
+    "skip, halves": Case(
+        "SkipLayerNormalization",
+        [X.astype(np.float16), real(2, 3, 8).astype(np.float16), Fixed(np.ones(8, np.float16))],
+        outputs=("float16", "", "", "float16"),
+        relative=2e-3,
+    ),
     "simplified": Case("SimplifiedLayerNormalization", [X, Fixed(real(8))], {"epsilon": 1e-2}, domain=""),
     "simplified, axis": Case("SimplifiedLayerNormalization", [X, real(3, 8)], {"axis": 1}, domain=""),
     "gated": Case("GatedRMSNorm", [X, Fixed(real(4)), real(2, 3, 8)]),
