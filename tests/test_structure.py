@@ -14,11 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mcugen"
 
 LAYERS = {
-    "errors": 0,
+    "errors": -1,
+    "limits": 0,
     "version": 0,
     "resources": 0,
     "options": 0,
     "board": 1,
+    "boundary": 1,
     "hir": 1,
     "lir": 2,
     "ops": 3,
