@@ -66,7 +66,7 @@ class Nodes:
 @pytest.mark.parametrize("dtype", SIGNS)
 def test_functions_of_one_tensor(dtype: type) -> None:
     nodes = Nodes()
-    x, y = nodes.params(0.05, 3, dtype), nodes.params(0.04, -5, dtype)
+    x, y = nodes.params(0.0511, 3, dtype), nodes.params(0.0437, -5, dtype)
     shares = nodes.params(1 / 256, -128, dtype)
     image = codes(1, 3, 6, 7, dtype=dtype)
     nodes.add("QLinearSigmoid", nodes.given(image), *x, *shares, dtype=dtype)
@@ -82,7 +82,7 @@ def test_functions_of_one_tensor(dtype: type) -> None:
 @pytest.mark.parametrize("dtype", SIGNS)
 def test_pools_and_means(dtype: type) -> None:
     nodes = Nodes()
-    x, y = nodes.params(0.05, 3, dtype), nodes.params(0.04, -5, dtype)
+    x, y = nodes.params(0.0511, 3, dtype), nodes.params(0.0437, -5, dtype)
     first, last = codes(1, 4, 7, 9, dtype=dtype), codes(1, 7, 9, 4, dtype=dtype)
     for is_last, image in ((0, first), (1, last)):
         for more in (
