@@ -157,9 +157,9 @@ class Scope:
             if node.op_type == "Identity" and not inputs[0]:
                 self.sequences[node.output[0]] = self.sequence(node.input[0]) or []
                 return None
-            before = len(self.graph.nodes)
+            last = self.graph.nodes.last
             results = self._results(node, inputs)
-            for made in self.graph.nodes[before:]:  # intermediate results of composite operators, too
+            for made in self.graph.nodes.behind(last):  # intermediate results of composite operators, too
                 _check_sizes(node, made.outputs)
         except Refusal as refusal:
             if isinstance(refusal, BodyRefusal):
