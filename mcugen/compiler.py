@@ -66,7 +66,9 @@ def compile_model(
     kernels = ", ".join(options.kernels) or options.family
     memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
     notes = [*graph.notes, *(quantized.notes if quantized else ())]
-    figures = describe(program, graph, target, source.sha256, kernels, fit, memories, notes)
+    figures = describe(
+        program, graph, target, source.sha256, kernels, fit, memories, notes, quantized.estimate if quantized else None
+    )
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)
