@@ -2,16 +2,18 @@
 BIN := .venv/bin
 DIGITS := examples/digits
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian clean setup
+unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
+
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian clean setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
-demo: setup  ## quantize and compile the digits example, run it in the simulator, report
+demo: setup-demo  ## quantize and compile the digits example, run it in the simulator, report
 	$(BIN)/mcugen compile $(DEMO) -o build/demo
 	$(BIN)/mcugen report $(DEMO) --data $(DIGITS)/eval.npz
 
 test: lint  ## everything but the long sweeps
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal --durations 10 -m "not slow"
 
 lint: setup
 	$(BIN)/ruff check
@@ -48,7 +50,7 @@ random-graphs: setup  ## 200 random models, under the sanitizers
 	$(BIN)/pytest -n 2 tests/test_random_graphs.py
 
 sweep: setup  ## the long tests
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 big-endian: setup  ## the tests of all operators on a big-endian CPU
 	CC="powerpc-linux-gnu-gcc -static" $(BIN)/pytest -n 2 -m "not qemu and not slow" tests/ops $(LITTLE:%=--deselect '%')
@@ -58,7 +60,10 @@ LITTLE := tests/ops/test_overlaps_others.py::test_elementwise \
 	tests/ops/test_elementwise.py::test_every_function_of_every_element_type[float64]
 
 setup:
-	@sh tools/setup.sh
+	@sh tools/setup.sh test
+
+setup-demo:
+	@sh tools/setup.sh demo
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

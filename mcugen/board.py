@@ -11,10 +11,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
-from mcugen.errors import UsageError
+from mcugen.errors import UsageError, shortened
+from mcugen.limits import BOARD_BYTES, read_bounded
 from mcugen.resources import resource_dir
+
+T = TypeVar("T")
 
 FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float"})
 """What a CPU may have beyond plain C: `thumb1`, `thumb2` and `rv32` name its instruction set where that is all it has
@@ -22,6 +25,8 @@ for integers, `fpu64` is double precision, `mve` is Helium."""
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
+_LONGEST_NAME = 100
+"""Characters of a board's name: file systems take 255 bytes."""
 
 
 NULL_GUARD = 16
@@ -115,7 +120,7 @@ def load_board(name_or_path: str) -> Board:
 def _board_file(name_or_path: str) -> Path:
     if name_or_path.endswith(".toml"):
         return Path(name_or_path)
-    path = resource_dir("boards") / f"{name_or_path}.toml"
+    path = resource_dir("boards") / f"{shortened(name_or_path, _LONGEST_NAME)}.toml"
     if path.parent != resource_dir("boards") or not path.is_file():
         names = board_names()
         raise UsageError("the board must exist", f"'{name_or_path}'", _nearest(name_or_path, names))
@@ -146,11 +151,23 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = tomllib.loads(read_bounded(path, BOARD_BYTES).decode())
+        return _with_short_numbers(document)
     except OSError as error:
         raise UsageError(f"{path.name}: the board file must be readable", error.strerror or "") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise UsageError(f"{path.name}: a board file must be TOML", "values within values within values") from error
+    except ValueError as error:  # of TOML, of UTF-8, of numbers with thousands of digits
         raise UsageError(f"{path.name}: a board file must be TOML", str(error)) from error
+
+
+def _with_short_numbers(value: T) -> T:
+    """The value; ValueError where it holds a number beyond 64 bits: TOML has none, and Python cannot even print all."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError(f"a number of {value.bit_length():,} bits")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _with_short_numbers(item)
+    return value
 
 
 class _Fields:

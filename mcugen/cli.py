@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from mcugen.board import load_board
+from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import (
     AUTO,
     BoardName,
@@ -27,6 +28,7 @@ from mcugen.cli_options import (
     PixelScale,
     Plugin,
     Preprocess,
+    Program,
     Quantizing,
     Quiet,
     Without,
@@ -36,7 +38,7 @@ from mcugen.cli_options import (
 from mcugen.codegen.write import replace_file, write_text
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UsageError, printable
+from mcugen.errors import UsageError, printable, shortened
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints
 from mcugen.hir.printer import print_graph
 from mcugen.hir.types import Array, DType
@@ -62,14 +64,29 @@ from mcugen.report.samples import Samples, graph_endpoints, load_samples, random
 from mcugen.report.text import holds, print_report, print_tradeoffs
 from mcugen.version import __version__
 
-app = typer.Typer(
-    help="Compiles ONNX neural networks to C for microcontrollers.",
+app = Program(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-boards_app = typer.Typer(help="Boards that mcugen knows.", invoke_without_command=True)
+boards_app = Program(help="Boards that mcugen knows.", invoke_without_command=True)
 app.add_typer(boards_app, name="boards")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Compiles ONNX neural networks to C for microcontrollers."""
 
 
 class Ir(StrEnum):
@@ -182,6 +199,8 @@ def run(
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
     arrays = stacked(results)
+    if not quiet:
+        _tell_notes(compiled.report.notes)
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -209,6 +228,8 @@ def inspect(
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
     arena = memory_map(compiled.program, compiled.board.name)
     _write_json(json_, arena if memory else compiled.report)
+    if not quiet:
+        _tell_notes(compiled.report.notes)
     if svg is not None:
         write_text(svg, draw(arena))
     if ir is not None:
@@ -261,6 +282,8 @@ def profile(
     samples = with_states(fused, given)
     with _steps(quiet) as progress:
         made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
+    if not quiet:
+        _tell_notes(fused.graph.notes)
     write_profile(made, output)
 
 
@@ -299,14 +322,8 @@ stderr = Console(stderr=True)
 
 
 def main() -> None:
-    """Runs the command line; every expected failure is one message on stderr and its own exit code."""
-    try:
-        app()
-    except McugenError as error:
-        stderr.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.exit(0)
+    """Runs the command line; every failure is one message on stderr and its own exit code."""
+    sys.exit(guarded(app))
 
 
 def _compiled(
@@ -359,7 +376,7 @@ def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quant
 
 def _tell(text: str) -> None:
     """A line for people; the text may hold names of an untrusted model."""
-    stderr.print(escape(printable(text)), highlight=False, soft_wrap=True)
+    stderr.print(escape(printable(shortened(text))), highlight=False, soft_wrap=True)
 
 
 def _tell_notes(notes: Sequence[str]) -> None:

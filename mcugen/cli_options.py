@@ -14,12 +14,15 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from mcugen.codegen.libraries import LIBRARIES
-from mcugen.errors import UsageError
+from mcugen.errors import UsageError, shortened
 from mcugen.hir.types import Array, DType
+from mcugen.limits import MAX_DIGITS
 from mcugen.options import AUTO_PLACE, CMSIS_NN, FAMILIES, GOALS, OWN, CompileOptions, LibraryFiles, Places
 from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
+from mcugen.report.array_files import read_npy
 from mcugen.report.metrics import METRICS
 
 T = TypeVar("T")
@@ -298,6 +301,28 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+class Command(TyperCommand):
+    """A command that takes an option with one value once: of several, the framework would take the last in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """UsageError for an option with one value that is given twice; flags may be repeated."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        single = [p for p in given if isinstance(p, TyperOption) and not (p.multiple or p.is_flag or p.count)]
+        twice = next((p for p in single if single.count(p) > 1), None)
+        if twice is not None:
+            rule, found = f"{max(twice.opts, key=len)} must be given once", f"{single.count(twice)} times"
+            raise UsageError(rule, found, "give one value")
+        return super().parse_args(ctx, args)
+
+
+class Program(typer.Typer):
+    """A program of such commands."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:
+        """Registers a function as a command."""
+        return super().command(*args, cls=Command, **settings)  # type: ignore[return-value]
+
+
 def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise UsageError(f"{option} must be known", f"'{value}'", f"one of: {', '.join(filter(None, allowed))}")
@@ -321,10 +346,12 @@ def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
     for text in texts:
         key, _, size = text.rpartition("=")
         ends = size.split("..")
-        if not key or len(ends) > 2 or not all(end.isascii() and end.isdecimal() and int(end) for end in ends):
+        sizes = [_positive(end) for end in ends]
+        if not key or len(ends) > 2 or None in sizes:
             examples = "e.g. --dim batch=1, or --dim T=1..64"
             raise UsageError("--dim must read NAME=SIZE or NAME=LOW..HIGH with positive sizes", f"'{text}'", examples)
-        dims.append((key, int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))))
+        low, high = sizes[0] or 0, sizes[-1] or 0
+        dims.append((key, low if len(ends) == 1 else (low, high)))
     return _named_once("--dim", dims)
 
 
@@ -333,15 +360,29 @@ def _bound(texts: list[str]) -> dict[str, Array]:
     values = []
     for text in texts:
         name, _, value = text.partition("=")
-        try:
-            array = np.load(value, allow_pickle=False) if value.endswith(".npy") else np.asarray(json.loads(value))
-        except (OSError, ValueError) as error:
-            reason = f"'{text}': {str(error)[:80]}"
-            raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
+        array = read_npy(Path(value)) if value.endswith(".npy") else _json_array(text, value)
         if not name or array.dtype.kind not in "fiub":
             raise UsageError("--bind must read NAME=VALUE with numbers", f"'{text}'", 'e.g. --bind "axes=[1, 2]"')
         values.append((name, array))
     return _named_once("--bind", values)
+
+
+def _json_array(text: str, value: str) -> Array:
+    """Numbers as JSON; `text` is the option."""
+    try:
+        return np.asarray(json.loads(value))
+    except RecursionError as error:
+        reason = f"'{shortened(text, 80)}': lists within lists within lists"
+        raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
+    except (ValueError, OverflowError) as error:
+        reason = f"'{shortened(text, 200)}': {str(error)[:80]}"
+        raise UsageError("--bind must read NAME=VALUE, a value as JSON or a .npy file", reason) from error
+
+
+def _positive(text: str) -> int | None:
+    """A whole number above 0 that fits 64 bits."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+    return (int(text) or None) if is_number else None
 
 
 _SIZE = re.compile(r"([0-9]+) ?(?:([KM])(?:i?B)?)?", re.IGNORECASE)
@@ -351,9 +392,10 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 def _size(option: str, text: str) -> int | None:
     """Bytes; KB are 1024, as in the list of boards. None where nothing is given."""
     found = _SIZE.fullmatch(text)
-    if text and (found is None or not int(found[1])):
+    number = _positive(found[1]) if found else None
+    if text and number is None:
         raise UsageError(f"{option} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
-    return int(found[1]) * _UNITS[(found[2] or "").upper()] if found else None
+    return number * _UNITS[(found[2] or "").upper()] if found and number else None
 
 
 def _states(texts: list[str]) -> dict[str, str]:
@@ -389,10 +431,11 @@ def _places(texts: list[str]) -> Places:
     named = _named_once("--place", pairs)
     hot = named.get("hot-weights", "")
     memory, _, size = hot.rpartition(":")
-    if hot and not (memory and size.isascii() and size.isdecimal() and int(size)):
+    nbytes = _positive(size)
+    if hot and not (memory and nbytes):
         raise UsageError("--place hot-weights must read MEMORY:BYTES", f"'{hot}'", "e.g. hot-weights=dtcm:32768")
     arena = tuple(named["arena"].split("+")) if "arena" in named else ()
-    return Places(arena, named.get("weights", ""), (memory, int(size)) if hot else None)
+    return Places(arena, named.get("weights", ""), (memory, nbytes) if nbytes else None)
 
 
 def _named_once(option: str, pairs: Sequence[tuple[str, T]]) -> dict[str, T]:

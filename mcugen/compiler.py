@@ -16,6 +16,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
 from mcugen.importer.load import load
+from mcugen.limits import cpu_seconds
 from mcugen.lir.budget import Budget
 from mcugen.lir.place import place
 from mcugen.options import FAMILIES, GOALS, CompileOptions
@@ -49,12 +50,14 @@ def compile_model(
     name = identifier(options.name or Path(source.file).stem)
     check_ranges(options.ranges)
     variants = Variants(source.proto, name, options, target)
-    graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
-    symbols = variants.symbols(graph)
-    optimize(graph, trace)
-    fit = variants.program(symbols) if symbols else build_program(graph, target, options)
-    program = fit.program
-    placement = place(program, target, options.place)
+    with cpu_seconds("compilation"):
+        graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
+        symbols = variants.symbols(graph)
+        optimize(graph, trace)
+        fit = variants.program(symbols) if symbols else build_program(graph, target, options)
+        program = fit.program
+        placement = place(program, target, options.place)
+        sample = variants.sample(graph, symbols, program)
     if options.weights_blob and placement.copies:
         raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
     fit = fit.placed(target, options)
@@ -64,6 +67,5 @@ def compile_model(
     figures = describe(program, graph, target, source.sha256, kernels, fit, memories, notes)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
-    sample = variants.sample(graph, symbols, program)
     bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

@@ -3,7 +3,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
+
+LONGEST = 3000
+"""Characters of a line for people: what terminals and logs can take. Messages have 4096 at most."""
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """The text, or its beginning and its end."""
+    if len(text) <= longest:
+        return text
+    tail = longest // 4
+    head = longest - tail
+    return f"{text[:head]} … [{len(text) - longest:,} more characters] … {text[-tail:]}"
+
+
+def listed(items: Iterable[str], most: int = 12, separator: str = ", ") -> str:
+    """A list for a message: the first items, and how many more there are."""
+    known = list(items)
+    more = [f"and {len(known) - most:,} more"] if len(known) > most else []
+    return separator.join([shortened(item, LONGEST // 4) for item in known[:most]] + more)
 
 
 def printable(text: str) -> str:
@@ -22,8 +42,19 @@ class McugenError(Exception):
 
     def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
         self.rule, self.found, self.remedy = rule, found, remedy
-        parts = [f"{rule}."] + [f"{label}: {text}." for label, text in (("found", found), ("try", remedy)) if text]
+        told = (("", shortened(rule, 2400)), ("found: ", shortened(found, 600)), ("try: ", shortened(remedy, 900)))
+        parts = [f"{label}{text}." for label, text in told if text]
         super().__init__(printable(" ".join(p[:-1] if p.endswith("..") else p for p in parts)))
+
+
+class InternalError(McugenError):
+    """A bug of mcugen: what no other error foresees."""
+
+
+class Interrupted(McugenError):
+    """The user wanted it to end."""
+
+    exit_code = 130
 
 
 class UsageError(McugenError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.hir.graph import Graph
+from mcugen.limits import restart
 from mcugen.lir.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.lir.choose import Limits
 from mcugen.lir.cost import cost_table
@@ -42,6 +43,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     budget = Budget.of(options)
 
     def attempt(name: str, build: Build) -> Attempt:
+        restart()
         program = build(graph, board, options)
         return Attempt(name, program, use_of(program, board, options))
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from mcugen.errors import UsageError
+from mcugen.limits import cpu_seconds
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Importer, Support
 from mcugen.resources import add_template_dir
 
@@ -30,8 +31,9 @@ def load_plugin(file: str | Path) -> None:
         raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
     before, supported = dict(IMPORTERS), dict(SUPPORT)
     try:
-        _run(path)
-    except Exception as error:  # whatever the user's code raises
+        with cpu_seconds(f"--plugin {file}: running it"):
+            _run(path)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         _restore(before, supported)
         raise UsageError(
             f"--plugin {file}: the file must run", f"{type(error).__name__}: {error}", "repair it"
@@ -52,8 +54,9 @@ def load_plugin(file: str | Path) -> None:
 def load_function(file: str | Path, name: str) -> Callable[..., Any]:
     """Runs a Python file and returns its function of that name. UsageError where that cannot be."""
     try:
-        function = getattr(_run(Path(file)), name)
-    except Exception as error:  # whatever the user's code raises
+        with cpu_seconds(f"{file}: running it"):
+            function = getattr(_run(Path(file)), name)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"{file}: the file must run and have a function '{name}'", reason, "repair it") from error
     if not callable(function):

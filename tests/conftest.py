@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from object_cache import cached
 
-from mcugen.simulate.toolchain import ARM, RISCV, Toolchain
+from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared"
 _GOLDEN = Path(__file__).parent / "golden"
@@ -35,6 +37,16 @@ def _skip_without(toolchain: Toolchain) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    base = tmp_path_factory.getbasetemp()
+    store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "objects"  # of all workers
+    store.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compiler, "_compile", cached(Compiler._compile, store))
+        yield
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
@@ -20,6 +20,7 @@ from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
 from mcugen.passes.clean import remove_dead_code
 from mcugen.pipeline import optimize
+from mcugen.report.session import Session
 
 Feeds = Mapping[str, Array]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
@@ -149,13 +150,8 @@ def _random(info: onnx.ValueInfoProto, random: np.random.Generator, spread: floa
 
 def onnxruntime_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
     """What onnxruntime computes literally, without graph optimizations."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, map(np.asarray, session.run(names, dict(feeds))), strict=True))
+    session = Session(model, threads=1)
+    return {name: np.asarray(found) for name, found in session.run(session.outputs, feeds).items()}
 
 
 def numpy_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
@@ -165,7 +161,12 @@ def numpy_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
 
 def c_outputs(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
     """What the generated C gives on this computer, under the address and UB sanitizers."""
-    found = compile_model(model).run({name: array[None] for name, array in feeds.items()}, sanitize=True)
+    return outputs_in_c(compile_model(model), feeds)
+
+
+def outputs_in_c(compiled: CompiledModel, feeds: Feeds) -> dict[str, Array]:
+    """The same, of a compiled model."""
+    found = compiled.run({name: array[None] for name, array in feeds.items()}, sanitize=True)
     return {name: array[0] for name, array in found.items()}
 
 
@@ -198,17 +199,19 @@ def assert_within_one(found: Feeds, expected: Feeds, share: float = 0.005) -> No
 def check_everywhere(model: onnx.ModelProto, feeds: Feeds | None = None, relative: float = 1e-5) -> None:
     """onnxruntime, the numpy reference and the generated C agree."""
     feeds = random_feeds(model) if feeds is None else feeds
-    reference = numpy_outputs(model, feeds)
+    compiled = compile_model(model)
+    reference = interpret(compiled.graph, feeds)
     assert_close(reference, onnxruntime_outputs(model, feeds), relative)
-    assert_close(c_outputs(model, feeds), reference, relative)
+    assert_close(outputs_in_c(compiled, feeds), reference, relative)
 
 
 def check_quantized(model: onnx.ModelProto, feeds: Feeds | None = None, share: float = 0.005) -> None:
     """The numpy reference is within one step of onnxruntime; the generated C equals it."""
     feeds = random_feeds(model) if feeds is None else feeds
-    reference = numpy_outputs(model, feeds)
+    compiled = compile_model(model)
+    reference = interpret(compiled.graph, feeds)
     assert_within_one(reference, onnxruntime_outputs(model, feeds), share)
-    assert_close(c_outputs(model, feeds), reference)
+    assert_close(outputs_in_c(compiled, feeds), reference)
 
 
 def apply(model: onnx.ModelProto, *passes: Callable[[Graph], bool]) -> Graph:

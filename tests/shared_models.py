@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 
 import mcugen
 from mcugen.board import Board
@@ -17,6 +16,7 @@ from mcugen.hir.interpreter import evaluate_node
 from mcugen.importer import import_model
 from mcugen.passes.convert_qdq import convert_qdq
 from mcugen.pipeline import PIPELINE
+from mcugen.report.session import Session
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS = SHARED / "models"
@@ -93,13 +93,10 @@ def tensors_of_onnxruntime(model: onnx.ModelProto, samples: list[dict[str, np.nd
     for node in model.graph.node:
         if node.op_type == "QuantizeLinear" and node.output[0] not in known:
             model.graph.output.append(onnx.helper.make_empty_tensor_value_info(node.output[0]))
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), settings)
-    names = [o.name for o in session.get_outputs()]
+    session = Session(model)
     results = []
     for sample in samples:
-        tensors = dict(zip(names, session.run(None, sample), strict=True)) | sample
+        tensors = session.run(session.outputs, sample) | sample
         results.append({n: (a ^ np.uint8(128)).view(np.int8) if a.dtype == np.uint8 else a for n, a in tensors.items()})
     return results
 

@@ -73,7 +73,7 @@ def save(path: Path, net: Net) -> Path:
 
 
 def test_version(mcugen: Callable[..., Done]):
-    assert mcugen("version") == Done(0, f"{__version__}\n", "")
+    assert mcugen("version") == mcugen("--version") == Done(0, f"{__version__}\n", "")
 
 
 def test_help_names_every_command(mcugen: Callable[..., Done]):
@@ -347,6 +347,29 @@ def test_unsupported_4(mcugen: Callable[..., Done], tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        *((("-b", "host", "-b", "rt1060"), "--board"), (("-b", "host", "--board", "host"), "--board")),
+        *(
+            (("-b", "host", "-o", "a", "--output=b"), "--output"),
+            (("-b", "host", "--max-ram", "1", "--max-ram", "2"), ""),
+        ),
+    ],
+)
+def test_an_option_with_one_value_is_given_once(
+    mcugen: Callable[..., Done], model: Path, arguments: tuple[str, ...], name: str
+):
+    """Of two boards, say, the last was compiled for in silence."""
+    assert_failed(mcugen("compile", model, *arguments), 2, f"{name}.* must be given once. found: 2 times")
+
+
+def test_every_command_takes_options_once(mcugen: Callable[..., Done], model: Path):
+    for command in ("report", "inspect", "run", "quantize", "profile"):
+        assert_failed(mcugen(command, model, "--name", "a", "--name", "b"), 2, "--name must be given once")
+    assert mcugen("inspect", model, "-q", "--quiet", "--weights-blob", "--weights-blob").code == 0  # flags
+
+
 def test_does_not_fit_5(mcugen: Callable[..., Done], tmp_path: Path):
     net = Net()
     net.output(net.op("Relu", net.input("x", 100_000)))
@@ -588,9 +611,10 @@ def test_metrics_of_ones_own(mcugen: Callable[..., Done], few: Path, tmp_path: P
     assert unknown.code == 2 and "top1, top5, auc" in unknown.err
 
 
-def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], few: Path, tmp_path: Path):
-    arguments = [a for a in QUANTIZED if a != "-q"]
-    auto = ("compile", DIGITS / "digits_f32.onnx", *arguments, "--precision", "auto", "--data", few)
+def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+    random, samples = np.random.default_rng(0), tmp_path / "samples.npz"
+    np.savez(samples, x=random.standard_normal((40, 1, 6)).astype(np.float32), labels=random.integers(0, 4, 40))
+    auto = ("compile", model, "-b", "host", "--calibration", samples, "--data", samples, "--precision", "auto")
     done = mcugen(*auto, "-o", tmp_path / "out", "--max-accuracy-drop", 100)
     assert done.code == 0 and "top-1 at most 100 percentage points worse than" in done.err
     assert re.search(r"\(all\) +int8 .* met", done.err)

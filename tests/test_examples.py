@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
+
+from mcugen.report.session import Session
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 MODELS = ("digits_f32.onnx", "digits_int8.onnx")
@@ -21,8 +22,8 @@ def load(name: str) -> dict[str, np.ndarray]:
 
 def accuracy(model: str) -> float:
     data = load("eval.npz")
-    session = ort.InferenceSession(DIGITS / model, providers=["CPUExecutionProvider"])
-    found = [session.run(["scores"], {"image": image[None]})[0].argmax() for image in data["image"]]
+    session = Session(onnx.load(DIGITS / model))
+    found = [session.run(["scores"], {"image": image[None]})["scores"].argmax() for image in data["image"]]
     return float(np.mean(found == data["labels"]))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,17 @@ RISCV = ("esp32c3", "gd32vf103", "rv32imafc")
 """Without an FPU, with atomic instructions besides, with an FPU."""
 
 QUICK = ("autoencoder_ad_int8_qdq", "ds_cnn_kws_ortq_u8s8_qdq", "streaming_wakeword_f32", "pt_mlp_dynbatch_dynamo")
-"""Models that RISC-V runs whenever the others are tested; the rest is for the long sweep."""
+"""Models that every CPU runs whenever the others are tested; what else is marked as slow is for the long sweep."""
+
+FLOAT_CPUS = ("rp2040", "rt1060", "corstone300")
+"""Without an FPU, with one, with Helium: the other CPUs take the float kernels of one of these."""
+
+
+def is_twin(name: str) -> bool:
+    """Whether the network is there with its channels first, or by another exporter, too: its kernels are the same."""
+    ends = {"_nhwc": "", "_legacy": "_dynamo", "_opset8_original": ""}
+    return any(name.endswith(end) and name.removesuffix(end) + other in NAMES for end, other in ends.items())
+
 
 TOP1_OF_QDQ = {
     "resnet8_cifar10_int8_qdq": 0.86375,
@@ -56,6 +67,7 @@ TOP1_OF_QDQ = {
 """Accuracy on the evaluation split, from ../shared/models/README.md."""
 
 
+@cache
 def compiled(name: str, board: str = "host") -> mcugen.CompiledModel:
     return mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options(name))
 
@@ -85,11 +97,12 @@ def test_generated_code_compiles_without_a_warning(name: str, compiler: tuple[st
     subprocess.run([*compiler, *flags, *folder.glob("*.c")], check=True)
 
 
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str) -> None:
+def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str, count: int) -> None:
     model, _ = load_model(MODELS / f"{name}.onnx")
     graph = integer_graph(model)
-    samples = load_samples(dataset(name), compiled(name).program.inputs).inputs[:150]
+    samples = load_samples(dataset(name), compiled(name).program.inputs).inputs[:count]
     counts: dict[str, list[int]] = {}
     for start in range(0, len(samples), 10):
         for tensors in tensors_of_onnxruntime(model, samples[start : start + 10]):
@@ -118,8 +131,12 @@ def test_int8_agrees_with_onnxruntime_end_to_end(name: str) -> None:
         assert accuracy.target is not None and accuracy.target >= wanted - 0.003
 
 
+def quick_or_slow(names: Sequence[str], is_quick: Callable[[str], bool]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in names]
+
+
 @pytest.mark.qemu
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", quick_or_slow(QUANTIZED, lambda name: not is_twin(name)))
 def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:
     assert_same_bytes(name, CPUS)
 
@@ -137,8 +154,14 @@ def assert_same_bytes(name: str, boards: Sequence[str]) -> None:
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize("name", FLOAT)
-@pytest.mark.parametrize("board", CPUS)
+@pytest.mark.parametrize(
+    ("board", "name"),
+    [
+        pytest.param(board, *each.values, marks=each.marks)
+        for board in CPUS
+        for each in quick_or_slow(FLOAT, lambda n, b=board: n in QUICK or (b in FLOAT_CPUS and not is_twin(n)))
+    ],
+)
 def test_float_outputs_are_near_the_recorded_ones_on_every_cpu(name: str, board: str) -> None:
     assert_near(name, board)
 
@@ -155,18 +178,14 @@ def assert_near(name: str, board: str) -> None:
             assert np.abs(found[key] - array).max() <= 1e-4 * np.ptp(array)
 
 
-def quick_or_slow(names: Sequence[str]) -> list[ParameterSet]:
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
-
-
 @pytest.mark.riscv
-@pytest.mark.parametrize("name", quick_or_slow(QUANTIZED))
+@pytest.mark.parametrize("name", quick_or_slow(QUANTIZED, QUICK.__contains__))
 def test_int8_outputs_are_the_same_bytes_on_riscv(name: str) -> None:
     assert_same_bytes(name, RISCV)
 
 
 @pytest.mark.riscv
-@pytest.mark.parametrize("name", quick_or_slow(FLOAT))
+@pytest.mark.parametrize("name", quick_or_slow(FLOAT, QUICK.__contains__))
 @pytest.mark.parametrize("board", RISCV)
 def test_float_outputs_are_near_the_recorded_ones_on_riscv(name: str, board: str) -> None:
     assert_near(name, board)

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes .venv with mcugen and its development tools, and sees that compilers and QEMU are there.
-# Silent and quick when nothing is to be done. As root on Debian it installs what is missing.
+# setup.sh demo|test [--list]
+# Makes .venv with mcugen, and sees that compilers and QEMU are there: for the demo what it runs, for the tests all
+# that they run, and development tools. Silent and quick when nothing is to be done. As root on Debian it installs
+# what is missing; with --list it prints that, a line each, and does nothing.
 set -eu
 cd "$(dirname "$0")/.."
-
-STAMP=.venv/installed-pyproject.toml # a copy: differs when dependencies may have changed
 
 die() {
     echo "setup: $*" >&2
@@ -19,14 +19,23 @@ find_python() {
     die "Python 3.11 or newer is needed; found neither python3.11 nor a python3 of that age"
 }
 
-missing_packages() {
-    has() { command -v "$1" >/dev/null 2>&1; }
-    finds() { # whether a compiler finds a file of its library: it prints the bare name if not
-        case $("$@" 2>/dev/null) in */*) ;; *) false ;; esac
-    }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+finds() { # whether a compiler finds a file of its library: it prints the bare name if not
+    case $("$@" 2>/dev/null) in */*) ;; *) false ;; esac
+}
+
+missing_for_demo() {
     has arm-none-eabi-gcc || echo gcc-arm-none-eabi
     finds arm-none-eabi-gcc -print-file-name=libc.a || echo libnewlib-arm-none-eabi
     has qemu-system-arm || echo qemu-system-arm
+    has gcc || echo gcc # for QEMU's plugin, from which cycles are estimated
+    finds gcc -print-file-name=libc.a || echo libc6-dev
+    [ -x .venv/bin/pip ] || "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+}
+
+missing_for_test() {
+    missing_for_demo
     has riscv64-unknown-elf-gcc || echo gcc-riscv64-unknown-elf
     finds riscv64-unknown-elf-gcc -print-file-name=picolibc.specs || echo picolibc-riscv64-unknown-elf
     has qemu-system-riscv32 || echo qemu-system-misc
@@ -35,27 +44,44 @@ missing_packages() {
     has powerpc-linux-gnu-gcc || echo gcc-powerpc-linux-gnu
     finds powerpc-linux-gnu-gcc -print-file-name=libc.a || echo libc6-dev-powerpc-cross
     has qemu-ppc || echo qemu-user
-    has gcc || echo gcc
     has g++ || echo g++
     has clang || echo clang
-    [ -x .venv/bin/pip ] || "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+}
+
+missing_python() { # the stamp is a copy: it differs when dependencies may have changed
+    for stamp in $stamps; do
+        cmp -s pyproject.toml ".venv/installed-$stamp.toml" && return
+    done
+    echo "$extras"
 }
 
 install_packages() {
     install="apt-get install -y --no-install-recommends $*"
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || die "programs are missing. On Debian: sudo $install"
+    [ "$(id -u)" = 0 ] && has apt-get || die "programs are missing. On Debian: sudo $install"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
     $install -qq
 }
 
+purpose=${1:-}
+case $purpose in
+    demo) extras=. stamps='demo test' ;;
+    test) extras='.[dev]' stamps=test ;;
+    *) die "usage: setup.sh demo|test [--list]" ;;
+esac
 find_python
-missing=$(missing_packages | tr '\n' ' ')
+packages=$("missing_for_$purpose" | tr '\n' ' ')
+requirement=$(missing_python)
+if [ "${2:-}" = --list ]; then
+    for package in $packages; do echo "$package"; done
+    [ -z "$requirement" ] || echo "pip $requirement"
+    exit
+fi
 # shellcheck disable=SC2086  # one word a package
-[ -z "$missing" ] || install_packages $missing
+[ -z "$packages" ] || install_packages $packages
 
 [ -x .venv/bin/pip ] || "$python" -m venv .venv
-if ! cmp -s pyproject.toml "$STAMP"; then
-    .venv/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
-    cp pyproject.toml "$STAMP"
+if [ -n "$requirement" ]; then
+    .venv/bin/pip install --quiet --disable-pip-version-check -e "$requirement"
+    cp pyproject.toml ".venv/installed-$purpose.toml"
 fi

@@ -42,6 +42,11 @@ def _needs_math(text: str) -> bool:
     return bool(_MATH.search(re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)))
 
 
+def _is_unbounded(data: Array | None) -> bool:
+    """Whether some element is infinite or no number, whose literals need math.h; halves are written as their bits."""
+    return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
+
+
 @dataclass(frozen=True)
 class Provenance:
     """What the banner of every file says."""
@@ -225,7 +230,7 @@ def render(
         + "".join(f", int32_t {size['name']}" for size in given),
         "states": [_state(e, renderer) for e in program.states],
         "constants": constants,
-        "weights_use_math": any(_needs_math(row) for c in constants for row in c["rows"]),
+        "weights_use_math": any(_is_unbounded(b.data) for b in memory.arrays),
         "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
         "calls": calls,
         "libraries": libraries,
@@ -606,6 +611,6 @@ def _sample_context(
     }
     return {
         **sides,
-        "uses_math": any(_needs_math(str(tensor["rows"])) for side in sides.values() for tensor in side),
+        "uses_math": any(_is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
         "steps": sample.steps,
     }

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the generated folder: all of it or nothing."""
+"""Writes the generated folder, and single files: all of it or nothing, and in nobody else's place.
+
+Links are followed: what they name is replaced, and they stay. A file that is there keeps its permissions.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
+import errno
+import os
+import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
+from mcugen.codegen.atomic import put_file, put_folder, restore, staging, write_synced
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import OutputError, UsageError
 
@@ -23,22 +28,33 @@ _OWN = (
 
 
 def write_folder(bundle: Bundle, folder: Path) -> Path:
-    """Replaces `folder` by the bundle's files, by renaming: readers see the old or the new, never a mixture."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: the output must be a folder", "a file", "choose another name with -o")
-    foreign = _foreign(folder) if folder.is_dir() else []
-    if foreign:
-        raise UsageError(
-            f"{folder}: an existing folder is replaced only if mcugen wrote it",
-            f"'{foreign[0]}' in it",
-            "choose another with -o",
-        )
+    """Replaces `folder` by the bundle's files, at once: readers see the old or the new, never a mixture.
+
+    OutputError if it cannot be written; UsageError for anything there that mcugen did not write.
+    """
+    target = Path(os.path.realpath(folder))
+    if target == Path.cwd():
+        raise UsageError(f"{folder}: the output must be a folder of its own", "the working directory", "name one in it")
     try:
-        _replace(bundle, folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with staging(target.parent) as fresh:
+            restore(target)
+            _require_own(target, folder)
+            _fill(fresh, bundle, target)
+            put_folder(fresh, target)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{folder}: the output must be writable", reason, "check space and permissions") from error
+        raise _unwritable(folder, error) from error
     return folder
+
+
+def _require_own(target: Path, folder: Path) -> None:
+    """UsageError for what is not mcugen's to replace."""
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{folder}: the output must be a folder", _kind(target), "choose another name with -o")
+    foreign = _foreign(target) if target.is_dir() else []
+    if foreign:
+        rule = f"{folder}: an existing folder is replaced only if mcugen wrote it"
+        raise UsageError(rule, f"'{foreign[0]}' in it", "choose another with -o")
 
 
 def _foreign(folder: Path) -> list[str]:
@@ -49,46 +65,65 @@ def _foreign(folder: Path) -> list[str]:
     return [name for name in found if name not in own]
 
 
-def _replace(bundle: Bundle, folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        fresh = staging / "new"
-        fresh.mkdir()
-        for name, text in sorted(bundle.files.items()):
-            (fresh / name).write_text(text, encoding="utf-8", newline="\n")
-        for name, data in sorted(bundle.blobs.items()):
-            (fresh / name).write_bytes(data)
-        if folder.is_dir():
-            folder.replace(staging / "old")
-        try:
-            fresh.replace(folder)
-        except OSError:
-            with contextlib.suppress(OSError):
-                (staging / "old").replace(folder)
-            raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+def _fill(fresh: Path, bundle: Bundle, target: Path) -> None:
+    """Writes the files; permissions of the folder are those of `target`, if there is one."""
+    fresh.mkdir()
+    texts = {name: text.encode() for name, text in bundle.files.items()}
+    for name, data in sorted({**texts, **bundle.blobs}.items()):
+        write_synced(fresh / name, partial(_write, data))
+    if target.is_dir():
+        fresh.chmod(stat.S_IMODE(target.stat().st_mode))
+
+
+def _write(data: bytes, file: IO[bytes]) -> None:
+    file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
     """Replaces one text file as a whole."""
-    replace_file(path, lambda file: file.write(text.encode()))
+    replace_file(path, partial(_write, text.encode()))
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Lets `write` fill a file beside `path`, then puts it in the place of `path`. OutputError if that fails."""
+    """Lets `write` fill a file beside `path`, then puts it in the place of `path`. OutputError if that fails.
+
+    A character device, such as /dev/null, is written to. UsageError for what is neither that, nor a file, nor new.
+    """
+    target = Path(os.path.realpath(path))
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            staging = Path(file.name)
-            try:
+        known = path.stat() if path.exists() else None
+        if known is not None and stat.S_ISCHR(known.st_mode):
+            with path.open("wb") as file:
                 write(file)
-                file.flush()
-                staging.chmod(0o644)
-                staging.replace(path)
-            except BaseException:
-                staging.unlink(missing_ok=True)
-                raise
+            return
+        if known is not None and not (target.exists() and target.samefile(path)):  # a deleted file, by /dev/fd
+            raise UsageError(f"{path}: the output must have a name", "a deleted file or a pipe", _REMEDY)
+        if known is not None and not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
+            raise UsageError(f"{path}: the output must be a regular file or a new name", _kind(path), _REMEDY)
+        with staging(target.parent) as fresh:
+            write_synced(fresh, write, None if known is None else stat.S_IMODE(known.st_mode))
+            put_file(fresh, target)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{path}: the output must be writable", reason, "check space and permissions") from error
+        raise _unwritable(path, error) from error
+
+
+_REMEDY = "name a file; JSON is printed by `--json -`"
+
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a device",
+}
+
+
+def _kind(path: Path) -> str:
+    """What a path that is no folder names."""
+    return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "something else")
+
+
+def _unwritable(path: Path, error: OSError) -> OutputError:
+    is_fixed = error.errno in (errno.EBUSY, errno.EXDEV)  # a mount point, say
+    remedy = "name a folder in it, or a new one" if is_fixed else "check space and permissions"
+    return OutputError(f"{path}: the output must be writable", error.strerror or str(error), remedy)

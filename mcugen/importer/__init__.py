@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 
 from mcugen import ops
-from mcugen.errors import ModelError, UnsupportedError, UsageError
+from mcugen.errors import ModelError, UnsupportedError, UsageError, listed, shortened
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.importer.scope import Scope, check_size, declared_types, dtype_or_none, to_array
+from mcugen.importer.composition import Composed
+from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
+from mcugen.limits import check_size
 
 
 def import_model(
@@ -22,10 +25,14 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     bound: Mapping[str, Array] | None = None,
     sizes: Mapping[str, int] | None = None,
+    composed: Composed | None = None,
 ) -> Graph:
     """The HIR of a checked model. `dims` fixes symbolic dimensions, `bound` inputs (by their values).
 
+    A leading dimension that nobody fixes is 1, unless its name says that it counts no samples (`Graph.notes`).
+
     `sizes` are assumed for lengths that the model computes (`Graph.sizes`); each of them becomes an output, too.
+    `composed` takes up what stands in the place of composed operators (see `composition.spelled_out`).
 
     Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError listing every node that
     cannot be compiled.
@@ -33,6 +40,7 @@ def import_model(
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
+    scope.composed = {} if composed is None else composed
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
@@ -42,7 +50,7 @@ def import_model(
     scope.import_nodes(model.graph.node)
     if scope.refusals:
         count = len(scope.refusals)
-        listing = "\n  - " + "\n  - ".join(scope.refusals)
+        listing = "\n  - " + listed(scope.refusals, separator="\n  - ")
         raise UnsupportedError(
             f"every operator must be supported; {count} node{'s are' * (count > 1) or ' is'} not:{listing}"
         )
@@ -74,9 +82,9 @@ def size_output(symbol: str) -> str:
 def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], bound: dict[str, Array]) -> None:
     unbound: dict[str, None] = {}
     known = set()
-    for info in graph.input:
-        if info.name in scope.env:
-            continue  # before IR version 4 initializers were listed as inputs
+    inputs = [info for info in graph.input if info.name not in scope.env]  # before IR version 4 initializers were, too
+    single = _batches(scope, [info for info in inputs if info.name not in bound], dims)
+    for info in inputs:
         if not info.type.HasField("tensor_type"):
             found = info.type.WhichOneof("value") or "no type"
             raise UnsupportedError(f"input '{info.name}': must be a tensor", found, "export tensors")
@@ -84,11 +92,10 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
             scope.env[info.name] = scope.constant(info.name, _bound_array(info, bound.pop(info.name)))
             continue
         shape = []
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            symbol = dim.dim_param or f"{info.name}:{axis}"
-            if not dim.HasField("dim_value"):
+        for symbol, fixed in _dimensions(info):
+            if fixed is None:
                 known.add(symbol)
-            size = dim.dim_value if dim.HasField("dim_value") else dims.get(symbol)
+            size = dims.get(symbol, single.get(symbol)) if fixed is None else fixed
             if size is None or size < 0:
                 unbound[symbol] = None
             shape.append(size or 0)
@@ -96,15 +103,52 @@ def _import_inputs(scope: Scope, graph: onnx.GraphProto, dims: dict[str, int], b
             _import_input(scope, info, tuple(shape))
     unknown = sorted(set(dims) - known)
     if unknown:
-        choices = ", ".join(sorted(known)) or "none"
+        choices = listed(sorted(known)) or "none"
         raise UsageError("--dim must name a symbolic dimension of the model", f"'{unknown[0]}'", f"one of: {choices}")
     if bound:
-        choices = ", ".join(sorted(v.name for v in graph.input)) or "none"
+        choices = listed(sorted(v.name for v in graph.input)) or "none"
         raise UsageError("--bind must name an input of the model", f"'{next(iter(bound))}'", f"one of: {choices}")
     if unbound:
-        names = ", ".join(f"'{u}'" for u in unbound)
-        remedy = "give each a size: " + " ".join(f"--dim {u}=1" for u in unbound)
+        names = listed(f"'{u}'" for u in unbound)
+        remedy = "give each a size: " + listed((f"--dim {u}=1" for u in unbound), separator=" ")
         raise ModelError("every input dimension must be known", f"{names} unbound", remedy)
+
+
+def _dimensions(info: onnx.ValueInfoProto) -> list[tuple[str, int | None]]:
+    """Of each axis the name that --dim knows it by, and its size, if that is known."""
+    dims = info.type.tensor_type.shape.dim
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    return [(dim.dim_param or f"{info.name}:{axis}", sizes[axis]) for axis, dim in enumerate(dims)]
+
+
+_NO_BATCH = re.compile(r"(?!.*batch)(.*(seq|time|len|frame|step|token|word|char|point|node|edge|width|height)|[tlwh]$)")
+"""Names of dimensions that count something else than samples: a matter of experience."""
+
+
+def _batches(scope: Scope, inputs: Sequence[onnx.ValueInfoProto], dims: Mapping[str, int]) -> dict[str, int]:
+    """The leading dimensions without a size that count samples: a call gets one. Each is noted."""
+    leading: dict[str, list[str]] = {}
+    for info in inputs:
+        symbol = _batch(info)
+        if symbol and symbol not in dims:
+            leading.setdefault(symbol, []).append(info.name)
+    for symbol, names in leading.items():
+        others = f" and {len(names) - 1} more" * (len(names) > 1)
+        where, name = f"input '{shortened(names[0])}'{others}", shortened(symbol)
+        scope.graph.notes.append(f"dimension '{name}' of {where} is taken as 1: --dim {name}=SIZE makes it another")
+    return dict.fromkeys(leading, 1)
+
+
+def _batch(info: onnx.ValueInfoProto) -> str:
+    """The leading dimension of an input if its size is free, and neither its name nor a second use speaks against it.
+
+    A matrix of neighbours, say, has as many rows as columns; these are no samples.
+    """
+    symbols = [symbol for symbol, size in _dimensions(info) if size is None]
+    first = next(iter(info.type.tensor_type.shape.dim), None)
+    if first is None or first.HasField("dim_value") or symbols.count(symbols[0]) > 1:
+        return ""
+    return "" if _NO_BATCH.match(first.dim_param.lower()) else symbols[0]
 
 
 def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
@@ -140,7 +184,7 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
 def _dtype(info: onnx.ValueInfoProto) -> DType:
     dtype = dtype_or_none(info)
     if dtype is None:
-        found = onnx.TensorProto.DataType.Name(info.type.tensor_type.elem_type)
+        found = type_of(info.type.tensor_type.elem_type)
         raise UnsupportedError(f"input '{info.name}': unsupported element type", found, "use float32 or int8")
     return dtype
 

@@ -11,9 +11,7 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.types import Array
 from mcugen.importer.hazards import hazard
-
-MAX_ELEMENTS = 1 << 22
-"""Refuses to compute constants above it: no microcontroller has room for them, and a hostile model may ask."""
+from mcugen.limits import MAX_ELEMENTS
 
 ALWAYS_FOLDED = {"Constant", "Shape", "Size"}
 """Operators that are never computed at run time."""

@@ -17,11 +17,32 @@ MOST_INPUTS = 64
 """Of a variadic operator whose element types are checked."""
 
 
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The definition in the model's opset; of a standard operator that came later, its first one."""
+    standard = domain in STANDARD_DOMAINS
     try:
-        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+        return onnx.defs.get_schema(op_type, opset, "" if standard else domain)
     except onnx.defs.SchemaError:
-        return None
+        later = first_version(op_type) if standard else 0
+        return onnx.defs.get_schema(op_type, later) if later > opset else None
+
+
+@cache
+def first_version(op_type: str) -> int:
+    """The opset that first defines a standard operator; 0 for one that none does."""
+    return _first_versions().get(op_type, 0)
+
+
+@cache
+def _first_versions() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain in STANDARD_DOMAINS:
+            found[schema.name] = min(schema.since_version, found.get(schema.name, schema.since_version))
+    return found
 
 
 def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.defs.OpSchema.FormalParameter]:

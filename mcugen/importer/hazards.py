@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 
-from mcugen.errors import DoesNotFitError, ModelError
-
-MAX_RANK = 64
-MAX_INLINED = 100_000
-"""Nodes of a model with the bodies of its functions in the place of their calls."""
+from mcugen.errors import DoesNotFitError, ModelError, shortened
+from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PORTS, MAX_RANK, MAX_READERS
 
 
 def check_hazards(model: onnx.ModelProto, place: str) -> None:
     """ModelError or DoesNotFitError for a model that would crash or hang ONNX's shape inference or its inliner."""
+    _check_budget(model, place)
+    for part in (model, *model.functions):
+        for entry in part.opset_import:
+            if not 0 <= entry.version < 1 << 31:  # ONNX's own code takes 32 bits
+                found = f"version {entry.version} of domain '{entry.domain}'"
+                raise ModelError(f"{place}: opsets must have a version", found, "repair the model")
     opsets = {entry.domain: int(entry.version) for entry in model.opset_import}
     for function in model.functions:
         own = opsets | {entry.domain: int(entry.version) for entry in function.opset_import}
@@ -71,6 +75,39 @@ def _check_nodes(nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], pla
             raise ModelError(rule, "others", "repair the model")
 
 
+def _check_budget(model: onnx.ModelProto, place: str) -> None:
+    """DoesNotFitError for a graph that is larger than any that people make, in some direction."""
+    graph = model.graph
+    nodes = [n for body in (graph, *model.functions) for n in _all_nodes(body.node)]
+    readers = Counter(name for node in nodes for name in node.input if name)
+    links = sum(len(node.input) + len(node.output) for node in nodes) + len(graph.initializer)
+    ports = (graph.input, graph.output, graph.initializer)
+    names = [v.name for values in ports for v in values] + [n for node in nodes for n in (node.name, *node.output)]
+    longest = max(names, key=len, default="")
+    initializers = {t.name for t in graph.initializer}
+    inputs = sum(v.name not in initializers for v in graph.input)
+    for what, most, found, where in (
+        ("nodes", MAX_NODES, len(nodes), ""),
+        ("inputs and outputs of nodes", MAX_LINKS, links, ""),
+        ("inputs", MAX_PORTS, inputs, ""),
+        ("outputs", MAX_PORTS, len(graph.output), ""),
+        ("readers of a tensor", MAX_READERS, *max(((n, name) for name, n in readers.items()), default=(0, ""))),
+        ("characters in a name", MAX_NAME, len(longest), longest),
+    ):
+        if found > most:
+            named = f" ('{shortened(where, 100)}')" if where else ""
+            raise DoesNotFitError(f"{place}: there must be at most {most:,} {what}", f"{found:,}{named}", "simplify it")
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Those of bodies, too."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in _graphs(attribute):
+                yield from _all_nodes(graph.node)
+
+
 def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     if attribute.HasField("g"):
         yield attribute.g
@@ -94,6 +131,6 @@ def _check_calls(model: onnx.ModelProto, place: str) -> None:
         return total
 
     count = size(model.graph.node, ())
-    if count > MAX_INLINED:
-        rule = f"{place}: functions must have at most {MAX_INLINED:,} nodes where they are called"
+    if count > MAX_NODES:
+        rule = f"{place}: functions must have at most {MAX_NODES:,} nodes where they are called"
         raise DoesNotFitError(rule, f"{count:,}", "simplify the model")

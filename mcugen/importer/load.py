@@ -14,31 +14,42 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError, Message
 
 from mcugen.errors import ModelError
+from mcugen.importer.external import load_external_data, require_internal
+from mcugen.importer.foreign import hide, import_domains, reveal
+from mcugen.importer.formats import format_of
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
+from mcugen.limits import MODEL_BYTES, cpu_seconds, read_bounded
 
 OLDEST_OPSET = 6
 
 
 def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
-    """The model and the SHA-256 of its file. ModelError where it cannot be read or is not valid ONNX."""
+    """The model and the SHA-256 of its file, and of external data if it has some.
+
+    ModelError where it cannot be read or is not valid ONNX.
+    """
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, MODEL_BYTES)
     except OSError as error:
-        raise ModelError(f"{path}: the model must be a readable file", str(error.strerror), "check the path") from error
+        known = format_of(path) if path.is_dir() else None
+        rule, remedy = f"{path}: the model must be a readable file", known.remedy if known else "check the path"
+        raise ModelError(rule, known.name if known else str(error.strerror), remedy) from error
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise ModelError(
-            f"{path}: the file must be an ONNX model",
-            "bytes that are no ONNX protobuf",
-            "export the model again",
-        ) from error
+        raise _no_model(path, "bytes that are no ONNX protobuf") from error
     if not model.HasField("graph"):
-        raise ModelError(f"{path}: the file must be an ONNX model", "no graph in it", "export the model again")
-    _load_external_data(model, path)
-    return prepare_model(model, str(path)), hashlib.sha256(data).hexdigest()
+        raise _no_model(path, "no graph in it")
+    external = load_external_data(model, path)
+    return prepare_model(model, str(path)), hashlib.sha256(data + external).hexdigest()
+
+
+def _no_model(path: Path, found: str) -> ModelError:
+    known = format_of(path)
+    remedy = known.remedy if known else "export the model again"
+    return ModelError(f"{path}: the file must be an ONNX model", known.name if known else found, remedy)
 
 
 @dataclass(frozen=True)
@@ -63,10 +74,19 @@ def load(model: str | Path | onnx.ModelProto) -> LoadedModel:
 
 
 def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
-    """Checks a model, inlines its local functions, and converts old opsets."""
+    """Checks a model that holds all its tensors itself, inlines its local functions, and converts old opsets."""
+    require_internal(model, place)
     _check_text(model, place)
     opset = _opset(model, place)
     check_hazards(model, place)
+    with cpu_seconds(f"{place}: ONNX's checks"):
+        return _checked(model, opset, place)
+
+
+def _checked(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
+    """By ONNX's own code."""
+    import_domains(model)
+    hidden = hide(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(_with_output_shapes(inferred))
@@ -77,6 +97,8 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
     except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
+    if hidden:
+        reveal(model)
     return model
 
 
@@ -109,17 +131,3 @@ def _opset(model: onnx.ModelProto, place: str) -> int:
         found = f"opset {versions[0]}" if versions else "none"
         raise ModelError(f"{place}: the opset must be {OLDEST_OPSET} to {newest}", found, "export with another opset")
     return int(versions[0])
-
-
-def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
-    if not any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
-        return
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        reason = str(error).strip().split("\n")[0][:300]
-        raise ModelError(
-            f"{path}: external weights must lie beside the model",
-            reason,
-            "keep the .data file in the same folder",
-        ) from error

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.lir.formula import Formula, Polynomial, Sizes, Symbol
@@ -50,7 +51,7 @@ class Access(Enum):
     INOUT = "inout"
     SCRATCH = "scratch"
 
-    @property
+    @cached_property
     def reads(self) -> bool:
         """Whether earlier contents matter."""
         return self in (Access.IN, Access.INOUT)

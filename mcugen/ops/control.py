@@ -19,6 +19,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.limits import MAX_FOLDED, MAX_UNROLLED, MAX_WORK
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
@@ -29,14 +30,6 @@ from mcugen.ops.kernels.cmsis.lstm import LstmStep
 from mcugen.ops.lstm_step import lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
-
-MAX_UNROLLED = 128
-"""Steps of a loop that are written out where they must be."""
-MAX_WORK = 1 << 18
-"""Operators that a loop may run in all: the self-test's outputs are computed at compile time, step by step."""
-
-MAX_FOLDED = 1 << 20
-"""Elements of results that are computed while importing."""
 
 STEP = TensorType((), DType.INT64)
 

@@ -231,6 +231,7 @@ def _as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None]) -> V
         node.opset,
     )
     (result,) = IMPORTERS["", op_type](inner)
+    assert result is not None
     return result
 
 

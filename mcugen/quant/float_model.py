@@ -14,6 +14,8 @@ from mcugen.errors import UnsupportedError, VerificationError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
+from mcugen.importer.composition import Composed, spelled_out
+from mcugen.limits import cpu_seconds
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.passes.clean import fold_dequantized
 from mcugen.pipeline import fuse_float
@@ -58,18 +60,21 @@ def build_float_model(
     states: Mapping[str, str] | None = None,
 ) -> FloatModel:
     """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
-    graph = import_model(model, name, dims, bound)
-    _drop_sizes(graph)
-    fold_dequantized(graph)  # of weights alone
+    composed: Composed = {}
+    with cpu_seconds("import"):
+        graph = import_model(model, name, dims, bound, composed=composed)
+        _drop_sizes(graph)
+        fold_dequantized(graph)  # of weights alone
     if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):
         remedy = "compile it as it is, or quantize the float model that it stems from"
         raise UnsupportedError("only a float model can be quantized", "QuantizeLinear or DequantizeLinear", remedy)
-    fuse_float(graph)
+    with cpu_seconds("fusion"):
+        fuse_float(graph)
     give_biases(graph)
     if equalized:
         equalize(graph)
     source = _with_constants(model, bound or {})
-    fused = FloatModel(OnnxWriter(source, graph).write(), graph, states or {})
+    fused = FloatModel(OnnxWriter(spelled_out(source, composed), graph).write(), graph, states or {})
     _check_same(source, fused)
     return fused
 

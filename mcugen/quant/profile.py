@@ -64,6 +64,24 @@ class Profile:
     samples: int
     tensors: Mapping[str, TensorProfile]
 
+    @property
+    def distinct(self) -> int:
+        """How many samples differ from all others in the extremes of some tensor; at least 1."""
+        ends = [side for tensor in self.tensors.values() for side in (tensor.lows, tensor.highs)]
+        return max(len(set(zip(*ends, strict=True))), 1)
+
+
+def distinct(samples: Sequence[Sample]) -> list[Sample]:
+    """Each sample once, in order: a repeated one tells nothing new."""
+    return list({_digest(sample): sample for sample in reversed(samples)}.values())[::-1]
+
+
+def _digest(sample: Sample) -> bytes:
+    digest = hashlib.sha256()
+    for name in sorted(sample):
+        digest.update(np.ascontiguousarray(sample[name]).tobytes())
+    return digest.digest()
+
 
 def fingerprint(model: FloatModel) -> str:
     """SHA-256 of what decides about activations: the inputs' shapes and all constants, as fused and equalized."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from mcugen.codegen.write import write_text
 from mcugen.errors import UsageError
+from mcugen.limits import PROFILE_BYTES, read_bounded
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.profile import BINS, Profile, TensorProfile, fingerprint
 
@@ -32,7 +33,7 @@ def write_profile(profile: Profile, path: Path) -> None:
 def read_profile(path: Path, model: FloatModel) -> Profile:
     """A profile of `model`. UsageError if it is one of another model, or none at all."""
     try:
-        profile = _profile(json.loads(path.read_text(encoding="utf-8")))
+        profile = _profile(json.loads(read_bounded(path, PROFILE_BYTES)))
     except OSError as error:
         raise _refused(path, error.strerror or "an unreadable file") from error
     except (ValueError, RecursionError) as error:

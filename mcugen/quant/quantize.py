@@ -96,7 +96,8 @@ class Quantizer:
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = prepare_model(write_qdq(self.model, plan), self.source.file)
-        return Quantization(self.source, self.model, self.profile, placement, plan, proto)
+        notes = tuple(self.model.graph.notes)
+        return Quantization(self.source, self.model, self.profile, placement, plan, proto, notes)
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:
         unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})

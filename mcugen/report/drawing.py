@@ -101,9 +101,15 @@ class _Plot:
         self.width = (sum(shares) + 1) * column
         self._edges = [0.0, column / 2]
         for row, share in zip(memory.rows, shares, strict=True):
+            self._skip(row.first)
             count, start = row.last - row.first + 1, self._edges[-1]
             self._edges += [start + share * column * (i + 1) / count for i in range(count)]
+        self._skip(max([memory.peak.index, *(block.last for block in memory.blocks)]))
         self._edges.append(self.width)
+
+    def _skip(self, index: int) -> None:
+        """Instructions before `index` that no row has: moves that vanished take no room."""
+        self._edges += [self._edges[-1]] * (index + 2 - len(self._edges))
 
     def middle(self, index: int) -> float:
         """Of an instruction's column."""

@@ -85,7 +85,7 @@ def own_metric(name: str, function: Callable[[dict[str, Array], Array | None], f
         stacked = {n: np.stack([o[n] for o in judged.outputs]) for n in judged.outputs[0]}
         try:
             return float(function(stacked, judged.labels))
-        except Exception as error:  # whatever the user's code raises
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
             raise UsageError(f"--metric {name} must give a number", f"{type(error).__name__}: {error}") from error
 
     return Metric(name, name, compute, lower_is_better=bool(getattr(function, "lower_is_better", False)))

@@ -14,9 +14,7 @@ from PIL import Image
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
-
-MOST_PIXELS = 1 << 24
-"""Of an image: more are no calibration sample, but a decompression bomb."""
+from mcugen.limits import MAX_PIXELS
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
@@ -68,7 +66,7 @@ class Preprocessing:
         """Pixels of a PNG file as uint8 [height, width, channels]. UsageError where it cannot be read."""
         try:
             with Image.open(path, formats=("PNG",)) as image:
-                if image.width * image.height > MOST_PIXELS:
+                if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels")
                 if image.mode.startswith(("I", "F")):
                     raise ValueError("more than 8 bits a channel")
@@ -92,7 +90,7 @@ _AXES = {"chw": -3, "hwc": -1}
 
 
 def _unreadable(path: Path, reason: str) -> UsageError:
-    remedy = f"8-bit PNG of at most {MOST_PIXELS:,} pixels"
+    remedy = f"8-bit PNG of at most {MAX_PIXELS:,} pixels"
     return UsageError(f"{path}: an image must be a readable PNG file", reason, remedy)
 
 
@@ -117,7 +115,7 @@ def parse_preprocessing(text: str) -> Preprocessing:
 def _read_size(key: str, value: str) -> tuple[str, tuple[int, int] | None]:
     match = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,4})", value)
     size = (int(match[1]), int(match[2])) if match else None
-    return "size", size if size and size[0] * size[1] <= MOST_PIXELS else None
+    return "size", size if size and size[0] * size[1] <= MAX_PIXELS else None
 
 
 def _read_mode(key: str, value: str) -> tuple[str, str | None]:

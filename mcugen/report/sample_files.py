@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from mcugen.errors import UsageError
+from mcugen.errors import UsageError, listed
 from mcugen.hir.types import Array
+from mcugen.report.array_files import read_npy, read_npz
 from mcugen.report.preprocess import Preprocessing
 
 PIXELS = "x_uint8"
@@ -21,11 +20,15 @@ _ONLY = "x"
 
 @dataclass(frozen=True)
 class RawArray:
-    """An array as the file has it. `place` names file and array for messages, `key` the array."""
+    """An array as the file has it. `place` names file and array for messages, `key` the array.
+
+    `layout` says where the channels of an image are (hwc or chw) if its file does.
+    """
 
     place: str
     key: str
     array: Array
+    layout: str = ""
 
 
 RawSample = dict[str, RawArray]
@@ -42,7 +45,7 @@ def read_samples(
     if path.is_dir():
         return list(_read_folder(path, inputs, steps)), {}
     _require_images(path, steps, False)
-    arrays = _read_npy(path) if path.suffix == ".npy" else read_npz(path)
+    arrays = {_ONLY: read_npy(path)} if path.suffix == ".npy" else read_npz(path)
     chosen = {name: _array_of(path, arrays, name, len(inputs) == 1) for name in inputs}
     for raw in chosen.values():
         if raw.array.ndim == 0 or not len(raw.array):
@@ -51,42 +54,15 @@ def read_samples(
     if len(set(counts.values())) != 1:
         raise UsageError(f"{path}: inputs must have equally many samples", str(counts), "repair the file")
     count = next(iter(counts.values()))
-    samples = [{n: RawArray(raw.place, raw.key, raw.array[i]) for n, raw in chosen.items()} for i in range(count)]
+    samples = [{n: RawArray(f"{r.place}[{i}]", r.key, r.array[i]) for n, r in chosen.items()} for i in range(count)]
     return samples, arrays
-
-
-def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of a file; UsageError where it cannot be read. Pickled objects are refused."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("a single array")
-            return {key: archive[key] for key in archive.files}
-    except OSError as error:
-        reason = error.strerror or "not an .npz file"
-        raise UsageError(
-            f"{path}: samples must be in a readable .npz file", reason, "write it with numpy.savez"
-        ) from error
-    except Exception as error:  # zip and numpy raise a dozen types for corrupt files
-        reason = str(error)[:120]
-        raise UsageError(f"{path}: samples must be in an .npz file", reason, "write it with numpy.savez") from error
-
-
-def _read_npy(path: Path) -> dict[str, Array]:
-    """The only array of a file."""
-    try:
-        with path.open("rb") as file:
-            return {_ONLY: np.lib.format.read_array(file, allow_pickle=False)}
-    except Exception as error:  # as above
-        reason = (isinstance(error, OSError) and error.strerror) or str(error)[:120]
-        raise UsageError(f"{path}: an array must be in a readable .npy file", reason, "numpy.save writes it") from error
 
 
 def _read_folder(folder: Path, inputs: Sequence[str], steps: Preprocessing) -> Iterator[RawSample]:
     """One sample a file, in the order of their names."""
     files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    kinds: Mapping[str, Callable[[Path], dict[str, Array]]] = {
-        ".npy": _read_npy,
+    kinds: Mapping[str, Callable[[Path], Mapping[str, Array]]] = {
+        ".npy": lambda path: {_ONLY: read_npy(path)},
         ".npz": read_npz,
         ".png": lambda path: {PIXELS: steps.read_image(path)},
     }
@@ -122,7 +98,7 @@ def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) ->
     names = [name, *((_ONLY, PIXELS) if only else ())]
     for key in names:
         if key in arrays:
-            return RawArray(f"{path}: '{key}'", key, arrays[key])
+            return RawArray(f"{path}: '{key}'", key, arrays[key], "hwc" if path.suffix.lower() == ".png" else "")
     wanted = " or ".join(f"'{n}'" for n in names)
-    present = ", ".join(f"'{key}'" for key in arrays) or "nothing"
+    present = listed(f"'{key}'" for key in arrays) or "nothing"
     raise UsageError(f"{path}: there must be an array {wanted}", present, "name the arrays like the model's inputs")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from targets import CPUS, clang
 
 import mcugen
 from mcugen.hir.interpreter import interpret
+from mcugen.simulate import simulate
 from mcugen.simulate.build import build_target
 from mcugen.simulate.machines import find_machine
 
@@ -32,13 +34,18 @@ SHAPES = (
 )
 
 
+@cache
+def compiled(kind: str, cpu: str) -> mcugen.CompiledModel:
+    """Once for all tests."""
+    options = mcugen.CompileOptions(name="net", optimize="speed")
+    return mcugen.compile_model(convolutions(kind, SHAPES), roomy(BOARDS[cpu]), options)
+
+
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("kind", ["int8", "int16", "float32"])
 def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str) -> None:
-    board = roomy(BOARDS[cpu])
-    command = clang(board)
-    options = mcugen.CompileOptions(name="net", optimize="speed")
-    model = mcugen.compile_model(convolutions(kind, SHAPES), board, options)
+    model = compiled(kind, cpu)
+    command = clang(model.board)
     for name, text in model.bundle.files.items():
         (tmp_path / name).write_text(text)
     for level in ("-O0", "-O2"):
@@ -49,12 +56,10 @@ def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str) -> None:
 @pytest.mark.parametrize("level", ["-O0", "-Os", "-O3"])
 @pytest.mark.parametrize("kind", ["int8", "float32"])
 def test_results_do_not_depend_on_the_optimization_level(cpu: str, level: str, kind: str) -> None:
-    board = roomy(BOARDS[cpu])
-    board = replace(board, cflags=(*board.cflags, level))
-    options = mcugen.CompileOptions(name="net", optimize="speed")
-    model = mcugen.compile_model(convolutions(kind, SHAPES), board, options)
+    model = compiled(kind, cpu)
+    board = replace(model.board, cflags=(*model.board.cflags, level))
     sample = random_inputs(model)
-    (found,) = model.simulate([sample], measure=False).outputs
+    (found,) = simulate(model.bundle, board, [sample], measure=False).outputs
     for name, wanted in interpret(model.graph, sample).items():
         slack = 0.0 if kind == "int8" else 1e-5 * np.abs(wanted).max()
         np.testing.assert_allclose(found[name].reshape(wanted.shape), wanted, rtol=0, atol=slack, err_msg=name)
@@ -68,9 +73,8 @@ KEPT = re.compile(r"\b(s(1[6-9]|2\d|3[01])|d([89]|1[0-5])|q[4-7])\b")
 @pytest.mark.parametrize("kind", ["int8", "int16", "float32"])
 def test_assembly_keeps_the_callers_registers(tmp_path: Path, cpu: str, kind: str) -> None:
     """Callers may hold anything there, and at -O3 they do."""
-    board = roomy(BOARDS[cpu])
-    model = mcugen.compile_model(convolutions(kind, SHAPES), board, mcugen.CompileOptions(name="net", optimize="speed"))
-    build_target(model.bundle, board, find_machine(board), tmp_path, hooks=False)
+    model = compiled(kind, cpu)
+    build_target(model.bundle, model.board, find_machine(model.board), tmp_path, hooks=False)
     command = ["arm-none-eabi-objdump", "-d", "--no-show-raw-insn", str(tmp_path / "model.elf")]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^[0-9a-f]+ <((?:conv|depthwise|dense|pointwise)\w*)>:\n((?:.+\n)+)", listing, re.MULTILINE)

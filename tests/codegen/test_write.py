@@ -4,11 +4,25 @@
 from __future__ import annotations
 
 import errno
+import io
+import multiprocessing
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 import pytest
 
+from mcugen.codegen import atomic
+from mcugen.codegen.atomic import exchange, restore
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.write import replace_file, write_folder, write_text
 from mcugen.errors import OutputError, UsageError
@@ -89,51 +103,6 @@ def test_a_file_in_the_place_is_refused_and_kept(tmp_path: Path):
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def fail_at(monkeypatch: pytest.MonkeyPatch, method: str, name: str) -> None:
-    """Lets Path.`method` run out of space on paths of that name."""
-    original = getattr(Path, method)
-
-    def full(self: Path, *args: object, **options: object) -> object:
-        if self.name == name:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(self, *args, **options)
-
-    monkeypatch.setattr(Path, method, full)
-
-
-@pytest.mark.parametrize(("method", "name"), [("write_text", "net.h"), ("replace", "new"), ("replace", "out")])
-def test_a_failure_in_the_middle_leaves_the_old_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, name: str
-):
-    folder = write_folder(bundle(), tmp_path / "out")
-    with monkeypatch.context() as patch, pytest.raises(OutputError, match="No space left on device") as error:
-        fail_at(patch, method, name)
-        write_folder(bundle(net_c="new"), folder)
-    assert error.value.exit_code == 9
-    assert contents(folder) == FILES
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_failure_on_the_first_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patch, pytest.raises(OutputError):
-        fail_at(patch, "write_text", "net.h")
-        write_folder(bundle(), tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interruption_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = write_folder(bundle(), tmp_path / "out")
-
-    def interrupt(self: Path, *args: object, **options: object) -> int:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "write_text", interrupt)
-        write_folder(bundle(net_c="new"), folder)
-    assert contents(folder) == FILES
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 def test_parent_that_is_a_file(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="the output must be writable"):
@@ -171,3 +140,338 @@ def test_impossible_paths(tmp_path: Path, name: str):
     (tmp_path / "folder" / "inside").write_text("")
     with pytest.raises(OutputError, match="the output must be writable"):
         write_text(tmp_path / name, "text")
+
+
+# ------------------------------------------------------------------------------------------ what is in the place
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("umask")
+def test_permissions_are_by_umask(tmp_path: Path):
+    write_text(tmp_path / "report.json", "new")
+    folder = write_folder(bundle(), tmp_path / "out")
+    assert (mode(tmp_path / "report.json"), mode(folder), mode(folder / "net.c")) == (0o640, 0o750, 0o640)
+
+
+@pytest.mark.usefixtures("umask")
+def test_permissions_of_what_is_replaced_stay(tmp_path: Path):
+    path, folder = tmp_path / "report.json", tmp_path / "out"
+    path.write_text("old")
+    path.chmod(0o604)
+    folder.mkdir()
+    folder.chmod(0o705)
+    write_text(path, "new")
+    write_folder(bundle(), folder)
+    assert (mode(path), mode(folder)) == (0o604, 0o705)
+
+
+@pytest.mark.parametrize("content", ["old", None], ids=["to a file", "to nothing"])
+def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path, content: str | None):
+    target, link = tmp_path / "target.json", tmp_path / "links" / "report.json"
+    link.parent.mkdir()
+    link.symlink_to("../target.json")
+    if content:
+        target.write_text(content)
+    write_text(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert [path.name for path in link.parent.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_to_a_folder_stays(tmp_path: Path, is_there: bool):
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to("target")
+    if is_there:
+        write_folder(bundle(net_c="old"), target)
+    write_folder(bundle(), link)
+    assert link.is_symlink() and contents(target) == FILES
+
+
+def test_a_pipe_is_refused_and_stays(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match=r"a regular file or a new name. found: a pipe. try: name a file"):
+        write_text(pipe, "text")
+    with pytest.raises(UsageError, match=r"the output must be a folder\. found: a pipe"):
+        write_folder(bundle(), pipe)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_socket_is_refused_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        with pytest.raises(UsageError, match=r"a regular file or a new name\. found: a socket"):
+            write_text(Path("socket"), "text")
+    assert stat.S_ISSOCK(Path("socket").stat().st_mode)
+
+
+def test_a_device_is_written_to(tmp_path: Path):
+    """Of a link to one, as /dev/stdout is."""
+    link = tmp_path / "null"
+    link.symlink_to("/dev/null")
+    before = Path("/dev/null").stat()
+    for path in (Path("/dev/null"), link):
+        write_text(path, "text")
+    with pytest.raises(UsageError, match=r"the output must be a folder\. found: a device"):
+        write_folder(bundle(), Path("/dev/null"))
+    after = Path("/dev/null").stat()
+    assert stat.S_ISCHR(after.st_mode) and (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert link.is_symlink()
+
+
+def test_a_file_without_a_name_is_refused(tmp_path: Path):
+    with (tmp_path / "gone").open("w") as file:
+        (tmp_path / "gone").unlink()
+        with pytest.raises(UsageError, match="the output must have a name"):
+            write_text(Path(f"/dev/fd/{file.fileno()}"), "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_working_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"a folder of its own\. found: the working directory"):
+        write_folder(bundle(), Path())
+
+
+# --------------------------------------------------------------------------------------------- interruptions
+
+
+READING = {"stat", "lstat", "fstat", "getcwd", "listdir", "scandir", "readlink", "fspath", "urandom", "umask"}
+"""What changes nothing: what is there before it is there behind it, too."""
+
+
+class Interrupted:
+    """Does something in place of the `number`th call of the operating system that changes something.
+
+    `spared` are calls that it leaves alone.
+    """
+
+    def __init__(self, number: int, action: Callable[[], object], spared: Collection[str] = ()) -> None:
+        self.left, self.action, self.spared = number, action, {*READING, *spared}
+
+    def __enter__(self) -> Interrupted:
+        sys.setprofile(self._see)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
+
+    def _see(self, frame: FrameType, event: str, called: object) -> None:
+        if event == "c_call" and self._is_change(called):
+            self.left -= 1
+            if self.left == 0:
+                self.action()
+
+    def _is_change(self, called: object) -> bool:
+        module, name = getattr(called, "__module__", None), getattr(called, "__name__", "")
+        if name in self.spared:
+            return False
+        if isinstance(getattr(called, "__self__", None), io.IOBase):
+            return name in ("write", "flush", "close", "__exit__")
+        return (module in ("posix", "fcntl") and not name.startswith("_")) or (
+            module in ("io", "_io") and name == "open"
+        )
+
+
+NEW = FILES | {"net.c": "new"}
+
+
+def two_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the system cannot exchange names."""
+    monkeypatch.setattr(atomic, "exchange", lambda a, b: False)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_killed(number: int, work: Callable[[], object]) -> bool:
+    """Whether a process that is killed in place of its `number`th call of the system comes so far."""
+    child = os.fork()
+    if not child:
+        with suppress(BaseException), Interrupted(number, kill):
+            work()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("has_exchange", [True, False], ids=["exchange", "two renames"])
+def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_exchange: bool
+):
+    if not has_exchange:
+        two_renames(monkeypatch)
+    folder, seen, number = tmp_path / "out", [], 0
+    for number in count(1):
+        write_folder(bundle(), folder)
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left of the one before
+        if not is_killed(number, lambda: write_folder(bundle(net_c="new"), folder)):
+            break
+        if not has_exchange:
+            restore(folder)  # as the next writer does
+        seen.append(contents(folder))
+    assert number > 25 and all(found in (FILES, NEW) for found in seen)
+    assert FILES in seen and NEW in seen and contents(folder) == NEW
+
+
+def test_a_first_writer_killed_at_any_call_leaves_nothing_or_all(tmp_path: Path):
+    for number in count(1):
+        folder = tmp_path / str(number)
+        if not is_killed(number, lambda folder=folder: write_folder(bundle(), folder / "out")):
+            break
+        assert not (folder / "out").exists() or contents(folder / "out") == FILES
+    assert number > 20 and contents(folder / "out") == FILES
+
+
+def test_a_writer_of_a_file_killed_at_any_call_leaves_the_old_or_the_new(tmp_path: Path):
+    path, seen, number = tmp_path / "report.json", [], 0
+    for number in count(1):
+        write_text(path, "old")
+        assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+        if not is_killed(number, lambda: write_text(path, "new")):
+            break
+        seen.append(path.read_text())
+    assert number > 10 and set(seen) == {"old", "new"}
+
+
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("action", "error"), [(no_space, OutputError), (interrupt, KeyboardInterrupt)])
+@pytest.mark.parametrize("has_exchange", [True, False], ids=["exchange", "two renames"])
+def test_a_failure_at_any_call_leaves_the_old_or_the_new(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: Callable[[], object],
+    error: type[BaseException],
+    has_exchange: bool,
+):
+    if not has_exchange:
+        two_renames(monkeypatch)
+    folder, failures = tmp_path / "out", 0
+    for number in count(1):
+        write_folder(bundle(), folder)
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        with Interrupted(number, action, {"close"}) as writer, suppress(error):  # a lock that stays would tell others
+            write_folder(bundle(net_c="new"), folder)
+            failures -= 1  # of what does not matter, such as a folder's synchronization
+        failures += 1
+        restore(folder)  # where bringing the old back failed, too
+        assert contents(folder) in (FILES, NEW)
+        if writer.left > 0:
+            break
+    assert failures > 15 and contents(folder) == NEW
+
+
+@pytest.mark.parametrize("call", ["fsync", "chmod", "mkdir", "flush", "write", "replace", "rename"])
+def test_a_failed_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
+    two_renames(monkeypatch)
+    folder, path = write_folder(bundle(), tmp_path / "out"), tmp_path / "report.json"
+    write_text(path, "old")
+    others = {"fsync", "chmod", "mkdir", "flush", "write", "replace", "rename", "flock"} - {call}
+    for number in count(1):
+        with (
+            Interrupted(number, no_space, {*others, "open", "close", "__exit__", "unlink", "rmdir"}) as writer,
+            suppress(OutputError),
+        ):
+            write_folder(bundle(net_c="new"), folder)
+            write_text(path, "new")
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "report.json"]
+        assert contents(folder) in (FILES, NEW) and path.read_text() in ("old", "new")
+        if writer.left > 0:
+            break
+    assert number > 1
+
+
+# ------------------------------------------------------------------------------------------------ several at once
+
+VERSIONS, WRITERS = 20, 3
+
+
+def write_versions(folder: Path, writer: int) -> None:
+    for number in range(VERSIONS):
+        text = f"{writer}.{number}"
+        write_folder(Bundle("net", dict.fromkeys(FILES, text), 16, (), (), ()), folder)
+
+
+def look(folder: Path) -> set[str] | None:
+    """The versions in the folder; None if another took its place meanwhile."""
+    before = folder.stat().st_ino
+    names, texts = None, set()
+    with suppress(OSError):  # the folder that was opened is taken away behind the new one
+        names = sorted(path.name for path in folder.iterdir())
+        texts = {(folder / name).read_text() for name in FILES}
+    if folder.stat().st_ino != before:
+        return None
+    assert names == sorted(FILES)
+    return texts
+
+
+def test_readers_find_one_whole_version_while_several_write(tmp_path: Path):
+    folder = tmp_path / "out"
+    write_folder(Bundle("net", dict.fromkeys(FILES, "first"), 16, (), (), ()), folder)
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=write_versions, args=(folder, number)) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    seen = set()
+    while any(writer.is_alive() for writer in writers):
+        found = look(folder)
+        assert found is None or len(found) == 1, found
+        seen |= found or set()
+    assert [writer.exitcode for writer in writers] == [0] * WRITERS
+    assert look(folder) in [{f"{writer}.{VERSIONS - 1}"} for writer in range(WRITERS)]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_writer_waits_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with atomic.staging(tmp_path) as fresh:
+        fresh.mkdir()
+        other = threading.Thread(target=write_folder, args=(bundle(), tmp_path / "out"))
+        other.start()
+        other.join(0.1)
+        assert other.is_alive() and fresh.is_dir() and not (tmp_path / "out").exists()
+        monkeypatch.setattr(atomic, "LOCK_SECONDS", 0.0)
+        with pytest.raises(OutputError, match="one program at a time"):
+            write_text(tmp_path / "report.json", "text")
+        monkeypatch.undo()
+    other.join()
+    assert contents(tmp_path / "out") == FILES
+
+
+def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / ".mcugen-other").mkdir()
+    monkeypatch.setattr(atomic.fcntl, "flock", refuse)
+    write_folder(bundle(), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mcugen-other", "out"]
+
+
+def test_linux_and_macos_exchange_names(tmp_path: Path):
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.mkdir()
+    b.mkdir()
+    (a / "file").write_text("")
+    if not exchange(a, b):
+        pytest.skip("this file system cannot")
+    assert not list(a.iterdir()) and (b / "file").exists()
+    with pytest.raises(OSError, match="No such file"):
+        exchange(a, tmp_path / "none")

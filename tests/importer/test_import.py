@@ -142,10 +142,68 @@ def test_unsupported_nodes_behind_others_and_in_both_branches_are_listed():
         assert sorted(listed) == sorted([also, "Multinomial", "RandomNormalLike", "RandomUniformLike"])
 
 
+def free_net(*shapes: tuple[int | str, ...]) -> onnx.ModelProto:
+    """Inputs of these shapes, and their sum over all axes as outputs; "" is a dimension without a name."""
+    net = Net()
+    for index, shape in enumerate(shapes):
+        x = net.input(f"x{index}", *shape)
+        net.output(net.op("ReduceSum", x, keepdims=0), shape=())
+    model = net.plain_model()
+    for info in model.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param") and not dim.dim_param:
+                dim.Clear()
+    return model
+
+
 def test_unbound_dimensions_are_all_named_with_the_option():
-    with pytest.raises(ModelError, match=r"'N', 'width' unbound\. try: .*--dim N=1 --dim width=1") as error:
-        imported(symbolic_net().model())
+    with pytest.raises(ModelError, match=r"'T', 'width' unbound\. try: .*--dim T=1 --dim width=1") as error:
+        imported(free_net(("T", 4), ("N", "width")))
     assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize("name", ["batch", "N", "unk__120", "s0", "batch_size", "batch_x_time", "None", "samples", ""])
+def test_a_leading_dimension_is_one_sample(name: str):
+    graph = imported(free_net((name, 4)))
+    assert graph.inputs[0].type.shape == (1, 4)
+    given = name or "x0:0"
+    assert graph.notes == [f"dimension '{given}' of input 'x0' is taken as 1: --dim {given}=SIZE makes it another"]
+    fixed = imported(free_net((name, 4)), **{given: 3})
+    assert fixed.inputs[0].type.shape == (3, 4) and fixed.notes == []
+
+
+@pytest.mark.parametrize(
+    "name", ["T", "seq", "sequence_length", "time", "frames", "num_tokens", "L", "width", "SeqLen"]
+)
+def test_a_leading_dimension_that_counts_no_samples_is_asked_for(name: str):
+    with pytest.raises(ModelError, match=rf"found: '{name}' unbound\. try: .*--dim {name}=1"):
+        imported(free_net((name, 4)))
+
+
+@pytest.mark.parametrize("shape", [(2, "N"), ("N", "N"), (1, "", 3)])
+def test_other_dimensions_are_asked_for(shape: tuple[int | str, ...]):
+    with pytest.raises(ModelError, match="unbound"):
+        imported(free_net(shape))
+
+
+def test_one_symbol_has_one_size_in_all_inputs():
+    """The state of a recurrent layer has the samples second."""
+    graph = imported(free_net(("N", 4), ("N", 3), (2, "N", 5), ("M", 1)))
+    assert [v.type.shape for v in graph.inputs] == [(1, 4), (1, 3), (2, 1, 5), (1, 1)]
+    assert graph.notes == [
+        "dimension 'N' of input 'x0' and 1 more is taken as 1: --dim N=SIZE makes it another",
+        "dimension 'M' of input 'x3' is taken as 1: --dim M=SIZE makes it another",
+    ]
+
+
+def test_a_bound_input_frees_no_dimension():
+    graph = import_model(free_net(("N", 2), (3, 4)), "net", bound={"x0": np.zeros((5, 2))})
+    assert [v.type.shape for v in graph.inputs] == [(3, 4)] and graph.notes == []
+
+
+def test_the_note_reaches_the_report():
+    notes = compile_model(free_net(("N", 4))).report.notes
+    assert len(notes) == 1 and "--dim N=SIZE" in notes[0]
 
 
 def test_some_unbound_dimensions():

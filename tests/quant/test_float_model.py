@@ -10,10 +10,12 @@ from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
 from shared_models import FLOAT, MODELS
 
+from mcugen import CompileOptions, compile_model
 from mcugen.errors import UnsupportedError, VerificationError
 from mcugen.importer.load import load
-from mcugen.quant import float_model
+from mcugen.quant import float_model, quantize
 from mcugen.quant.float_model import FloatModel, build_float_model
+from mcugen.quant.scheme import Scheme
 
 
 def built(model: onnx.ModelProto, **options: object) -> FloatModel:
@@ -138,3 +140,14 @@ def test_shared_models(name: str) -> None:
     layers = [node for node in fused.graph.nodes if node.op.weight_axes]
     assert {node.output.name for node in layers} <= {v.name for v in fused.tensors}
     assert "BatchNormalization" not in operators(fused.proto)
+
+
+def test_a_free_batch_is_one_sample_here_too() -> None:
+    model, samples = conv_net(), normal_samples(conv_net(), 8)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    source = load(model)
+    fused = quantize.float_model(source, CompileOptions(), Scheme())
+    assert fused.graph.inputs[0].type.shape[0] == 1
+    quantized = quantize.quantizer(source, fused, Scheme(), samples).quantize()
+    (note,) = compile_model(quantized).report.notes
+    assert note.startswith("dimension 'batch' of input") and "--dim batch=SIZE" in note

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and folders that are old or new, and whole, whatever interrupts their writing."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from mcugen.errors import OutputError
+
+if sys.platform != "win32":
+    import fcntl
+
+STAGED = ".mcugen-"
+"""How names of what is being written begin."""
+
+LOCK_SECONDS = 60.0
+"""So long others may write in the same folder."""
+
+_RENAME_EXCHANGE = 2
+"""Linux's RENAME_EXCHANGE; RENAME_SWAP of macOS is the same number."""
+_NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+"""How systems and file systems say that they cannot exchange names."""
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A name in `folder` for what is to take another's place there; nothing of that name is left afterwards.
+
+    One writer at a time is in a folder. What a killed one left there is removed; where there are no locks it stays, as
+    it might be another's who is still writing. OutputError if others write for longer than LOCK_SECONDS.
+    """
+    with _locked(folder) as is_alone:
+        for path in folder.iterdir() if is_alone else ():
+            if path.name.startswith(STAGED):
+                _remove(path)
+        fresh = folder / f"{STAGED}{secrets.token_hex(8)}"
+        try:
+            yield fresh
+        finally:
+            _remove(fresh)
+
+
+def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | None = None) -> None:
+    """Lets `write` fill a new file, and brings it to the disk. `mode`: other permissions than the umask gives."""
+    with path.open("xb") as file:
+        if mode is not None:
+            path.chmod(mode)
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def put_file(fresh: Path, target: Path) -> None:
+    """Puts a file in the place of another beside it, or where nothing is."""
+    fresh.replace(target)
+    _sync_folder(target.parent)
+
+
+def put_folder(fresh: Path, target: Path) -> None:
+    """Puts a folder in the place of another beside it, or where nothing is; what was there may be left at `fresh`."""
+    _sync_folder(fresh)
+    if not target.exists():
+        fresh.rename(target)
+    elif not exchange(fresh, target):
+        _put_by_two_renames(fresh, target)
+    _sync_folder(target.parent)
+
+
+def _put_by_two_renames(fresh: Path, target: Path) -> None:
+    """For a moment nothing is there: who is killed then leaves it to `restore`."""
+    try:
+        target.rename(_aside(target))
+        fresh.rename(target)
+    finally:
+        restore(target)
+
+
+def restore(target: Path) -> None:
+    """Brings back what a writer put aside who was killed before he had put anything in its place."""
+    aside = _aside(target)
+    if target.exists():
+        _remove(aside)
+    elif aside.exists():
+        aside.rename(target)
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.mcugen-old")
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Gives two files or folders each other's name, at once. False where that cannot be done; OSError if it fails."""
+    here, names = ctypes.c_int(-100), (os.fsencode(a), os.fsencode(b))  # AT_FDCWD
+    arguments: tuple[object, ...]
+    if sys.platform == "linux":
+        function, arguments = "renameat2", (here, names[0], here, names[1])
+    elif sys.platform == "darwin":
+        function, arguments = "renamex_np", names
+    else:
+        return False
+    call = getattr(ctypes.CDLL(None, use_errno=True), function, None)
+    if call is None:  # an old C library
+        return False
+    if call(*arguments, ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(b))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Whether nobody else writes in the folder; False where it cannot be locked. The lock ends with its process."""
+    if sys.platform == "win32":
+        yield False
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            stack.callback(os.close, handle)
+            _lock(handle, folder)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise
+            yield False  # as of some network file systems, or where others' files are not to be listed
+            return
+        yield True
+
+
+def _lock(handle: int, folder: Path) -> None:
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                rule = f"{folder}: one program at a time can write there"
+                raise OutputError(rule, "another that holds a lock", "wait, or choose another folder") from None
+        time.sleep(0.01)
+
+
+def _remove(path: Path) -> None:
+    """Whatever is called so; what cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Brings its list of names to the disk, on systems that can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ONNX's checker refuses and ONNX Runtime takes: operators below their opset, and domains nobody imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+from onnx import helper
+
+from mcugen.importer.functions import STANDARD_DOMAINS, first_version
+from mcugen.ops.onnx_node import IMPORTERS
+
+_HIDDEN = "mcugen.hidden"
+"""The domain in which the checker, shape inference and the version converter let operators be."""
+
+
+def import_domains(model: onnx.ModelProto) -> None:
+    """Adds the operator sets that nodes name without an import: the newest that ONNX knows, else version 1."""
+    for owner in (model, *model.functions):
+        known = {entry.domain for entry in owner.opset_import}
+        known |= set(STANDARD_DOMAINS) if known.intersection(STANDARD_DOMAINS) else set()
+        used = dict.fromkeys(node.domain for node in _nodes(owner))
+        for domain in (d for d in used if d not in known and d not in STANDARD_DOMAINS):
+            owner.opset_import.append(helper.make_opsetid(domain, _newest(domain)))
+
+
+def _newest(domain: str) -> int:
+    return max((s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain), default=1)
+
+
+def hide(model: onnx.ModelProto) -> bool:
+    """Hides operators that the model's opset has not, but a later one or mcugen itself; whether there are any."""
+    found = False
+    for owner in (model, *model.functions):
+        opset = next((int(e.version) for e in owner.opset_import if e.domain in STANDARD_DOMAINS), 0)
+        foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset)]
+        for node in foreign:
+            node.domain = _HIDDEN
+        if foreign:
+            owner.opset_import.append(helper.make_opsetid(_HIDDEN, 1))
+            found = True
+    return found
+
+
+def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
+    if node.domain not in STANDARD_DOMAINS or onnx.defs.has(node.op_type, opset):
+        return False
+    return ("", node.op_type) in IMPORTERS or first_version(node.op_type) > opset
+
+
+def reveal(model: onnx.ModelProto) -> None:
+    """The opposite of `hide`; functions are inlined by then, or hold what is hidden still."""
+    for owner in (model, *model.functions):
+        for node in _nodes(owner):
+            if node.domain == _HIDDEN:
+                node.domain = ""
+        kept = [entry for entry in owner.opset_import if entry.domain != _HIDDEN]
+        del owner.opset_import[:]
+        owner.opset_import.extend(kept)
+
+
+def _nodes(owner: onnx.ModelProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Every node of a model or function, those of graphs within it included."""
+    todo: list[Sequence[onnx.NodeProto]] = [owner.graph.node if isinstance(owner, onnx.ModelProto) else owner.node]
+    while todo:
+        for node in todo.pop():
+            yield node
+            todo += [g.node for a in node.attribute for g in (a.g, *a.graphs)]

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The budget of one compilation: whatever the input, it ends in time, and takes no more memory than a computer has.
+
+Every real model is far below: MobileNetV2 has some hundred nodes, and files of 100 MB are taken.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from mcugen.errors import DoesNotFitError, UsageError
+
+MODEL_BYTES = 1 << 28
+"""Of a model's file: protobuf copies it several times."""
+MAX_NODES = 20_000
+"""Of a model in all: with the bodies of its functions in the place of their calls, and with unrolled loops."""
+MAX_LINKS = 100_000
+"""Inputs and outputs of all nodes, and initializers."""
+MAX_NAME = 4096
+"""Characters of a name: exporters join those of all layers that they fuse."""
+MAX_PORTS = 1_000
+"""Inputs, and outputs, of a model."""
+MAX_READERS = 2_000
+"""Of one tensor."""
+MAX_NESTED = 12
+"""Control flow operators around one another: checking a plan takes twice as long with each."""
+MAX_RANK = 64
+"""Of a tensor that ONNX's own code sees; axes of more are cut to 32 bits there."""
+MAX_ELEMENTS = 1 << 22
+"""Of a tensor that is computed: no microcontroller has room for more, and a hostile model may ask."""
+MAX_UNROLLED = 128
+"""Steps of a loop that are written out where they must be."""
+MAX_WORK = 1 << 18
+"""Operators that a loop may run in all: the self-test's outputs are computed at compile time, step by step."""
+MAX_FOLDED = 1 << 20
+"""Elements of results that are computed while importing loops."""
+
+SAMPLE_BYTES = 1 << 30
+"""Of the arrays that are read from one file of samples."""
+PROFILE_BYTES = 1 << 26
+BOARD_BYTES = 1 << 18
+MAX_PIXELS = 1 << 24
+"""Of an image: more are no calibration sample, but a decompression bomb."""
+MAX_DIGITS = 18
+"""Of a number on the command line: what 64 bits hold."""
+
+SECONDS = 20.0
+"""Of CPU for a program: from the checked model to its memory plan."""
+_SECONDS_VARIABLE = "MCUGEN_SECONDS"
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a file. OSError where it cannot be read, UsageError where there are more than `most`."""
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise UsageError(f"{path}: the file must have at most {most:,} bytes", "more", "give a smaller one")
+    return data
+
+
+def check_size(place: str, name: str, count: int) -> None:
+    """DoesNotFitError for a tensor of too many elements."""
+    if count > MAX_ELEMENTS:
+        rule = f"{place}: a tensor must have at most {MAX_ELEMENTS:,} elements, to fit any board"
+        raise DoesNotFitError(rule, f"{count:,} in '{name}'", "use smaller shapes")
+
+
+class _TimeIsUp(BaseException):
+    """Passes through `except Exception`, like KeyboardInterrupt."""
+
+
+_is_timed = False
+
+
+@contextmanager
+def cpu_seconds(what: str) -> Iterator[None]:
+    """DoesNotFitError if the block takes more CPU than SECONDS, or $MCUGEN_SECONDS; nothing within another block.
+
+    A timer of the system ends it, wherever it is: only in a program's main thread, where there are such timers, and
+    where nobody else uses them.
+    """
+    global _is_timed
+    if _is_timed or not _has_timer():
+        yield
+        return
+    seconds = _seconds()
+    _is_timed = True
+    signal.signal(signal.SIGPROF, _end)
+    _start(seconds)
+    try:
+        yield
+    except _TimeIsUp:
+        rule = f"{what} must take at most {seconds:g} s of CPU"
+        remedy = f"simplify the model, or allow more seconds by {_SECONDS_VARIABLE}={10 * seconds:g} in the environment"
+        raise DoesNotFitError(rule, "more", remedy) from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        _is_timed = False
+
+
+def restart() -> None:
+    """Gives the next of several programs the whole time again."""
+    if _is_timed:
+        _start(_seconds())
+
+
+def _start(seconds: float) -> None:
+    """The signal comes again, as code in between may swallow it (a callback from C++, say)."""
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
+
+
+def _has_timer() -> bool:
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and hasattr(signal, "setitimer") and signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
+
+
+def _seconds() -> float:
+    try:
+        return max(float(os.environ.get(_SECONDS_VARIABLE, SECONDS)), 1.0)
+    except ValueError:
+        return SECONDS
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise _TimeIsUp

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays in .npy and .npz files: of what a file asks for, no more is read than is wanted, and than it really has."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from mcugen.errors import UsageError
+from mcugen.hir.types import Array
+from mcugen.limits import SAMPLE_BYTES
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""By version; those of later versions have fields with names in Unicode, which are no numbers."""
+
+_SUFFIX = ".npy"
+
+
+@dataclass(frozen=True)
+class ArrayArchive(Mapping[str, Array]):
+    """The arrays of an .npz file, each read when it is asked for. UsageError where one cannot be read."""
+
+    path: Path
+    names: Mapping[str, int]
+    """The members' sizes in bytes, by the arrays' names."""
+
+    def __getitem__(self, key: str) -> Array:
+        size = self.names[key]
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open(_member(archive, key)) as file:
+                return _array(file, size)
+        except Exception as error:  # zip and numpy raise a dozen types for corrupt files
+            raise _refused_archive(self.path, error, f"'{key}': ") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def _member(archive: zipfile.ZipFile, key: str) -> str:
+    return f"{key}{_SUFFIX}" if f"{key}{_SUFFIX}" in archive.namelist() else key
+
+
+def read_npz(path: Path) -> ArrayArchive:
+    """The arrays of a file; UsageError where it cannot be read. Pickled objects are refused."""
+    try:
+        with path.open("rb") as file:
+            if file.read(6) == b"\x93NUMPY":
+                raise ValueError("a single array")
+        with zipfile.ZipFile(path) as archive:
+            sizes = {info.filename.removesuffix(_SUFFIX): info.file_size for info in archive.infolist()}
+    except Exception as error:  # as above
+        raise _refused_archive(path, error) from error
+    return ArrayArchive(path, sizes)
+
+
+def read_npy(path: Path) -> Array:
+    """The array of a file; UsageError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return _array(file, path.stat().st_size)
+    except Exception as error:  # as above
+        reason = (isinstance(error, OSError) and error.strerror) or _reason(error)
+        raise UsageError(f"{path}: an array must be in a readable .npy file", reason, "numpy.save writes it") from error
+
+
+def _array(file: IO[bytes], size: int) -> Array:
+    """The array of an open file of `size` bytes. ValueError says what is wrong."""
+    read_header = _HEADERS.get(np.lib.format.read_magic(file))
+    if read_header is None:
+        raise ValueError("a format for other things than numbers")
+    shape, _, dtype = read_header(file)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > size or any(length < 0 for length in shape):
+        raise ValueError(f"{needed:,} bytes of elements by its header, {size:,} bytes in all")
+    if needed > SAMPLE_BYTES:
+        raise ValueError(f"{needed:,} bytes of elements, more than {SAMPLE_BYTES:,}")
+    file.seek(0)
+    return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _refused_archive(path: Path, error: Exception, place: str = "") -> UsageError:
+    if isinstance(error, OSError):
+        rule, reason = "samples must be in a readable .npz file", error.strerror or "not an .npz file"
+    else:
+        rule, reason = "samples must be in an .npz file", _reason(error)
+    return UsageError(f"{path}: {rule}", place + reason, "write it with numpy.savez")
+
+
+def _reason(error: Exception) -> str:
+    return str(error)[:120] or type(error).__name__

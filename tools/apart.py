@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines of mcugen in processes of their own, with limits of CPU and memory."""
+
+from __future__ import annotations
+
+import gc
+import io
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import typer
+
+from mcugen import cli
+from mcugen.boundary import guarded
+
+SECONDS = 30
+"""Of CPU for one command."""
+MOST_BYTES = 2 << 30
+"""Of memory for one command, beyond what the process had before."""
+WALL_SECONDS = 240
+"""A command that takes longer waits for something."""
+LONGEST_MESSAGE = 16_384
+"""Characters on stderr: one message, with what was told before it."""
+EXITS = (0, 2, 3, 4, 5, 6, 8, 9)
+"""What may come out: 1 is an internal error, and 7 that our own checks failed."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line; `exits` are the codes that are right for it."""
+
+    name: str
+    arguments: tuple[str, ...]
+    exits: tuple[int, ...] = EXITS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did; `wrong` says what must not be, or is empty."""
+
+    name: str
+    code: int
+    message: str
+    seconds: float
+    wrong: str = ""
+
+
+def run_all(commands: Sequence[Command], folder: Path) -> Iterator[Outcome]:
+    """Runs them one after the other in `folder`, in as few processes as survive."""
+    todo = list(commands)
+    context = multiprocessing.get_context("fork")
+    while todo:
+        here, there = context.Pipe(duplex=False)
+        child = context.Process(target=_serve, args=(todo, folder, there))
+        child.start()
+        there.close()
+        wrong = ""
+        while todo:
+            try:
+                if not here.poll(WALL_SECONDS):
+                    wrong = f"no end after {WALL_SECONDS} s"
+                    break
+                outcome = here.recv()
+            except EOFError:
+                child.join()
+                wrong = _death(child.exitcode)
+                break
+            todo.pop(0)
+            yield outcome
+        child.kill()
+        child.join()
+        if wrong:
+            yield Outcome(todo.pop(0).name, -1, "", 0.0, wrong)
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        return f"{SECONDS} s of CPU exceeded" if name == "SIGXCPU" else f"killed by {name}"
+    return f"process ended with {code}"
+
+
+def _serve(commands: Sequence[Command], folder: Path, pipe: Connection) -> None:
+    os.chdir(folder)
+    warnings.simplefilter("ignore")
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)  # what C++ code prints; Python's own is caught
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MOST_BYTES, limits[1]))
+    gc.freeze()
+    for command in commands:
+        outcome = _run(command, before)
+        pipe.send(outcome)
+    pipe.close()
+
+
+def _run(command: Command, before: int) -> Outcome:
+    start = _cpu()
+    resource.setrlimit(resource.RLIMIT_CPU, (int(start) + SECONDS + 1, resource.RLIM_INFINITY))
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(command.arguments)
+    seconds = _cpu() - start
+    told = err.getvalue()
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    wrong = ""
+    if code not in command.exits:
+        wrong = f"exit code {code}, not one of {command.exits}"
+    elif "Traceback" in told or "Exception ignored" in told:
+        wrong = "a traceback"
+    elif grown > MOST_BYTES:
+        wrong = f"{grown >> 20} MiB"
+    elif len(told) > LONGEST_MESSAGE:
+        wrong = f"{len(told)} characters on stderr"
+    return Outcome(command.name, code, told, seconds, wrong)
+
+
+@cache
+def _program() -> Callable[[], object]:
+    """What `cli.main` guards; made once, as that takes as long as a small compilation."""
+    program: Callable[[], object] = typer.main.get_command(cli.app)
+    return program
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code of mcugen; -2 where an exception escaped."""
+    sys.argv = ["mcugen", *arguments]
+    try:
+        return guarded(_program())
+    except BaseException as error:
+        print(f"Traceback: {type(error).__name__}: {error}", file=sys.stderr)
+        return -2
+
+
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _address_space() -> int:
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return 4 << 30
