@@ -70,7 +70,8 @@ def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueI
     """The outputs by name, as callers know them: one that is listed again is the same."""
     outputs = {output.name: output for output in reversed(source.output)}
     counts = Counter(output.name for output in source.output)
-    graph.notes += [f"output '{name}' is listed {count} times: it is one" for name, count in counts.items() if count > 1]
+    repeated = {name: count for name, count in counts.items() if count > 1}
+    graph.notes += [f"output '{name}' is listed {count} times: it is one" for name, count in repeated.items()]
     return [outputs[name] for name in counts]
 
 

@@ -331,13 +331,18 @@ CONSUMERS: dict[str, Consumer] = {
 }
 
 
-def _suits(consumer: str, shape: Shape) -> bool:
+def takes(consumer: str, shape: Shape) -> bool:
     """Whether the consumer takes a tensor of that shape."""
     if consumer in ("RNN", "GRU", "LSTM", "LSTM in both directions", "BatchNormalization"):
         return shape == SHAPE
     if "Classifier" in consumer:
         return shape == (STEPS, WIDTH)
     return (len(shape) == 3 or consumer != "MaxPool") and shape[-1] == WIDTH
+
+
+def needs(consumer: str) -> Shape:
+    """A shape that the consumer takes."""
+    return (STEPS, WIDTH) if "Classifier" in consumer else SHAPE
 
 
 # ---------------------------------------------------------------------------------------------------- pairs
@@ -347,8 +352,8 @@ def _pair(net: Net, x: str, producer: str, consumer: str) -> Types:
     """The two, with nothing between them where the shape suits; what the second gives."""
     made = PRODUCERS[producer](net, x)
     shape = SHAPES.get(producer, SHAPE)
-    if not _suits(consumer, shape):
-        shape = (STEPS, WIDTH) if "Classifier" in consumer else SHAPE
+    if not takes(consumer, shape):
+        shape = needs(consumer)
         made = _reshaped(net, made, *shape)
     return CONSUMERS[consumer](net, made, shape)
 
