@@ -6,9 +6,11 @@ from mcugen.ops.microsoft import (
     attention,
     fused,
     images,
+    left_out,
     normalization,
     quantized,
     recurrence,
+    rotary,
     shapes,
     weights,
 )
@@ -18,9 +20,11 @@ __all__ = [
     "attention",
     "fused",
     "images",
+    "left_out",
     "normalization",
     "quantized",
     "recurrence",
+    "rotary",
     "shapes",
     "weights",
 ]
