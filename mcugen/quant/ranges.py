@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.profile import Profile, Sample, TensorProfile, merge_profiles
+from mcugen.quant.profile import FEW, Profile, Sample, TensorProfile, merge_profiles
 from mcugen.quant.scheme import METHODS, Scheme, activation_params, code_range
 from mcugen.quant.sensitivity import OutputNoise, saturated_tensors
 
@@ -35,9 +35,6 @@ SAME = 0.01
 
 STEADY_BITS = 10
 """Of the ends of ranges."""
-
-FEW = 10
-"""Distinct samples below which ranges get a margin: the next sample will reach further than these did."""
 
 CHANCE = 0.1
 """Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
