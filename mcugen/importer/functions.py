@@ -45,6 +45,12 @@ def _first_versions() -> dict[str, int]:
     return found
 
 
+def unknown_attributes(node: onnx.NodeProto, opset: int) -> list[str]:
+    """Those that the operator does not have in that opset."""
+    schema = _schema(node.op_type, opset, node.domain)
+    return [a.name for a in node.attribute if schema is not None and a.name not in schema.attributes]
+
+
 def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.defs.OpSchema.FormalParameter]:
     """The formal parameters by position; the last one of a variadic operator many times."""
     variadic = bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic

@@ -29,7 +29,7 @@ from mcugen.importer.judge import objection
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
+from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
 
 MOST_JUDGED = 4096
 """Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
@@ -239,7 +239,8 @@ class Scope:
 
     def _not_supported(self, node: onnx.NodeProto) -> Refusal:
         domain = _domain(node)
-        found = f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+        found = LEFT_OUT.get((domain, node.op_type), "")
+        found = found or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
         remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
         return Refusal("operator not supported", found, remedy)
 
@@ -270,8 +271,8 @@ class Scope:
 
     def _note_later(self, node: onnx.NodeProto) -> None:
         """Tells of an operator that the model's opset has not."""
-        first, opset = first_version(node.op_type), self.opsets.get("", 0)
-        if node.domain in STANDARD_DOMAINS and first > opset and not self.within:
+        first = first_version(node.op_type) if node.domain in STANDARD_DOMAINS else 0
+        if first > self.opsets.get("", 0) and not self.within:
             note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
             self.graph.notes += [note] * (note not in self.graph.notes)
 
