@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception while a node is imported: the model's fault where ONNX says so, and a bug that looks like one where not."""
+"""An exception while a node is imported: the model's fault where ONNX says so, else a bug that looks like one."""
 
 from __future__ import annotations
 
