@@ -86,9 +86,16 @@ def resized() -> Net:
     return net
 
 
+def clipped() -> Net:
+    net = Net()
+    net.output(net.op("Clip", net.input("x", 2), net.const([0.0, 1.0]), out="y"), shape=[2])
+    return net
+
+
 @pytest.mark.parametrize(
     ("net", "rule"),
     [
+        (clipped(), "min must have one element"),
         (of_shape([1.0, 2.0]), "value must have one element"),
         (gathered(), "the indices must have as many axes as the data"),
         (resized(), "sizes must be as many as axes"),
