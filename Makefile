@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep cpu-paths big-endian coverage mutants clean setup setup-demo
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs fuzz sweep cpu-paths big-endian coverage mutants clean setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -48,6 +48,12 @@ onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
 
 random-graphs: setup  ## 200 random models, under the sanitizers
 	$(BIN)/pytest -n 2 tests/test_random_graphs.py
+
+FUZZ_GRAPHS ?= --seeds 1000
+
+fuzz: export PYTHONPATH := tests:tests/ops:tools
+fuzz: setup  ## random graphs of everything, by seed; what fails is made small and kept in build/fuzz
+	$(BIN)/python -W ignore tests/fuzz_graphs.py $(FUZZ_GRAPHS)
 
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
