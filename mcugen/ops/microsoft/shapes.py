@@ -9,6 +9,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.inverse import Inverse
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import (
     COMPOSED,
@@ -85,6 +86,7 @@ def _import_unfold(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("CDist", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED,), limits="euclidean and sqeuclidean")
+@axes("M N", "K N")
 def _import_cdist(node: OnnxNode) -> list[Value]:
     """√Σ (a − b)² of each pair of rows, or its square."""
     a, b = node.input(0), node.input(1)
