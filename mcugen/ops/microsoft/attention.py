@@ -341,6 +341,9 @@ def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Val
         parts = [query, node.input(1), node.input(2)]
     else:
         size = query.type.shape[2] // (heads + 2 * shared)
+        if not size or size * (heads + 2 * shared) != query.type.shape[2]:
+            found = f"{query.type.shape[2]} for {heads} and twice {shared}"
+            raise Refusal("GroupQueryAttention: packed heads must be of equal size", found, "repair the model")
         ends = np.cumsum([0, heads, shared, shared]) * size
         parts = [sliced(node, query, 2, int(a), int(b)) for a, b in pairwise(ends)]
     q, k, v = (split_heads(node, x, n) for x, n in zip(parts, (heads, shared, shared), strict=True))

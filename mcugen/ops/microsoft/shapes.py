@@ -27,8 +27,11 @@ def _same(op_type: str) -> Callable[[OnnxNode], Sequence[Value | None]]:
     return lambda node: as_standard(node, op_type, *node.inputs, **node.attributes)
 
 
-for _name, _kernel in (("GatherND", "gather"), ("GridSample", "grid_sample"), ("Trilu", "trilu")):
+for _name, _kernel in (("GridSample", "grid_sample"), ("Trilu", "trilu")):
     onnx_operator(_name, domain=MICROSOFT, kernels=(_kernel,))(_same(_name))
+
+
+onnx_operator("GatherND", domain=MICROSOFT, kernels=("gather",))(axes("... _", "... _")(_same("GatherND")))
 
 
 @onnx_operator("Range", domain=MICROSOFT, kernels=(COMPOSED,))

@@ -95,6 +95,7 @@ def _import_bnb4(node: OnnxNode) -> list[Value]:
     kernels=(COMPOSED,),
     limits="constant data and scales, no float8 or float4",
 )
+@axes("... _", "*", "... _", "... _")
 def _import_gather(node: OnnxNode) -> list[Value]:
     """Rows of the dequantized table."""
     data, scales, stored = node.const(0, "data"), node.const(2, "scales").astype(np.float32), node.input(0).type.dtype
@@ -110,7 +111,7 @@ def _import_gather(node: OnnxNode) -> list[Value]:
         zero = _fields(zero, bits)[..., : scales.shape[-1]] if stored.value == "uint8" else zero
     block, size = int(node.attr("block_size", 128)), data.shape[axis]
     parts = tuple(-(-n // max(block, 1)) if a == axis else n for a, n in enumerate(data.shape))
-    if block < 1 or scales.shape != parts or (zero.ndim and zero.shape != parts):
+    if block < 1 or scales.shape != parts or (node.has(3) and zero.shape != parts):
         found = f"scales {scales.shape} of blocks of {block} of {data.shape}"
         raise Refusal("GatherBlockQuantized: there must be a scale a block", found, "quantize again")
 
