@@ -25,10 +25,14 @@ from mcugen.importer.functions import (
     outputs_like,
     type_name,
 )
+from mcugen.importer.judge import objection
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
 from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
+
+MOST_JUDGED = 4096
+"""Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
 
 
 @dataclass
@@ -169,22 +173,21 @@ class Scope:
             raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
         except MemoryError as error:
             raise DoesNotFitError(f"{label(node)}: must fit this computer", str(error)[:200]) from error
-        except (
-            ValueError,
-            TypeError,
-            IndexError,
-            KeyError,
-            ZeroDivisionError,
-            OverflowError,
-            AssertionError,
-        ) as error:
-            raise ModelError(
-                f"{label(node)}: attributes and shapes must be consistent", str(error)[:200], "repair the model"
-            ) from error
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            found = self._objection(node, inputs)
+            if not found:
+                raise  # ONNX has nothing against the node: the bug is ours
+            raise ModelError(f"{label(node)}: must be valid ONNX", found, "repair the model") from error
         for name, value in zip(node.output, results, strict=False):
             if name:
                 self._adopt_name(node, name, value)
                 self.env[name] = self._without_elements(name, value)
+
+    def _objection(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
+        """What ONNX itself finds wrong with a node whose inputs are these; "" if nothing."""
+        types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
+        known = [None if v is None or v.type.count > MOST_JUDGED else v.data for v in inputs]
+        return objection(node, types, known, self.opsets)
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
         """What an importer called after the node's first output, bears the name of the output that it is."""
