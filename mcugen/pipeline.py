@@ -12,7 +12,7 @@ from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
-from mcugen.hir.verify import verify_graph
+from mcugen.hir.verify import Verifier, verify_graph
 from mcugen.lir.choose import Limits, choose_kernels, estimated_instructions
 from mcugen.lir.cost import cost_table
 from mcugen.lir.lower import lower
@@ -110,18 +110,28 @@ def convert_integers(graph: Graph) -> None:
 
 
 def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None = None) -> None:
-    verify_graph(graph)
+    verifier = Verifier()
+    verifier.check(graph)
     for node in graph.nodes:
         for body in node.op.bodies:
             _run(passes, body)
     for pass_, _because in passes:
         start = time.perf_counter()
         _run_pass(pass_, graph)
-        verify_graph(graph)
+        _verify(verifier, graph, pass_.__name__)
         if trace is not None:
             trace.seconds.append((pass_.__name__, time.perf_counter() - start))
             if trace.dump_after in (pass_.__name__, "all"):
                 trace.dumps.append((pass_.__name__, print_graph(graph)))
+    verify_graph(graph)
+
+
+def _verify(verifier: Verifier, graph: Graph, name: str) -> None:
+    """VerificationError that names the pass after which the graph is not well formed."""
+    try:
+        verifier.check(graph)
+    except VerificationError as error:
+        raise VerificationError(f"pass {name}: {error.rule}", error.found, error.remedy) from error
 
 
 def _run_pass(pass_: Pass, graph: Graph) -> None:

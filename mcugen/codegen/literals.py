@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Double, param_dtype
+from mcugen.lir.program import Double, Wide, param_dtype
 
-MOST_KNOWN = 1 << 16
-"""Elements whose literals are remembered, and that are read at once."""
 
 
 def c_float(value: float) -> str:
@@ -58,7 +55,7 @@ def c_param(value: float) -> str:
     """The literal of a kernel parameter."""
     if isinstance(value, float):
         return c_double(value) if isinstance(value, Double) else c_float(value)
-    return c_int(value)
+    return f"INT64_C({value})" if isinstance(value, Wide) and -(2**31) <= value < 2**31 else c_int(value)
 
 
 def c_param_type(value: float) -> str:
@@ -67,32 +64,42 @@ def c_param_type(value: float) -> str:
 
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
-    """The elements of a constant, as lines of an initializer."""
-    line = ""
-    for text in _texts((data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1)):
-        if len(line) + len(text) + 2 > width:
-            yield line
-            line = ""
-        line += f" {text}," if line else f"{text},"
-    if line:
-        yield line
+    """The elements of a constant, as lines of an initializer: each as full as it can be, with a comma behind each."""
+    texts, lengths = _texts((data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1))
+    ends = np.cumsum(lengths + 2)  # a comma and a space
+    begin = 0
+    while begin < len(texts):
+        room = width + 1 + (ends[begin - 1] if begin else 0)
+        end = max(int(np.searchsorted(ends, room, "right")), begin + 1)
+        yield f"{', '.join(texts[begin:end])},"
+        begin = end
 
 
-def _texts(flat: Array) -> Iterator[str]:
-    """The elements' literals; what comes often (zeros, samples) is written once."""
-    literal, known = _literal(DType.of(flat)), dict[int, str]()
-    for start in range(0, len(flat), MOST_KNOWN):
-        part = flat[start : start + MOST_KNOWN]
-        for bits, value in zip(part.view(f"u{part.itemsize}").tolist(), part.tolist(), strict=True):
-            text = known.get(bits)
-            if text is None:
-                text = literal(value)
-                if len(known) < MOST_KNOWN:
-                    known[bits] = text
-            yield text
+def _texts(flat: Array) -> tuple[list[str], Array]:
+    """The elements' literals and their lengths; each number is written once, however often it comes."""
+    codes = flat.view(f"u{flat.itemsize}")
+    if flat.itemsize == 1:
+        codes, which = np.arange(256, dtype=np.uint8), codes
+    else:
+        codes, which = np.unique(codes, return_inverse=True)
+    known = _literals(codes.view(flat.dtype))
+    texts = np.empty(len(known), object)
+    texts[:] = known
+    return texts[which].tolist(), np.fromiter(map(len, known), np.int64, len(known))[which]
 
 
-def _literal(dtype: DType) -> Callable[[Any], str]:
-    if dtype.is_float:
-        return lambda v: c_double(float(v)) if dtype is DType.FLOAT64 else c_float(float(v))
-    return lambda v: c_int(int(v))
+def _literals(numbers: Array) -> list[str]:
+    dtype = DType.of(numbers)
+    if dtype is DType.FLOAT32:
+        return _float_literals(numbers)
+    return [c_double(v) if dtype.is_float else c_int(int(v)) for v in numbers.tolist()]
+
+
+def _float_literals(numbers: Array) -> list[str]:
+    """As c_float gives them; numpy writes most of them at once."""
+    magnitudes, texts = np.abs(numbers), numbers.astype("U16")
+    at_once = (numbers == 0) | ((magnitudes >= 1e-4) & (magnitudes < 1e7) & (np.strings.find(texts, "e") < 0))
+    literals: list[str] = np.strings.add(texts, "f").tolist()
+    for index in np.flatnonzero(~at_once).tolist():
+        literals[index] = c_float(float(numbers[index]))
+    return literals

@@ -3,21 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import overload
 
 from mcugen.errors import VerificationError
+from mcugen.hir.names import Names
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-
-
-def free_name(wanted: str, taken: Container[str], separator: str = ".") -> str:
-    """`wanted`, numbered if it is taken."""
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}{separator}{count}"
-    return name
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,8 @@ class Value:
         self.type = type_
         self.data = data
         self.producer: Node | None = None
-        self.uses: list[tuple[Node, int]] = []
+        self.uses: dict[tuple[Node, int], None] = {}
+        """Who reads it as which input, in order: a set that remembers."""
 
     @property
     def is_constant(self) -> bool:
@@ -55,6 +50,13 @@ class Value:
     def users(self) -> list[Node]:
         """The nodes that read this value, each once, in order of first use."""
         return list(dict.fromkeys(node for node, _ in self.uses))
+
+    def indices(self) -> dict[Node, list[int]]:
+        """At which inputs each of them reads it."""
+        found: dict[Node, list[int]] = {}
+        for node, index in self.uses:
+            found.setdefault(node, []).append(index)
+        return found
 
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
@@ -74,7 +76,7 @@ class Node:
             output.producer = self
         for index, value in enumerate(inputs):
             if value is not None:
-                value.uses.append((self, index))
+                value.uses[self, index] = None
 
     @property
     def output(self) -> Value:
@@ -95,12 +97,22 @@ class Node:
 
     def set_input(self, index: int, value: Value | None) -> None:
         """Rewires one input."""
-        old = self.inputs[index]
-        if old is not None:
-            old.uses.remove((self, index))
-        if value is not None:
-            value.uses.append((self, index))
-        self.inputs = (*self.inputs[:index], value, *self.inputs[index + 1 :])
+        self.read_at([index], value)
+
+    def read_at(self, indices: Iterable[int], value: Value | None) -> None:
+        """Rewires these inputs."""
+        inputs = list(self.inputs)
+        for index in indices:
+            old, inputs[index] = inputs[index], value
+            if old is not None:
+                del old.uses[self, index]
+            if value is not None:
+                value.uses[self, index] = None
+        self.inputs = tuple(inputs)
+
+    def release_inputs(self) -> None:
+        """Rewires all inputs to nothing."""
+        self.read_at(range(len(self.inputs)), None)
 
     @property
     def place(self) -> str:
@@ -111,15 +123,80 @@ class Node:
         return f"<{self.place}>"
 
 
+class NodeList(Sequence[Node]):
+    """Nodes in order. To put one before another, to take one out and to ask for one takes no longer in a long list."""
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        order: list[Node | None] = [None, *nodes, None]
+        self._next: dict[Node | None, Node | None] = dict(pairwise(order))
+        """What follows each node; the first follows None, and None the last."""
+        self._previous: dict[Node | None, Node | None] = {b: a for a, b in pairwise(order)}
+        self._indexed: list[Node] | None = None
+
+    def insert_before(self, place: Node | None, node: Node) -> None:
+        """Puts in a node: before another one, else at the end."""
+        previous = self._previous[place]
+        self._next[previous], self._next[node] = node, place
+        self._previous[node], self._previous[place] = previous, node
+        self._indexed = None
+
+    def remove(self, node: Node) -> None:
+        """Takes out a node; KeyError if it is not there."""
+        previous, following = self._previous.pop(node), self._next.pop(node)
+        self._next[previous], self._previous[following] = following, previous
+        self._indexed = None
+
+    @property
+    def last(self) -> Node | None:
+        """The last one, if there is any."""
+        return self._previous[None]
+
+    def behind(self, place: Node | None) -> Iterator[Node]:
+        """Those behind a node, or all."""
+        node = self._next[place]
+        while node is not None:
+            yield node
+            node = self._next[node]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._in_order())
+
+    def __contains__(self, value: object) -> bool:
+        return value is not None and value in self._next
+
+    def __len__(self) -> int:
+        return len(self._next) - 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._in_order() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | list[Node]:
+        return self._in_order()[index]
+
+    def _in_order(self) -> list[Node]:
+        """All of them as they stand now."""
+        if self._indexed is None:
+            self._indexed = list(self.behind(None))
+        return self._indexed
+
+
 class Graph:
     """Nodes in topological order. Safe to edit while iterating over `list(graph.nodes)`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.inputs: list[Value] = []
-        self.outputs: list[Value] = []
         self.output_names: list[str] = []
-        self.nodes: list[Node] = []
+        self._outputs: list[Value] = []
+        self._places: dict[Value, list[int]] = {}
+        """Where a value stands among the outputs."""
+        self._nodes = NodeList()
         self.sizes: dict[str, ComputedSize] | None = None
         """By symbol; None where there can be none (shapes in bodies of loops are fixed)."""
         self.assumed: Mapping[str, int] = {}
@@ -129,17 +206,35 @@ class Graph:
         self.dropped = Dropped()
         self.notes: list[str] = []
         """What was taken for granted of the model, for people to read (untrusted text)."""
-        self._names: set[str] = set()
+        self._names = Names()
+
+    @property
+    def nodes(self) -> NodeList:
+        """In an order in which each can be computed."""
+        return self._nodes
+
+    @nodes.setter
+    def nodes(self, nodes: Iterable[Node]) -> None:
+        self._nodes = NodeList(nodes)
+
+    @property
+    def outputs(self) -> Sequence[Value]:
+        """What the caller of the model sees, by `output_names`; it is changed as a whole."""
+        return self._outputs
+
+    @outputs.setter
+    def outputs(self, values: Iterable[Value]) -> None:
+        self._outputs, self._places = list(values), {}
+        for place, value in enumerate(self._outputs):
+            self._places.setdefault(value, []).append(place)
 
     def fresh_name(self, wanted: str) -> str:
         """`wanted`, numbered if a value is called so already."""
-        name = free_name(wanted, self._names)
-        self._names.add(name)
-        return name
+        return self._names.take(wanted)
 
     def release_name(self, value: Value) -> None:
         """Lets a value that is about to be removed hand its name on."""
-        self._names.discard(value.name)
+        self._names.release(value.name)
 
     def rename(self, value: Value, name: str) -> None:
         """Gives a value a name that is free; nothing happens if it is not."""
@@ -155,7 +250,8 @@ class Graph:
 
     def add_output(self, name: str, value: Value) -> None:
         """Makes `value` a graph output with the given outward name."""
-        self.outputs.append(value)
+        self._places.setdefault(value, []).append(len(self._outputs))
+        self._outputs.append(value)
         self.output_names.append(name)
 
     def constant(self, name: str, data: Array, quant: QuantParams | None = None, dtype: DType | None = None) -> Value:
@@ -177,20 +273,21 @@ class Graph:
         base = names or [f"{inputs[0].name if inputs and inputs[0] else op.name}.{op.name}"] * len(out_types)
         outputs = [Value(self.fresh_name(n), t) for n, t in zip(base, out_types, strict=False)]
         node = Node(op, inputs, outputs, origin)
-        self.nodes.insert(self.nodes.index(before) if before else len(self.nodes), node)
+        self.nodes.insert_before(before, node)
         return node
 
     def remove(self, node: Node) -> None:
         """Takes out a node whose outputs nobody reads."""
-        for index in range(len(node.inputs)):
-            node.set_input(index, None)
+        node.release_inputs()
         self.nodes.remove(node)
 
     def replace(self, old: Value, new: Value) -> None:
         """Makes every reader of `old`, graph outputs included, read `new`."""
-        for node, index in list(old.uses):
-            node.set_input(index, new)
-        self.outputs = [new if value is old else value for value in self.outputs]
+        for node, indices in old.indices().items():
+            node.read_at(indices, new)
+        for place in self._places.pop(old, ()):
+            self._outputs[place] = new
+            self._places.setdefault(new, []).append(place)
 
     def rewrite(
         self,
@@ -210,11 +307,11 @@ class Graph:
 
     def is_output(self, value: Value) -> bool:
         """Whether a caller of the model sees this value."""
-        return any(value is output for output in self.outputs)
+        return value in self._places
 
     def only_user(self, value: Value) -> Node | None:
         """The node that alone reads `value`, if the caller does not see it and there is just one use."""
-        return value.uses[0][0] if len(value.uses) == 1 and not self.is_output(value) else None
+        return next(iter(value.uses))[0] if len(value.uses) == 1 and not self.is_output(value) else None
 
     def values(self) -> Iterator[Value]:
         """Every value once: inputs, then constants and results in order of appearance."""
@@ -231,6 +328,21 @@ class Graph:
         for node in self.nodes:
             for body in node.op.bodies:
                 yield from body.nested()
+
+    def copy(self) -> Graph:
+        """Another graph with the same operators and data: what is done to it does nothing to this one."""
+        other = Graph(self.name)
+        other.__dict__.update(self.__dict__)
+        values = {value: Value(value.name, value.type, value.data) for value in self.values()}
+        other.inputs, other.output_names = [values[v] for v in self.inputs], list(self.output_names)
+        other.outputs = [values[v] for v in self.outputs]
+        other.nodes = [
+            Node(n.op, [values[v] if v else None for v in n.inputs], [values[v] for v in n.outputs], n.origin)
+            for n in self.nodes
+        ]
+        other.sizes = self.sizes and {key: replace(s, value=values[s.value]) for key, s in self.sizes.items()}
+        other.notes, other._names = list(self.notes), self._names.copy()
+        return other
 
     def sort(self) -> None:
         """Restores topological order, keeping the present order where it is one (stable, depth first)."""
@@ -249,7 +361,7 @@ class Graph:
                 stack.extend((p, False) for p in producers if p not in order)
         if len(order) != len(self.nodes):
             raise VerificationError("every producer must be a node of the graph")
-        self.nodes = list(order)
+        self.nodes = order
 
 
 def retyped(value: Value, **changes: object) -> None:

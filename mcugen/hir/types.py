@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (tells numpy of bfloat16)
@@ -40,25 +41,27 @@ class DType(Enum):
     UINT64 = "uint64"
     BOOL = "bool"
 
-    @property
+    __hash__ = object.__hash__  # members are compared by identity, and asked for millions of times
+
+    @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype; integers below 8 bits take a whole byte each."""
         return np.dtype(
             {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}.get(self.value, self.value)
         )
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes per element, in numpy and in C alike."""
         return self.numpy.itemsize
 
-    @property
+    @cached_property
     def c(self) -> str:
         """The C99 type of one element; a bool is one byte, 0 or 1, a half its 16 bits."""
         named: dict[DType, str] = {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.BOOL: "uint8_t"}
         return named.get(self, "uint16_t" if self.is_half else f"{self.numpy.name}_t")
 
-    @property
+    @cached_property
     def tag(self) -> str:
         """Suffix in kernel names: f32, s8, u8, …"""
         if self in (DType.BOOL, DType.BFLOAT16):
@@ -66,22 +69,22 @@ class DType(Enum):
         letter = str(self.value).rstrip("0123456789")
         return {"float": "f", "int": "s", "uint": "u"}[letter] + str(self.value).removeprefix(letter)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether C computes with the elements as floating-point numbers."""
         return self in (DType.FLOAT32, DType.FLOAT64)
 
-    @property
+    @cached_property
     def is_half(self) -> bool:
         """Whether elements are 16-bit floats: C stores their bits, and computes with them as float32."""
         return self in (DType.FLOAT16, DType.BFLOAT16)
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """Whether elements are integers (bool is not)."""
         return not (self.is_float or self.is_half or self is DType.BOOL)
 
-    @property
+    @cached_property
     def limits(self) -> tuple[int, int]:
         """The least and the greatest integer of the type."""
         bits = int(self.value.lstrip("uint"))

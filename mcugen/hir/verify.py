@@ -3,66 +3,130 @@
 
 from __future__ import annotations
 
-from mcugen.errors import VerificationError
+from itertools import chain
+from typing import NoReturn
+
+from mcugen.errors import ModelError, VerificationError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.types import Layout
+from mcugen.hir.types import Layout, TensorType
+
+Facts = tuple[object, ...]
+
+
+class Verifier:
+    """Verifies one graph again and again, as passes change it.
+
+    What a node is made of (operator, operands, types, constants) is immutable but for being replaced: where all that
+    is what it was, the node is as sound as it was. Nothing that a pass says of itself is taken for granted.
+    """
+
+    def __init__(self) -> None:
+        self._sound: dict[Node, Facts] = {}
+        self._ends: Facts = ()
+        self._bodies: dict[Graph, Verifier] = {}
+
+    def check(self, graph: Graph) -> None:
+        """Raises VerificationError, naming the node, if an invariant of the HIR does not hold."""
+        found, ends = {node: _facts(node) for node in graph.nodes}, _ends(graph)
+        fresh = [node for node, facts in found.items() if not _same(self._sound.get(node), facts)]
+        order_kept = len(found) == len(self._sound) and all(a is b for a, b in zip(found, self._sound, strict=True))
+        if not order_kept or fresh or not _same(self._ends, ends):
+            _check_structure(graph)
+        for node in fresh:
+            _check_constants(node)
+            _check_types(node)
+        bodies = [body for node in found for body in node.op.bodies]
+        self._bodies = {body: self._bodies.get(body, Verifier()) for body in bodies}
+        for body, verifier in self._bodies.items():
+            verifier.check(body)
+        self._sound, self._ends = found, ends
 
 
 def verify_graph(graph: Graph) -> None:
     """Raises VerificationError, naming the node, if an invariant of the HIR does not hold."""
+    Verifier().check(graph)
+
+
+def _facts(node: Node) -> Facts:
+    """All that the checks of a node look at."""
+    values = [v for v in chain(node.inputs, node.outputs) if v is not None]
+    named = chain.from_iterable((v.name, v.type, v.data, len(v.uses)) for v in values)
+    return (node.op, node.inputs, node.outputs, *named)
+
+
+def _ends(graph: Graph) -> Facts:
+    """What the caller of the model sees."""
+    return tuple(chain.from_iterable((v, v.name, v.type, len(v.uses)) for v in chain(graph.inputs, graph.outputs)))
+
+
+def _same(before: Facts | None, now: Facts) -> bool:
+    """Whether these are the very same things: arrays are not compared, nor are types."""
+    return (
+        before is not None
+        and len(before) == len(now)
+        and all(a is b or (type(a) in (int, str) and a == b) for a, b in zip(before, now, strict=True))
+    )
+
+
+def _check_structure(graph: Graph) -> None:
+    """Values are computed before they are used, know who uses them, and have names of their own."""
     known: set[Value] = set(graph.inputs)
     for node in graph.nodes:
         for index, value in enumerate(node.inputs):
             if value is not None:
-                _check_input(node, index, value, known)
-        _check_types(node)
-        for body in node.op.bodies:
-            verify_graph(body)
+                if (node, index) not in value.uses:
+                    _fail(node.place, f"input %{value.name} does not know of its use")
+                if value not in known and not value.is_constant:
+                    _fail(node.place, f"input %{value.name} is used before it is computed")
         known.update(node.outputs)
     for value in graph.outputs:
-        _require(value in known or value.is_constant, "graph", f"output %{value.name} is computed by no node")
-    live = set(graph.nodes)
+        if value not in known and not value.is_constant:
+            _fail("graph", f"output %{value.name} is computed by no node")
+    live, names = set(graph.nodes), set[str]()
     for value in graph.values():
-        _require(all(user in live for user in value.users), "graph", f"%{value.name} is used by a removed node")
-    names = [v.name for v in graph.values()]
-    _require(len(names) == len(set(names)), "graph", "two values share a name")
+        if not all(user in live for user, _ in value.uses):
+            _fail("graph", f"%{value.name} is used by a removed node")
+        if value.name in names:
+            _fail("graph", "two values share a name")
+        names.add(value.name)
 
 
-def _check_input(node: Node, index: int, value: Value, known: set[Value]) -> None:
-    _require((node, index) in value.uses, node.place, f"input %{value.name} does not know of its use")
-    _require(value in known or value.is_constant, node.place, f"input %{value.name} is used before it is computed")
-    if value.data is not None:
-        same = value.data.shape == value.type.shape and value.data.dtype == value.type.dtype.numpy
-        _require(same, node.place, f"constant %{value.name} holds {value.data.dtype}{value.data.shape}")
+def _check_constants(node: Node) -> None:
+    for value in node.inputs:
+        if value is None or value.data is None:
+            continue
+        if value.data.shape != value.type.shape or value.data.dtype != value.type.dtype.numpy:
+            _fail(node.place, f"constant %{value.name} holds {value.data.dtype}{value.data.shape}")
 
 
 def _check_types(node: Node) -> None:
-    inferred = node.op.infer(*node.sig.inputs)
-    for value, expected in zip(node.outputs, inferred, strict=True):
+    for value, expected in zip(node.outputs, _inferred(node), strict=True):
         found = value.type
-        message = f"%{value.name} has shape {found.shape}, the operator gives {expected.shape}"
-        _require(found.shape == expected.shape, node.place, message)
-        tags = {found.layout, expected.layout} - {Layout.NONE}
-        _require(len(tags) <= 1, node.place, f"%{value.name} is {found.layout}, the operator gives {expected.layout}")
+        if found.shape != expected.shape:
+            _fail(node.place, f"%{value.name} has shape {found.shape}, the operator gives {expected.shape}")
+        if len({found.layout, expected.layout} - {Layout.NONE}) > 1:
+            _fail(node.place, f"%{value.name} is {found.layout}, the operator gives {expected.layout}")
         quant = found.quant
         if quant is not None:
             channels = 1 if quant.axis is None else found.shape[quant.axis]
-            _require(len(quant.scale) == channels, node.place, f"%{value.name} has {len(quant.scale)} scales")
-            _require(all(s > 0 for s in quant.scale), node.place, f"%{value.name} has a scale that is not positive")
-        elif expected.quant is None:
-            message = f"%{value.name} is {found.dtype.value}, the operator gives {expected.dtype.value}"
-            _require(found.dtype == expected.dtype, node.place, message)
+            if len(quant.scale) != channels:
+                _fail(node.place, f"%{value.name} has {len(quant.scale)} scales")
+            if not all(s > 0 for s in quant.scale):
+                _fail(node.place, f"%{value.name} has a scale that is not positive")
+        elif expected.quant is None and found.dtype != expected.dtype:
+            _fail(node.place, f"%{value.name} is {found.dtype.value}, the operator gives {expected.dtype.value}")
     if node.op.moves_data and node.outputs[0].type.quant is not None:
         quants = {v.type.quant for v in node.inputs[:1] if v is not None}
-        _require(
-            quants == {node.outputs[0].type.quant},
-            node.place,
-            "a data movement changes quantization parameters",
-        )
+        if quants != {node.outputs[0].type.quant}:
+            _fail(node.place, "a data movement changes quantization parameters")
 
 
-def _require(condition: bool, place: str, message: str) -> None:
-    if not condition:
-        raise VerificationError(
-            "the graph must be well formed", f"{place}: {message}", "report this as a bug of mcugen"
-        )
+def _inferred(node: Node) -> tuple[TensorType, ...]:
+    try:
+        return node.op.infer(*node.sig.inputs)
+    except ModelError as error:  # the model is not to blame any more
+        _fail(node.place, f"{error.rule}, {error.found}")
+
+
+def _fail(place: str, message: str) -> NoReturn:
+    raise VerificationError("the graph must be well formed", f"{place}: {message}", "report this as a bug of mcugen")

@@ -9,7 +9,7 @@ none changes any more (coordinate descent); the best end is taken.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +21,8 @@ from mcugen.lir.library import library_kernels, own_kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.order import reorder
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
-from mcugen.lir.regions import Lives, bytes_taken, freedom, joined_regions
+from mcugen.lir.regions import Lives, freedom, joined_regions
+from mcugen.lir.spans import bytes_at
 from mcugen.options import AUTO, CMSIS_NN, OWN
 
 SURROUNDINGS = (32768, 0)
@@ -50,8 +51,8 @@ class Candidate:
 
     kernel: Kernel
     instructions: float
-    flash: Mapping[object, int]
-    """Bytes of constants by content, of functions by what they are rendered from: equal ones are shared."""
+    flash: Mapping[int, int]
+    """Bytes of constants and of functions, by numbers: equal constants, and functions of one text, are shared."""
     ram: int
     """Bytes alive while it runs: what waits for later, inputs, outputs and scratch."""
 
@@ -140,8 +141,9 @@ def offers_of(
     alive = alive_at(program)
     lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
     times = dict(_nodes(graph))
+    numbers: dict[object, int] = {}
     offers = {
-        node: [_candidate(node, k, features, costs, times[node], alive, lasting) for k in found]
+        node: [_candidate(node, k, features, costs, times[node], alive, lasting, numbers) for k in found]
         for node, found in fitting.items()
     }
     others = alive.keys() - {node.outputs[0].name for node in fitting}
@@ -211,13 +213,15 @@ def alive_at(program: Program) -> dict[str, Alive]:
         for b, at in region.members.items()
         if b not in scratch
     }
+    spans = {b: (number, at, at + b.nbytes) for b, (number, at, _) in places.items()}
+    taken = bytes_at(spans, lives.ranges, len(program.instrs))
+    ending: dict[int, set[Buffer]] = defaultdict(set)
+    for buffer, (_, last) in lives.ranges.items():
+        ending[last].add(buffer)
     found: dict[str, Alive] = {}
     for index, instr in enumerate(program.instrs):
-        alive = [b for b in places if lives.ranges[b][0] <= index <= lives.ranges[b][1]]
-        nbytes = bytes_taken((places[b][0], places[b][1], places[b][1] + b.nbytes) for b in alive)
         is_free = all(places[o.buffer][2] for o in instr.operands if o.access is Access.OUT and o.buffer in places)
-        ending = {b for b, (_, last) in lives.ranges.items() if last == index}
-        now = Alive(nbytes, _saved_in_place([instr], ending) if is_free else 0, is_free)
+        now = Alive(taken[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
         found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
     return found
 
@@ -230,12 +234,17 @@ def _candidate(
     times: int,
     alive: Mapping[str, Alive],
     lasting: Collection[Value],
+    numbers: dict[object, int],
 ) -> Candidate:
-    """What a kernel costs at a node, by lowering the node alone. `lasting` are values that nothing may overwrite."""
+    """What a kernel costs at a node, by lowering the node alone.
+
+    `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
+    """
     builder = trial(node, kernel, features)
     program, code = builder.program, costs.code_of(kernel.name)
-    flash: dict[object, int] = {instr.function_key: code for instr in program.instrs}
-    flash |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
+    stored: dict[object, int] = {instr.function_key: code for instr in program.instrs}
+    stored |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
+    flash = {numbers.setdefault(content, len(numbers)): nbytes for content, nbytes in stored.items()}
     around = alive.get(node.outputs[0].name)
     ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
@@ -256,42 +265,76 @@ class _Plan:
 
     def __init__(self, taken: Sequence[Candidate], floor: int) -> None:
         self.taken = list(taken)
-        self._floor = floor
-        self._instructions = 0.0
-        self._flash = 0
-        self._users: Counter[object] = Counter()
-        for candidate in self.taken:
-            self._add(candidate)
+        self._instructions = sum(c.instructions for c in taken)
+        self._ram = _Largest([floor, *(c.ram for c in taken)])
+        self._users: Counter[int] = Counter()
+        self._flash = sum(self._add_code(candidate) for candidate in taken)
 
     def cost(self) -> Cost:
         """Of the whole."""
-        return Cost(self._instructions, max(self._floor, *(c.ram for c in self.taken)), self._flash)
+        return Cost(self._instructions, self._ram.most, self._flash)
 
     def change(self, index: int, candidate: Candidate) -> None:
         """Lets a node take another candidate."""
-        self._remove(self.taken[index])
-        self.taken[index] = candidate
-        self._add(candidate)
+        old, self.taken[index] = self.taken[index], candidate
+        self._instructions += candidate.instructions - old.instructions
+        self._ram.exchange(old.ram, candidate.ram)
+        self._flash -= self._remove_code(old)
+        self._flash += self._add_code(candidate)
 
-    def cost_with(self, index: int, candidate: Candidate) -> Cost:
-        """The cost if a node took another candidate."""
-        kept = self.taken[index]
-        self.change(index, candidate)
-        found = self.cost()
-        self.change(index, kept)
+    def costs_with(self, index: int, offer: Sequence[Candidate]) -> list[Cost]:
+        """What the whole would cost if a node took each of these."""
+        old = self.taken[index]
+        ram, flash = self._ram.most_without(old.ram), self._flash - self._remove_code(old)
+        found = [
+            Cost(
+                self._instructions + (candidate.instructions - old.instructions),
+                max(ram, candidate.ram),
+                flash + self._unshared(candidate),
+            )
+            for candidate in offer
+        ]
+        self._add_code(old)
         return found
 
-    def _add(self, candidate: Candidate) -> None:
-        self._instructions += candidate.instructions
-        for key, nbytes in candidate.flash.items():
-            self._flash += 0 if self._users[key] else nbytes
+    def _add_code(self, candidate: Candidate) -> int:
+        """Bytes that it adds."""
+        added = self._unshared(candidate)
+        for key in candidate.flash:
             self._users[key] += 1
+        return added
 
-    def _remove(self, candidate: Candidate) -> None:
-        self._instructions -= candidate.instructions
-        for key, nbytes in candidate.flash.items():
+    def _remove_code(self, candidate: Candidate) -> int:
+        """Bytes that are gone with it."""
+        for key in candidate.flash:
             self._users[key] -= 1
-            self._flash -= 0 if self._users[key] else nbytes
+        return self._unshared(candidate)
+
+    def _unshared(self, candidate: Candidate) -> int:
+        """Bytes of what nobody else has."""
+        return sum(nbytes for key, nbytes in candidate.flash.items() if not self._users[key])
+
+
+class _Largest:
+    """The largest of numbers of which one after the other is exchanged."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.most = max(numbers)
+        self._counts = Counter(numbers)
+
+    def most_without(self, number: int) -> int:
+        """The largest of all but one that equals `number`; only where it is the largest itself, others are sought."""
+        if number < self.most or self._counts[number] > 1:
+            return self.most
+        return max((other for other in self._counts if other != number), default=0)
+
+    def exchange(self, old: int, new: int) -> None:
+        """Takes out one that equals `old`, and puts `new` in its place."""
+        self.most = max(self.most_without(old), new)
+        self._counts[new] += 1
+        self._counts[old] -= 1
+        if not self._counts[old]:
+            del self._counts[old]
 
 
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
@@ -302,7 +345,8 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fl
         return over, cost.rank(goal)
 
     ends = []
-    for start in _starts(offers):
+    starts = {tuple(map(id, start)): start for start in _starts(offers)}
+    for start in starts.values():
         plan = _Plan(start, floor)
         _descend(plan, offers, rank)
         ends.append(plan)
@@ -326,9 +370,10 @@ def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Callable[
     for _ in range(MAX_ROUNDS):
         changed = False
         for index, offer in enumerate(offers):
-            best = min(offer, key=lambda c: rank(plan.cost_with(index, c)))
-            if rank(plan.cost_with(index, best)) < rank(plan.cost()):
-                plan.change(index, best)
+            ranks = [rank(cost) for cost in plan.costs_with(index, offer)]
+            best = min(ranks)
+            if best < rank(plan.cost()):
+                plan.change(index, offer[ranks.index(best)])
                 changed = True
         if not changed:
             return

@@ -39,7 +39,7 @@ class Moments:
         self._apart += float(np.square(seen.mean(1, dtype=np.float64)).sum())
         self._real = self._real + real.sum(1, np.float64)
         self._seen = self._seen + seen.sum(1, np.float64)
-        seen = np.ascontiguousarray(seen)
+        seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
         self._square = self._square + seen.swapaxes(1, 2) @ seen
 
     @property

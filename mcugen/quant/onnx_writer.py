@@ -11,7 +11,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mcugen.errors import UnsupportedError
-from mcugen.hir.graph import Graph, Node, Value, free_name
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 
 
@@ -29,7 +30,7 @@ class OnnxWriter:
         self.written: dict[str, Value] = {v.name: v for v in graph.inputs}
         self._stored = {t.name: t for t in source.graph.initializer}
         self._producers = {name: node for node in source.graph.node for name in node.output if name}
-        self._names = {*self._stored, *self._producers, *self.written, *graph.output_names}
+        self._names = Names((*self._stored, *self._producers, *self.written, *graph.output_names), "_")
         self._copied: set[int] = set()
         self._made: set[str] = set()
         """Results of the nodes taken over."""
@@ -85,9 +86,7 @@ class OnnxWriter:
 
     def fresh(self, wanted: str) -> str:
         """`wanted`, numbered if a tensor is called so already."""
-        name = free_name(wanted, self._names, "_")
-        self._names.add(name)
-        return name
+        return self._names.take(wanted)
 
     def store(self, wanted: str, array: Array) -> str:
         """An initializer with these numbers; its name is `wanted` where that is free."""
@@ -237,11 +236,10 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 def number_equal_names(nodes: Sequence[onnx.NodeProto]) -> None:
     """Lets nodes that stem from one of the source be told apart, as ONNX Runtime demands."""
-    taken: set[str] = set()
+    taken = Names(separator="_")
     for node in nodes:
         if node.name:
-            node.name = free_name(node.name, taken, "_")
-            taken.add(node.name)
+            node.name = taken.take(node.name)
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from mcugen.quant.place import Placement, place
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
-from mcugen.quant.ranges import Choice, choose_ranges
+from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
 from mcugen.quant.scheme import PRECISIONS, Scheme, activation_params
 from mcugen.report.accuracy import QuantizationEstimate, run_onnxruntime
@@ -115,8 +115,8 @@ class Quantizer:
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
             plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
         for name in (node.outputs[0].name for node in self.model.graph.nodes):
-            inner = {k: t for k, t in self.profile.tensors.items() if k.startswith(f"{name}.")}
-            plan.internals[name] = {k.removeprefix(f"{name}."): (t.low, t.high) for k, t in inner.items()}
+            inner = {k.removeprefix(f"{name}."): t for k, t in self.profile.tensors.items() if k.startswith(f"{name}.")}
+            plan.internals[name] = {role: (steady(t.low), steady(t.high)) for role, t in inner.items()}
         return plan
 
     def _ranges(self, placement: Placement) -> dict[str, Choice]:

@@ -92,7 +92,8 @@ def test_the_dump_indents_bodies():
 
 def test_the_verifier_descends():
     graph = branching()
-    graph.nodes[0].op.bodies[1].nodes.pop(0)
+    nodes = graph.nodes[0].op.bodies[1].nodes
+    nodes.remove(nodes[0])
     with pytest.raises(VerificationError, match="is used before it is computed"):
         verify_graph(graph)
 

@@ -34,7 +34,8 @@ def sound_graph() -> Graph:
 
 
 def used_before_definition(graph: Graph) -> None:
-    graph.nodes[0], graph.nodes[1] = graph.nodes[1], graph.nodes[0]
+    first, second, *others = graph.nodes
+    graph.nodes = [second, first, *others]
 
 
 def stale_use(graph: Graph) -> None:
@@ -43,11 +44,11 @@ def stale_use(graph: Graph) -> None:
 
 def use_of_a_removed_node(graph: Graph) -> None:
     exp = graph.nodes[0].output
-    exp.uses.append((Graph("other").add(Unary("Neg"), [exp]), 0))
+    exp.uses[Graph("other").add(Unary("Neg"), [exp]), 0] = None
 
 
 def removed_producer(graph: Graph) -> None:
-    graph.nodes.pop(0)
+    graph.nodes.remove(graph.nodes[0])
 
 
 def uncomputed_output(graph: Graph) -> None:

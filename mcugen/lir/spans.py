@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many bytes are in use at each moment, where buffers share some of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+Span = tuple[int, int, int]
+"""The number of a region, begin and end in it."""
+
+Life = tuple[int, int]
+"""First and last moment."""
+
+
+def bytes_at(spans: Mapping[Key, Span], lives: Mapping[Key, Life], moments: int) -> list[int]:
+    """Bytes in use at the moments from 0 to `moments`, and at its end, so that it has the index −1, those at moment −1.
+
+    What several share counts once. It takes time in proportion to the number of spans, and to how many of them share
+    the same bytes.
+    """
+    changes = [0] * (moments + 3)
+    for nbytes, (first, last) in _stays(spans, lives):
+        changes[first + 1] += nbytes
+        changes[last + 2] -= nbytes
+    totals = list(accumulate(changes))
+    return [*totals[1 : moments + 1], totals[moments + 1], totals[0]]
+
+
+def _stays(spans: Mapping[Key, Span], lives: Mapping[Key, Life]) -> Iterator[tuple[int, Life]]:
+    """Runs of bytes, and when they are in use: none twice at one moment."""
+    regions: dict[int, list[Key]] = defaultdict(list)
+    for key, (region, start, end) in spans.items():
+        if start < end:
+            regions[region].append(key)
+    for keys in regions.values():
+        begin, stop = defaultdict[int, list[Key]](list), defaultdict[int, list[Key]](list)
+        for key in keys:
+            begin[spans[key][1]].append(key)
+            stop[spans[key][2]].append(key)
+        covering: dict[Key, None] = {}
+        for low, high in pairwise(sorted(begin.keys() | stop.keys())):
+            for key in stop[low]:
+                del covering[key]
+            covering.update(dict.fromkeys(begin[low]))
+            for life in _merged(lives[key] for key in covering):
+                yield high - low, life
+
+
+def _merged(lives: Iterable[Life]) -> Iterator[Life]:
+    """The same moments, each in one life."""
+    reached: Life | None = None
+    for first, last in sorted(lives):
+        if reached is not None and first <= reached[1] + 1:
+            reached = reached[0], max(reached[1], last)
+        else:
+            if reached is not None:
+                yield reached
+            reached = first, last
+    if reached is not None:
+        yield reached
