@@ -461,7 +461,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "no arrays": (npz(), r"there must be an array 'x'.* found: nothing"),
     "wrong size": (
         npz(x=np.zeros((2, 5), np.float32)),
-        r"samples of the input's size\. found: \(5,\), the input is \(1, 6\)",
+        r"samples of the input's shape\. found: \(5,\), the input is \(1, 6\)",
     ),
     "no samples": (npz(x=np.zeros((0, 6), np.float32)), "must have a leading axis of samples"),
     "a scalar": (npz(x=np.float32(1)), "must have a leading axis of samples"),
