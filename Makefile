@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian clean setup setup-demo
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs fuzz fuzz-inputs hostile sweep big-endian clean setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -48,6 +48,16 @@ onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
 
 random-graphs: setup  ## 200 random models, under the sanitizers
 	$(BIN)/pytest -n 2 tests/test_random_graphs.py
+
+FUZZ_INPUTS ?= --count 100000
+
+fuzz: fuzz-inputs
+
+fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no crash, no hang
+	$(BIN)/python tools/fuzz_inputs.py $(FUZZ_INPUTS)
+
+hostile: setup  ## the corpus of hostile input, whole
+	$(BIN)/python tools/hostile.py
 
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
