@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian clean setup setup-demo
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep cpu-paths big-endian coverage mutants clean setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -52,12 +52,23 @@ random-graphs: setup  ## 200 random models, under the sanitizers
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
+cpu-paths: setup  ## quantize and report on this CPU and on one without AVX, under QEMU: equal bytes and figures
+	$(BIN)/python tools/cpu_paths.py
+	qemu-x86_64 -cpu Nehalem $(BIN)/python -m pytest -q tests/report/test_session.py
+
 big-endian: setup  ## the tests of all operators on a big-endian CPU
 	CC="powerpc-linux-gnu-gcc -static" $(BIN)/pytest -n 2 -m "not qemu and not slow" tests/ops $(LITTLE:%=--deselect '%')
 
 # Overlaps are exact only where the lower byte comes first; sin of glibc has an instruction (mffsl) that QEMU 7.2 lacks.
 LITTLE := tests/ops/test_overlaps_others.py::test_elementwise \
 	tests/ops/test_elementwise.py::test_every_function_of_every_element_type[float64]
+
+coverage: setup  ## lines and branches that the tests reach, of mcugen/ and of the generated C; rewrites docs/testing.md
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[coverage]'
+	$(BIN)/python tools/measure_coverage.py --write-docs
+
+mutants: setup  ## a mutation score of passes and LIR, on a sample; rewrites docs/testing.md
+	$(BIN)/python tools/mutants.py --write-docs
 
 setup:
 	@sh tools/setup.sh test

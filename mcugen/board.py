@@ -11,11 +11,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from mcugen.errors import UsageError, shortened
 from mcugen.limits import BOARD_BYTES, read_bounded
 from mcugen.resources import resource_dir
+
+T = TypeVar("T")
 
 FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", "mve_float"})
 """What a CPU may have beyond plain C: `thumb1`, `thumb2` and `rv32` name its instruction set where that is all it has
@@ -149,7 +151,8 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return _with_short_numbers(tomllib.loads(read_bounded(path, BOARD_BYTES).decode()))
+        document: dict[str, Any] = tomllib.loads(read_bounded(path, BOARD_BYTES).decode())
+        return _with_short_numbers(document)
     except OSError as error:
         raise UsageError(f"{path.name}: the board file must be readable", error.strerror or "") from error
     except RecursionError as error:
@@ -158,7 +161,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name}: a board file must be TOML", str(error)) from error
 
 
-def _with_short_numbers(value: Any) -> Any:
+def _with_short_numbers(value: T) -> T:
     """The value; ValueError where it holds a number beyond 64 bits: TOML has none, and Python cannot even print all."""
     if isinstance(value, int) and value.bit_length() > 64:
         raise ValueError(f"a number of {value.bit_length():,} bits")

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from mcugen.compiled import CompiledModel
-    from mcugen.hir.types import Array
     from mcugen.lir.program import Endpoint
+    from mcugen.mixed import Search
     from mcugen.pipeline import Trace
     from mcugen.quant.quantize import Quantization
     from mcugen.report.figures import Report
@@ -129,7 +130,7 @@ def compile_command(
     if compiled.report.budget is not None:
         _tell(str(compiled.report.budget))
     if compiled.quantization:
-        _tell_islands(compiled.quantization)
+        _tell_quantization(compiled.quantization)
 
 
 @app.command()
@@ -204,7 +205,7 @@ def run(
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
     arrays = stacked(results)
     if not quiet:
-        _tell_notes(compiled.report.notes)
+        _tell_notes([*compiled.report.notes, *samples.notes])
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -273,7 +274,7 @@ def quantize(
     if not quiet:
         _tell_notes(quantized.notes)
         _tell(f"{output}: {quantized.describe()}")
-        _tell_islands(quantized)
+        _tell_quantization(quantized)
 
 
 @app.command()
@@ -291,19 +292,19 @@ def profile(
 ) -> None:
     """Writes what tensors are like on samples, for --profile: it serves every precision and scheme."""
     from mcugen.importer.load import load
-    from mcugen.quant.profile import profile_model
+    from mcugen.quant.profile import profile_model, profile_notes
     from mcugen.quant.profile_file import write_profile
     from mcugen.quant.quantize import float_model, with_states
     from mcugen.quant.scheme import Scheme
     from mcugen.report.samples import graph_endpoints, load_samples
 
     fused = float_model(load(model), options, Scheme(equalize=techniques(without)["equalize"]))
-    given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess).inputs
-    samples = with_states(fused, given)
+    given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess)
+    samples = with_states(fused, given.inputs)
     with _steps(quiet) as progress:
         made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
     if not quiet:
-        _tell_notes(fused.graph.notes)
+        _tell_notes([*fused.graph.notes, *given.notes, *profile_notes(fused, made)])
     write_profile(made, output)
 
 
@@ -373,36 +374,51 @@ def _compiled(
 def _quantized(
     model: Path, options: CompileOptions, quantizing: Quantizing, judging: Judging, quiet: bool, board: str = "host"
 ) -> Quantization:
-    """By the samples or the profile of the command line; `auto` for a board."""
+    """By the samples or the profile of the command line, and judged; `auto` for a board."""
     from mcugen.evaluate import metric_of
     from mcugen.hir.types import DType
     from mcugen.importer.load import load
     from mcugen.mixed import Demand, Search
+    from mcugen.parameters import require_room_quantized
+    from mcugen.quant.estimate import estimated, hold_out, judged_samples
     from mcugen.quant.profile_file import read_profile
     from mcugen.quant.quantize import float_model, quantizer
-    from mcugen.report.samples import graph_endpoints
-    from mcugen.report.text import print_tradeoffs
+    from mcugen.report.samples import graph_endpoints, random_samples
 
     is_auto = quantizing.precision == AUTO
-    source = load(model)
+    target, source = load_board(board), load(model)
     fused = float_model(source, options, quantizing.scheme, is_auto or DType.INT16 in quantizing.layers.values())
     endpoints = graph_endpoints(fused.graph, options.states)
-    known: list[dict[str, Array]] = []
-    if quantizing.calibration is not None:
-        known = _samples(endpoints, quantizing.calibration, quantizing, judging).inputs
+    files = (quantizing.calibration, judging.data)
+    given, data = (None if file is None else _samples(endpoints, file, quantizing, judging) for file in files)
     profile = read_profile(quantizing.profile, fused) if quantizing.profile else None
+    known, held = hold_out(given.inputs if given else (), bool(options.states))
+    if is_auto or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
+        known, held = given.inputs if given else (), ()
     with _steps(quiet) as progress:
+        require_room_quantized(source, fused, quantizing.scheme, known, profile, target, options)
         maker = quantizer(source, fused, quantizing.scheme, known, profile, progress)
-        if not is_auto:
-            return maker.quantize(quantizing.layers)
-        samples = _samples(endpoints, judging.data or quantizing.calibration, quantizing, judging)
-        demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
-        search = Search(maker, load_board(board), options, samples, demand, quantizing.layers, progress)
-        try:
-            return search.run()
-        finally:
-            if not quiet and search.steps:
-                print_tradeoffs(search.goal, search.steps, stderr)
+        if is_auto:
+            samples = data or given or random_samples(endpoints)
+            demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
+            search = Search(maker, target, options, samples, demand, quantizing.layers, progress)
+            found = _searched(search, quiet)
+        else:
+            found = maker.quantize(quantizing.layers)
+        found = estimated(found, *judged_samples(held, known, data))
+    told = [note for samples in (given, data) if samples for note in samples.notes]
+    return replace(found, notes=(*found.notes, *told))
+
+
+def _searched(search: Search, quiet: bool) -> Quantization:
+    """The cheapest precisions that meet the goal; the way there is printed, wherever it ends."""
+    from mcugen.report.text import print_tradeoffs
+
+    try:
+        return search.run()
+    finally:
+        if not quiet and search.steps:
+            print_tradeoffs(search.goal, search.steps, stderr)
 
 
 def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quantizing, judging: Judging) -> Samples:
@@ -425,8 +441,10 @@ def _tell_notes(notes: Sequence[str]) -> None:
         _tell(f"note: {note}")
 
 
-def _tell_islands(quantized: Quantization) -> None:
-    """What stays in float32, and why."""
+def _tell_quantization(quantized: Quantization) -> None:
+    """What it cost, what stays in float32, and why."""
+    if quantized.estimate is not None:
+        _tell(f"quantized: {quantized.estimate}")
     reasons = list(quantized.placement.reasons.items())
     for name, reason in reasons[:MOST_ISLANDS]:
         _tell(f"  float32: '{name}' ({reason})")

@@ -54,9 +54,14 @@ class CompiledModel:
         """Outputs of the generated code for arrays with a leading axis of samples.
 
         Builds it with the host compiler (board `host`) or cross-compiles it and runs it under QEMU. A size that
-        was given a range follows from the arrays' shapes. UsageError if the samples' outputs differ in shape.
+        was given a range follows from the arrays' shapes. UsageError if the samples' outputs differ in shape, or if
+        arrays are not of the inputs' types and shapes, or of different numbers of samples.
         """
-        count = len(next(iter(inputs.values()))) if inputs else 0
+        counts = {name: len(array) if np.ndim(array) else 0 for name, array in inputs.items()}
+        if len(set(counts.values())) > 1 or not all(counts.values()):
+            found = ", ".join(f"'{name}' has shape {np.shape(array)}" for name, array in inputs.items())
+            raise UsageError("inputs must have a leading axis of equally many samples", found, "give at least one")
+        count = next(iter(counts.values()), 0)
         samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
         outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
         return stacked(outputs)

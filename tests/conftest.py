@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from c_coverage import VARIABLE, measure
 from object_cache import cached
 
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
@@ -18,6 +19,7 @@ _SHARED = Path(__file__).resolve().parents[2] / "shared"
 _GOLDEN = Path(__file__).parent / "golden"
 _TOOLCHAINS = {"qemu": ARM, "riscv": RISCV}
 """What tests with a marker need."""
+_COMPILE = Compiler._compile
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -41,12 +43,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if VARIABLE in os.environ:
+        with pytest.MonkeyPatch.context() as patch:
+            measure(patch, Path(os.environ[VARIABLE]))
+            yield
+        return
     base = tmp_path_factory.getbasetemp()
     store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "objects"  # of all workers
     store.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Compiler, "_compile", cached(Compiler._compile, store))
+        patch.setattr(Compiler, "_compile", cached(_COMPILE, store))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_faster_linker_is_taken() -> Iterator[None]:
+    """Where it is there: the plain one takes 50 ms longer for each program with sanitizers."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not {"CC", VARIABLE} & os.environ.keys() and shutil.which("gcc") and shutil.which("ld.gold"):
+            patch.setenv("CC", "gcc -fuse-ld=gold")
+        yield
+
+
+@pytest.fixture
+def objects_are_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what the compiler makes of the same bytes."""
+    monkeypatch.setattr(Compiler, "_compile", _COMPILE)
 
 
 @pytest.fixture

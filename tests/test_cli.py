@@ -347,6 +347,22 @@ def test_unsupported_4(mcugen: Callable[..., Done], tmp_path: Path):
     )
 
 
+def test_what_cannot_fit_is_not_quantized(mcugen: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    net, random = Net(), np.random.default_rng(0)
+    net.output(net.op("MatMul", net.input("x", 1, 256), net.const(random.standard_normal((256, 320)))))
+    np.savez(tmp_path / "samples.npz", x=random.standard_normal((8, 1, 256)).astype(np.float32))
+    monkeypatch.setattr(cli, "quantizer", None)
+    done = mcugen(
+        *("compile", save(tmp_path / "net.onnx", net), "--calibration", tmp_path / "samples.npz"),
+        *("-b", "stm32f103", "-o", tmp_path / "out"),
+    )
+    assert_failed(
+        done, 5, r"must fit in one flash memory of board 'stm32f103'\. found: 73,728 bytes of parameters alone"
+    )
+    assert "a board with room: " in done.err and "rt1060" in done.err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [

@@ -33,7 +33,7 @@ from onnx import TensorProto, helper
 from mcugen.quant.profile import BINS
 from mcugen.resources import resource_dir
 
-BATCH = 200
+BATCH = 500
 """Commands of one process: it is forked anew for the next ones."""
 
 _HEAD = '<ir_version: 10, opset_import: ["": {}, "com.microsoft": 1, "ai.onnx.ml": 3, "own": 1]>'
@@ -373,12 +373,15 @@ def _attribute(schema: Any, random: Random) -> Any:
 
 
 @functools.cache
-def _dense() -> bytes:
-    return models()[0].SerializeToString()
+def _smallest() -> bytes:
+    """The smallest model, where the input is something else."""
+    return onnx.parser.parse_model(
+        _HEAD.format(17) + "g (float[1,6] x) => (float[1,6] y) { y = Relu(x) }"
+    ).SerializeToString()
 
 
 def _profiled(make: Maker, samples: str, model: bytes = b"", *options: str) -> tuple[str, ...]:
-    file = make.write(".onnx", model or _dense())
+    file = make.write(".onnx", model or _smallest())
     return ("profile", file, "--calibration", samples, "-o", f"{make.name}.json", *options)
 
 
@@ -480,7 +483,7 @@ def board(make: Maker) -> tuple[str, ...]:
     file = make.write(".toml", data if random.random() < 0.7 else make.damaged(data))
     if random.random() < 0.7:
         return ("boards", "show", file)
-    return ("inspect", make.write(".onnx", _dense()), "-b", file)
+    return ("inspect", make.write(".onnx", _smallest()), "-b", file)
 
 
 _TOML_VALUES = (
@@ -543,7 +546,14 @@ def profile(make: Maker) -> tuple[str, ...]:
         b"\xff\xfe",
     )
     chosen = random.choice((data, make.damaged(data), random.choice(whole)))
-    return ("quantize", make.write(".onnx", _dense()), "--profile", make.write(".json", chosen), "-o", f"{make.name}.q")
+    return (
+        "quantize",
+        make.write(".onnx", _smallest()),
+        "--profile",
+        make.write(".json", chosen),
+        "-o",
+        f"{make.name}.q",
+    )
 
 
 # -------------------------------------------------------------------------------------------------- options
@@ -575,7 +585,7 @@ def bind(make: Maker) -> tuple[str, ...]:
             "",
         )
         value = random.choice(texts)
-    return ("inspect", make.write(".onnx", _dense()), "--bind", f"{random.choice(('x', 'x', 'w', ''))}={value}")
+    return ("inspect", make.write(".onnx", _smallest()), "--bind", f"{random.choice(('x', 'x', 'w', ''))}={value}")
 
 
 def options(make: Maker) -> tuple[str, ...]:
@@ -656,7 +666,7 @@ def warm_up() -> None:
     """What the first command pays for all: templates, tables, ONNX's bodies; processes are forked after it."""
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "m.onnx"
-        file.write_bytes(_dense())
+        file.write_bytes(_smallest())
         main(("compile", str(file), "-q", "-b", "rt1060", "-o", str(Path(name) / "out")))
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Double, param_dtype
+from mcugen.lir.program import Double, Wide, param_dtype
+
 
 
 def c_float(value: float) -> str:
@@ -54,7 +55,7 @@ def c_param(value: float) -> str:
     """The literal of a kernel parameter."""
     if isinstance(value, float):
         return c_double(value) if isinstance(value, Double) else c_float(value)
-    return c_int(value)
+    return f"INT64_C({value})" if isinstance(value, Wide) and -(2**31) <= value < 2**31 else c_int(value)
 
 
 def c_param_type(value: float) -> str:

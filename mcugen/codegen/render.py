@@ -539,8 +539,11 @@ def _wrapped(arguments: list[str], indent: int, width: int = 108) -> str:
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:
-    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL where it is empty."""
-    if not buffer.count:
+    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
+
+    Empty working memory begins where the arena does: compilers see a NULL into calls that are never made, and warn.
+    """
+    if not buffer.count and not buffer.planned:
         return "NULL"
     if renderer.blob is not None and buffer in renderer.blob.offsets:
         return renderer.names[buffer]
@@ -551,7 +554,7 @@ def _argument(renderer: _Renderer, buffer: Buffer) -> str:
 def _locals(renderer: _Renderer, memory: MemoryContext) -> list[dict[str, object]]:
     """Typed pointers into the arena, for the buffers that instructions use."""
     instrs = [i for i in renderer.program.instrs if not i.moves_nothing]
-    written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned and o.buffer.count}
+    written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned}
     for instr in instrs:
         for operand in instr.operands:
             if operand.buffer in written and operand.access is not Access.IN:
@@ -560,7 +563,7 @@ def _locals(renderer: _Renderer, memory: MemoryContext) -> list[dict[str, object
         {
             "name": renderer.names[b],
             "ctype": b.dtype.c if is_written else f"const {b.dtype.c}",
-            "offset": b.offset,
+            "offset": b.offset or 0,
             "area": memory.areas[b.area],
             "nbytes": b.nbytes,
         }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from mcugen import ops
 from mcugen.errors import ModelError, UnsupportedError, UsageError, listed, shortened
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.importer.composition import Composed
 from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
 from mcugen.limits import check_size
 
@@ -23,12 +25,14 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     bound: Mapping[str, Array] | None = None,
     sizes: Mapping[str, int] | None = None,
+    composed: Composed | None = None,
 ) -> Graph:
     """The HIR of a checked model. `dims` fixes symbolic dimensions, `bound` inputs (by their values).
 
     A leading dimension that nobody fixes is 1, unless its name says that it counts no samples (`Graph.notes`).
 
     `sizes` are assumed for lengths that the model computes (`Graph.sizes`); each of them becomes an output, too.
+    `composed` takes up what stands in the place of composed operators (see `composition.spelled_out`).
 
     Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError listing every node that
     cannot be compiled.
@@ -36,6 +40,7 @@ def import_model(
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
+    scope.composed = {} if composed is None else composed
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:
         scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
@@ -51,7 +56,7 @@ def import_model(
         )
     if not model.graph.output:
         raise ModelError("a model must have outputs", "none", "repair the model")
-    for output in model.graph.output:
+    for output in _distinct_outputs(scope.graph, model.graph):
         value = scope.output(output.name, dtype_or_none(output)) if scope.knows(output.name) else None
         if value is None:
             raise ModelError("every model output must be computed", f"'{output.name}' is not", "repair the model")
@@ -59,6 +64,15 @@ def import_model(
     for symbol, size in scope.graph.sizes.items():
         scope.graph.add_output(size_output(symbol), size.value)
     return scope.graph
+
+
+def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The outputs by name, as callers know them: one that is listed again is the same."""
+    outputs = {output.name: output for output in reversed(source.output)}
+    counts = Counter(output.name for output in source.output)
+    repeated = {name: count for name, count in counts.items() if count > 1}
+    graph.notes += [f"output '{name}' is listed {count} times: it is one" for name, count in repeated.items()]
+    return [outputs[name] for name in counts]
 
 
 def size_output(symbol: str) -> str:

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import Message
 
 from mcugen.errors import DoesNotFitError, ModelError, shortened
-from mcugen.importer.foreign import format_of
+from mcugen.importer.formats import format_of
 from mcugen.limits import MODEL_BYTES
 
 _HOLDERS = {

@@ -1,89 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are no ONNX models: what they are, by their content, else by their name, and what makes ONNX of them."""
+"""What ONNX's checker refuses and ONNX Runtime takes: operators below their opset, and domains nobody imports."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+
+import onnx
+from onnx import helper
+
+from mcugen.errors import UnsupportedError
+from mcugen.importer.functions import STANDARD_DOMAINS, first_version, unknown_attributes
+from mcugen.ops.onnx_node import IMPORTERS
+
+_HIDDEN = "mcugen.hidden"
+"""The domain in which the checker, shape inference and the version converter let operators be."""
 
 
-@dataclass(frozen=True)
-class Format:
-    """What a file is, and what its owner can do to get an ONNX model."""
-
-    name: str
-    remedy: str
-
-
-_KERAS = Format("a Keras model", 'load it in Keras and call model.export("model.onnx", format="onnx")')
-_TORCH = Format("a PyTorch file", 'load it in PyTorch and call torch.onnx.export(model, inputs, "model.onnx")')
-_SKLEARN = Format("a scikit-learn model", "load it and call skl2onnx.to_onnx(model, samples)")
-_PICKLE = Format(
-    "a Python pickle", "load it and export it: skl2onnx.to_onnx for scikit-learn, torch.onnx.export for PyTorch"
-)
-_SAVED_MODEL = Format(
-    "a TensorFlow SavedModel", "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, with its folder"
-)
-_GRAPH_DEF = Format(
-    "a TensorFlow graph",
-    "python -m tf2onnx.convert --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx",
-)
-_TFLITE = Format("a TensorFlow Lite model", "python -m tf2onnx.convert --tflite FILE --output model.onnx")
-_SAFETENSORS = Format(
-    "weights without a network (safetensors)", "load them into their PyTorch model and call torch.onnx.export"
-)
-_CORE_ML = Format(
-    "a Core ML model", "export the network from where it was trained: torch.onnx.export, tf2onnx, skl2onnx"
-)
-_ORT = Format("a model in ONNX Runtime's own format", "give the ONNX model that it was made from")
-_POINTER = Format("a git-LFS pointer in place of the file", "fetch the file itself: git lfs pull")
-_PAGE = Format("a web page", "download the file itself, not the page about it")
-_ZIPPED = Format("a compressed file", "unpack it, and give the .onnx file that is in it")
-
-_BEGINNINGS = {
-    rb"version https://git-lfs": _POINTER,
-    rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)": _PAGE,
-    rb"....TFL3": _TFLITE,
-    rb"....ORTM": _ORT,
-    rb"\x89HDF\r\n\x1a\n": _KERAS,
-    rb"PK\x03\x04.*(/data\.pkl|/constants\.pkl)": _TORCH,
-    rb"PK\x03\x04.*(model\.weights\.h5)": _KERAS,
-    rb"PK\x03\x04|\x1f\x8b|BZh|\xfd7zXZ\x00|7z\xbc\xaf\x27\x1c|\x28\xb5\x2f\xfd|Rar!": _ZIPPED,
-    rb"\x80[\x02-\x05].*(torch|\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19)": _TORCH,
-    rb"\x80[\x02-\x05].*sklearn": _SKLEARN,
-    rb"\x80[\x02-\x05]": _PICKLE,
-    rb".{6}\x00\x00\{": _SAFETENSORS,
-    rb"\x08\x01\x12.*(saved_model|serve|tensorflow)": _SAVED_MODEL,
-    rb"\n.*\x12[\x04\x05\x0b](Placeholder|Const|NoOp)": _GRAPH_DEF,
-}
-"""By what a file begins with; the first that fits."""
-
-_SUFFIXES = {
-    ".tflite": _TFLITE,
-    **dict.fromkeys((".h5", ".hdf5", ".keras"), _KERAS),
-    **dict.fromkeys((".pt", ".pth", ".ckpt"), _TORCH),
-    **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
-    ".pb": _GRAPH_DEF,
-    ".safetensors": _SAFETENSORS,
-    **dict.fromkeys((".mlmodel", ".mlpackage"), _CORE_ML),
-    ".ort": _ORT,
-    **dict.fromkeys((".zip", ".gz", ".tgz", ".xz", ".bz2", ".zst", ".7z", ".rar"), _ZIPPED),
-}
-
-_LOOKED_AT = 1 << 16
-"""Bytes at both ends."""
+def import_domains(model: onnx.ModelProto) -> None:
+    """Adds the operator sets that nodes name without an import: the newest that ONNX knows, else version 1."""
+    for owner in (model, *model.functions):
+        known = {entry.domain for entry in owner.opset_import}
+        known |= set(STANDARD_DOMAINS) if known.intersection(STANDARD_DOMAINS) else set()
+        used = dict.fromkeys(node.domain for node in _nodes(owner))
+        for domain in (d for d in used if d not in known and d not in STANDARD_DOMAINS):
+            owner.opset_import.append(helper.make_opsetid(domain, _newest(domain)))
 
 
-def format_of(path: Path) -> Format | None:
-    """What a file or folder that is no ONNX model might be; None if nothing is known. OSError if it cannot be read."""
-    if path.is_dir():
-        return _SAVED_MODEL if (path / "saved_model.pb").is_file() else _SUFFIXES.get(path.suffix.lower())
-    with path.open("rb") as file:
-        content = file.read(_LOOKED_AT)
-        file.seek(max(path.stat().st_size - _LOOKED_AT, file.tell()))
-        content += file.read(_LOOKED_AT)
-    for beginning, found in _BEGINNINGS.items():
-        if re.match(beginning, content, re.DOTALL):
-            return found
-    return _SUFFIXES.get(path.suffix.lower())
+def _newest(domain: str) -> int:
+    return max((s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain), default=1)
+
+
+def hide(model: onnx.ModelProto) -> bool:
+    """Hides operators that the model's opset has not, but a later one or mcugen itself; whether there are any.
+
+    UnsupportedError for one with attributes that its first definition has not: it would mean something else.
+    """
+    found = False
+    for owner in (model, *model.functions):
+        opset = next((int(e.version) for e in owner.opset_import if e.domain in STANDARD_DOMAINS), 0)
+        foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset)]
+        for node in foreign:
+            _check_attributes(node)
+            node.domain = _HIDDEN
+        if foreign:
+            owner.opset_import.append(helper.make_opsetid(_HIDDEN, 1))
+            found = True
+    return found
+
+
+def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
+    if node.domain not in STANDARD_DOMAINS or onnx.defs.has(node.op_type, opset):
+        return False
+    return ("", node.op_type) in IMPORTERS or first_version(node.op_type) > opset
+
+
+def _check_attributes(node: onnx.NodeProto) -> None:
+    first = first_version(node.op_type)
+    strange = unknown_attributes(node, first)
+    if strange:
+        rule = f"{node.op_type} '{node.name}': below its opset it must be as opset {first} defines it"
+        raise UnsupportedError(rule, f"attribute '{strange[0]}'", f"export with opset {first}")
+
+
+def reveal(model: onnx.ModelProto) -> None:
+    """The opposite of `hide`; functions are inlined by then, or hold what is hidden still."""
+    for owner in (model, *model.functions):
+        for node in _nodes(owner):
+            if node.domain == _HIDDEN:
+                node.domain = ""
+        kept = [entry for entry in owner.opset_import if entry.domain != _HIDDEN]
+        del owner.opset_import[:]
+        owner.opset_import.extend(kept)
+
+
+def _nodes(owner: onnx.ModelProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Every node of a model or function, those of graphs within it included."""
+    todo: list[Sequence[onnx.NodeProto]] = [owner.graph.node if isinstance(owner, onnx.ModelProto) else owner.node]
+    while todo:
+        for node in todo.pop():
+            yield node
+            todo += [g.node for a in node.attribute for g in (a.g, *a.graphs)]

@@ -17,11 +17,38 @@ MOST_INPUTS = 64
 """Of a variadic operator whose element types are checked."""
 
 
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The definition in the model's opset; of a standard operator that came later, its first one."""
+    standard = domain in STANDARD_DOMAINS
     try:
-        return onnx.defs.get_schema(op_type, opset, "" if domain == "ai.onnx" else domain)
+        return onnx.defs.get_schema(op_type, opset, "" if standard else domain)
     except onnx.defs.SchemaError:
-        return None
+        later = first_version(op_type) if standard else 0
+        return onnx.defs.get_schema(op_type, later) if later > opset else None
+
+
+@cache
+def first_version(op_type: str) -> int:
+    """The opset that first defines a standard operator; 0 for one that none does."""
+    return _first_versions().get(op_type, 0)
+
+
+@cache
+def _first_versions() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain in STANDARD_DOMAINS:
+            found[schema.name] = min(schema.since_version, found.get(schema.name, schema.since_version))
+    return found
+
+
+def unknown_attributes(node: onnx.NodeProto, opset: int) -> list[str]:
+    """Those that the operator does not have in that opset."""
+    schema = _schema(node.op_type, opset, node.domain)
+    return [a.name for a in node.attribute if schema is not None and a.name not in schema.attributes]
 
 
 def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.defs.OpSchema.FormalParameter]:
@@ -103,7 +130,7 @@ def _context_dependent(
     version = _best(schema.context_dependent_function_opset_versions, opset)
     if not version:
         return b""
-    types = [_type_proto(t).SerializeToString() if t else b"" for t in inputs]
+    types = [type_proto(t).SerializeToString() if t else b"" for t in inputs]
     try:
         body = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
     except onnx.shape_inference.InferenceError as error:
@@ -117,7 +144,8 @@ def _best(versions: Sequence[int], opset: int) -> int:
     return max(known) if known else min(versions, default=0)
 
 
-def _type_proto(type_: TensorType) -> onnx.TypeProto:
+def type_proto(type_: TensorType) -> onnx.TypeProto:
+    """The type as ONNX writes it."""
     number = onnx.TensorProto.DataType.Value(_ONNX_NAMES.get(type_.dtype, type_.dtype.name))
     return helper.make_tensor_type_proto(number, type_.shape)
 

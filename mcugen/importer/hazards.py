@@ -16,6 +16,11 @@ from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PORTS, MAX_RANK, M
 def check_hazards(model: onnx.ModelProto, place: str) -> None:
     """ModelError or DoesNotFitError for a model that would crash or hang ONNX's shape inference or its inliner."""
     _check_budget(model, place)
+    for part in (model, *model.functions):
+        for entry in part.opset_import:
+            if not 0 <= entry.version < 1 << 31:  # ONNX's own code takes 32 bits
+                found = f"version {entry.version} of domain '{entry.domain}'"
+                raise ModelError(f"{place}: opsets must have a version", found, "repair the model")
     opsets = {entry.domain: int(entry.version) for entry in model.opset_import}
     for function in model.functions:
         own = opsets | {entry.domain: int(entry.version) for entry in function.opset_import}

@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError, Message
 
 from mcugen.errors import ModelError
 from mcugen.importer.external import load_external_data, require_internal
-from mcugen.importer.foreign import format_of
+from mcugen.importer.foreign import hide, import_domains, reveal
+from mcugen.importer.formats import format_of
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
 from mcugen.limits import MODEL_BYTES, cpu_seconds, read_bounded
@@ -84,6 +85,8 @@ def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
 
 def _checked(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
     """By ONNX's own code."""
+    import_domains(model)
+    hidden = hide(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(_with_output_shapes(inferred))
@@ -94,6 +97,8 @@ def _checked(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
     except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
         reason = str(error).strip().split("\n")[0][:300]
         raise ModelError(f"{place}: the model must be valid ONNX", reason, "export the model again") from error
+    if hidden:
+        reveal(model)
     return model
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,13 +14,25 @@ from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.functions import data_inputs, find_body, has_body, input_types, outputs_like, type_name
+from mcugen.importer.composition import Composed, Recorder
+from mcugen.importer.functions import (
+    STANDARD_DOMAINS,
+    data_inputs,
+    find_body,
+    first_version,
+    has_body,
+    input_types,
+    outputs_like,
+    type_name,
+)
+from mcugen.importer.judge import objection
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
+from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
 
-STANDARD_DOMAINS = ("", "ai.onnx")
+MOST_JUDGED = 4096
+"""Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
 
 
 @dataclass
@@ -55,6 +67,8 @@ class Scope:
     """How many control flow operators are around."""
     budget: list[int] = field(default_factory=lambda: [MAX_NODES])
     """How many nodes may still be imported: the one element is shared by all scopes of a model."""
+    composed: Composed = field(default_factory=dict)
+    """What stands in the place of nodes that importers composed of others, by the node's first output."""
 
     # ------------------------------------------------------------------------------------------------ names
 
@@ -159,22 +173,21 @@ class Scope:
             raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
         except MemoryError as error:
             raise DoesNotFitError(f"{label(node)}: must fit this computer", str(error)[:200]) from error
-        except (
-            ValueError,
-            TypeError,
-            IndexError,
-            KeyError,
-            ZeroDivisionError,
-            OverflowError,
-            AssertionError,
-        ) as error:
-            raise ModelError(
-                f"{label(node)}: attributes and shapes must be consistent", str(error)[:200], "repair the model"
-            ) from error
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            found = self._objection(node, inputs)
+            if not found:
+                raise  # ONNX has nothing against the node: the bug is ours
+            raise ModelError(f"{label(node)}: must be valid ONNX", found, "repair the model") from error
         for name, value in zip(node.output, results, strict=False):
             if name:
                 self._adopt_name(node, name, value)
                 self.env[name] = self._without_elements(name, value)
+
+    def _objection(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
+        """What ONNX itself finds wrong with a node whose inputs are these; "" if nothing."""
+        types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
+        known = [None if v is None or v.type.count > MOST_JUDGED else v.data for v in inputs]
+        return objection(node, types, known, self.opsets)
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
         """What an importer called after the node's first output, bears the name of the output that it is."""
@@ -226,7 +239,8 @@ class Scope:
 
     def _not_supported(self, node: onnx.NodeProto) -> Refusal:
         domain = _domain(node)
-        found = f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+        found = LEFT_OUT.get((domain, node.op_type), "")
+        found = found or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
         remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
         return Refusal("operator not supported", found, remedy)
 
@@ -243,13 +257,50 @@ class Scope:
             _check_types(node, support, inputs, self.opsets.get(domain, 1))
             if not support.keeps_halves:  # what only moves data takes small types everywhere, too
                 self._check_schema(node, inputs)
-            return importer(self._view(node, domain, inputs))
+            self._note_later(node)
+            recorder = self._recorder(node, inputs)
+            results = importer(replace(self._view(node, domain, inputs), composition=recorder))
+            recorder.finish(node, results, self.composed)
+            return results
         self._check_schema(node, inputs)
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
         body = find_body(node, self.opsets.get(domain, 1), types)
         if body is None:
             raise self._not_supported(node)
         return self._expand(node, body, inputs)
+
+    def _note_later(self, node: onnx.NodeProto) -> None:
+        """Tells of an operator that the model's opset has not."""
+        first = first_version(node.op_type) if node.domain in STANDARD_DOMAINS else 0
+        if first > self.opsets.get("", 0) and not self.within:
+            note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
+            self.graph.notes += [note] * (note not in self.graph.notes)
+
+    def _recorder(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Recorder:
+        names = {v: name for name, v in zip(node.input, inputs, strict=True) if v is not None}
+        return Recorder(self.graph, f"{self.place}{next(filter(None, node.output), '')}", names, self._composer(node))
+
+    def _composer(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]:
+        """Imports a node into the graph that is part of what another one is composed of."""
+
+        def compose(part: onnx.NodeProto, env: dict[str, Value | None]) -> list[Value]:
+            within = f"{label(node)} in {self.within}" if self.within else label(node)
+            inner = Scope(
+                self.graph,
+                self.opsets,
+                env,
+                depth=self.depth,
+                budget=self.budget,
+                within=within,
+                composed=self.composed,
+            )
+            inner.import_nodes([part])
+            results = [inner.lookup(name) for name in part.output]
+            if inner.refusals or None in results:
+                raise BodyRefusal(inner.refusals)
+            return [v for v in results if v is not None]
+
+        return compose
 
     def _check_schema(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
         """Refuses element types that ONNX does not allow: importers and bodies rely on that."""

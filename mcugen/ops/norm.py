@@ -343,13 +343,22 @@ def _inverse_deviation(node: OnnxNode, variance: Value, suffix: str = "inverse")
     return node.emit(Unary("Reciprocal"), root, suffix=suffix)
 
 
-@onnx_operator("LayerNormalization", "RMSNormalization", types=FLOATS, kernels=("normalize", "normalize_int", "reduce"))
+@onnx_operator(
+    "LayerNormalization",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    types=FLOATS,
+    kernels=("normalize", "normalize_int", "reduce"),
+)
 def _import_trailing(node: OnnxNode) -> list[Value]:
     """Over the last axes; mean and inverse deviation are computed apart where the model wants them."""
     x = node.input(0)
     axes = tuple(range(normalize_axis(node, node.attr("axis", -1), x.type.rank), x.type.rank))
     centered = node.op_type == "LayerNormalization"
     op = Normalize(axes, float(node.attr("epsilon", 1e-5)), centered=centered)
+    if not centered and any(node.outputs[1:]):
+        found = "the inverse deviation"
+        raise Refusal(f"{node.op_type}: only the result is computed", found, "export the model for inference")
     results = [node.emit(op, x, _trailing(node, 1, x.type), _trailing(node, 2, x.type))]
     if centered and any(node.outputs[1:]):
         mean, variance = _statistics(node, x, axes)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,19 @@ class Body(Protocol):
         """
 
 
+Operand = Value | Array | np.generic | None
+"""What an operator is called with: arrays and numpy's scalars are constants."""
+
+
+class Composition(Protocol):
+    """Imports standard operators in the place of a node that is composed of them."""
+
+    def __call__(
+        self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
+    ) -> tuple[Value, ...]:
+        """The results of an operator of the model's own opset. Raises BodyRefusal."""
+
+
 @dataclass
 class OnnxNode:
     """One node: operator, inputs as HIR values (None where absent), attributes as Python values.
@@ -82,6 +95,7 @@ class OnnxNode:
     """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
     texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By input index: the strings of which the input's value holds the positions (`takes_strings`)."""
+    composition: Composition | None = None
 
     def has(self, index: int) -> bool:
         """Whether input `index` is given."""
@@ -141,6 +155,25 @@ class OnnxNode:
         """Adds a node with several outputs, called `names`."""
         return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
 
+    def call(self, op_type: str, *inputs: Operand, domain: str = "", **attributes: object) -> Value:
+        """The first result of another ONNX operator, which stands in this node's place: see Composition.
+
+        What is composed so is known to quantization operator by operator.
+        """
+        return self.calls(op_type, inputs, 1, domain, **attributes)[0]
+
+    def calls(
+        self,
+        op_type: str,
+        inputs: Sequence[Operand],
+        outputs: int,
+        domain: str = "",
+        **attributes: object,
+    ) -> tuple[Value, ...]:
+        """`call` for an operator of several results."""
+        assert self.composition is not None
+        return self.composition(op_type, inputs, outputs, domain, **attributes)
+
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
@@ -173,10 +206,11 @@ def _sources(value: Value) -> set[Value]:
     return found
 
 
-Importer = Callable[[OnnxNode], Sequence[Value]]
+Importer = Callable[[OnnxNode], Sequence[Value | None]]
+AnyImporter = TypeVar("AnyImporter", bound=Importer)
 
 IMPORTERS: dict[tuple[str, str], Importer] = {}
-"""(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs."""
+"""(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs, None for absent ones."""
 
 
 FLOAT = (DType.FLOAT32,)
@@ -191,6 +225,11 @@ NO_CODE = "none: the same bytes"
 """In place of kernels: of operators that only rename what is there."""
 KNOWN = "none: known at compile time"
 """In place of kernels: of operators whose inputs must be constant."""
+COMPOSED = "by ONNX operators"
+"""In place of kernels: of operators that importers compose of others (`OnnxNode.call`)."""
+
+MICROSOFT = "com.microsoft"
+"""The domain of what ONNX Runtime adds to ONNX."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +253,28 @@ SUPPORT: dict[tuple[str, str], Support] = {}
 """(domain, ONNX operator) → what is supported of it."""
 
 
+LEFT_OUT: dict[tuple[str, str], str] = {}
+"""(domain, operator) → why mcugen does not compile it, though others do."""
+
+
+def leave_out(reason: str, *op_types: str, domain: str = "") -> None:
+    """Notes why operators are not compiled: the refusal says so, and docs/operators.md lists it."""
+    LEFT_OUT.update({(domain, op_type): reason for op_type in op_types})
+
+
+def as_standard(node: OnnxNode, op_type: str, *inputs: Value | None, **attributes: object) -> list[Value | None]:
+    """The node imported as ONNX's newest operator `op_type`, which says the same of these inputs and attributes.
+
+    Unlike what is called, it stays one operator of its own name for quantization.
+    """
+    same = replace(node, domain="", op_type=op_type, inputs=inputs, attributes=attributes, opset=_NEWEST)
+    return list(IMPORTERS["", op_type](same))
+
+
+_NEWEST = 1 << 20
+"""An opset in which every operator is as it is now."""
+
+
 def onnx_operator(
     *op_types: str,
     domain: str = "",
@@ -222,11 +283,11 @@ def onnx_operator(
     limits: str = "",
     keeps_halves: bool = False,
     takes_strings: bool = False,
-) -> Callable[[Importer], Importer]:
+) -> Callable[[AnyImporter], AnyImporter]:
     """Registers the importer of ONNX operators, and what it supports of them (see Support)."""
     support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
-    def register(importer: Importer) -> Importer:
+    def register(importer: AnyImporter) -> AnyImporter:
         for op_type in op_types:
             IMPORTERS[domain, op_type] = importer
             SUPPORT[domain, op_type] = support

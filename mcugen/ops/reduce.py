@@ -141,7 +141,7 @@ class Reduce(Operator):
     def channels(self, sig: Signature) -> Channels | None:
         """Where they stay."""
         last = sig.input(0).rank - 1
-        return None if last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
+        return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Mean, sum and extremes whose sums fit 32 bits."""

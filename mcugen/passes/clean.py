@@ -59,12 +59,15 @@ def _move_before_dequantize(graph: Graph, node: Node) -> bool:
 
 def simplify(graph: Graph) -> bool:
     """Node → a value that equals its output, as the operator itself knows (`Operator.simplify`)."""
-    changed = False
+    changed, present = False, set(graph.nodes)
     for node in list(graph.nodes):
         value = node.op.simplify(node, graph) if len(node.outputs) == 1 else None
         if value is not None:
             graph.replace(node.output, value)
             graph.remove(node)
+            if value.producer is not None and value.producer not in present:  # made in its place: it has its name
+                graph.release_name(node.output)
+                graph.rename(value, node.output.name)
             changed = True
     return remove_dead_code(graph) or changed
 

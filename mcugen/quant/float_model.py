@@ -14,6 +14,7 @@ from mcugen.errors import UnsupportedError, VerificationError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
+from mcugen.importer.composition import Composed, spelled_out
 from mcugen.limits import cpu_seconds
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.passes.clean import fold_dequantized
@@ -59,8 +60,9 @@ def build_float_model(
     states: Mapping[str, str] | None = None,
 ) -> FloatModel:
     """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
+    composed: Composed = {}
     with cpu_seconds("import"):
-        graph = import_model(model, name, dims, bound)
+        graph = import_model(model, name, dims, bound, composed=composed)
         _drop_sizes(graph)
         fold_dequantized(graph)  # of weights alone
     if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):
@@ -72,7 +74,7 @@ def build_float_model(
     if equalized:
         equalize(graph)
     source = _with_constants(model, bound or {})
-    fused = FloatModel(OnnxWriter(source, graph).write(), graph, states or {})
+    fused = FloatModel(OnnxWriter(spelled_out(source, composed), graph).write(), graph, states or {})
     _check_same(source, fused)
     return fused
 

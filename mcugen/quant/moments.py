@@ -18,17 +18,19 @@ class Moments:
     """Sums over the rows that a layer reads (`Operator.unfolded`): x real, x̂ as the quantized layer gets them."""
 
     def __init__(self) -> None:
+        self._samples = 0
         self._count = 0
         self._real: Array | float = 0.0
         self._seen: Array | float = 0.0
         self._square: Array | float = 0.0
 
-    def add(self, real: Array, seen: Array) -> None:
-        """One sample: [groups, rows, depth] of both."""
+    def add(self, real: Array, seen: Array, samples: int = 1) -> None:
+        """One sample, or the means of several: [groups, rows, depth] of both."""
+        self._samples += samples
         self._count += seen.shape[1]
         self._real = self._real + real.sum(1, np.float64)
         self._seen = self._seen + seen.sum(1, np.float64)
-        seen = np.ascontiguousarray(seen)
+        seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
         self._square = self._square + seen.swapaxes(1, 2) @ seen
 
     @property
@@ -41,14 +43,23 @@ class Moments:
         """E[x̂]: [groups, depth]."""
         return np.asarray(self._seen) / self._count
 
+    @property
+    def trust(self) -> float:
+        """The share of a mean error that a bias should mend: none by one sample, which says nothing of the next.
+
+        A mean over n samples is off by an n-th of the variance between samples, and that of one sample is all that
+        there is. However many rows a sample has, they are of one image, one voice, one machine.
+        """
+        return 1 - 1 / self._samples
+
     def gram(self, centred: bool) -> Array:
-        """E[x̂ x̂ᵀ], [groups, depth, depth], of x̂ − E[x̂] if centred (what the bias cannot mend).
+        """E[x̂ x̂ᵀ], [groups, depth, depth]; if centred, without what the bias mends: `trust` of E[x̂] E[x̂]ᵀ.
 
         Correlations are shrunk as far as the rows are few, and no input is thought constant.
         """
         gram = np.asarray(self._square, np.float64) / self._count
         if centred:
-            gram = gram - self.seen[:, :, None] * self.seen[:, None, :]
+            gram = gram - self.trust * self.seen[:, :, None] * self.seen[:, None, :]
         depth = gram.shape[-1]
         kept = self._count / (self._count + UNCORRELATED * depth)
         gram *= kept + (1 - kept) * np.eye(depth)

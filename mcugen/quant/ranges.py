@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.profile import Profile, Sample, TensorProfile, merge_profiles
+from mcugen.quant.profile import FEW, Profile, Sample, TensorProfile, merge_profiles
 from mcugen.quant.scheme import METHODS, Scheme, activation_params, code_range
 from mcugen.quant.sensitivity import OutputNoise, saturated_tensors
 
@@ -32,6 +32,9 @@ MSE_POINTS, MSE_ROUNDS = 9, 5
 
 SAME = 0.01
 """Candidates whose ends differ by less than this share of the range are one."""
+
+STEADY_BITS = 10
+"""Of the ends of ranges."""
 
 CHANCE = 0.1
 """Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
@@ -59,20 +62,23 @@ def choose_ranges(
     """By tensor, equal within each group: the candidate of least error at the model's outputs.
 
     Without samples, the one of least expected error of the tensor itself. `scheme.method` leaves no choice; nor has an
-    output of softmax or sigmoid one, whose greatest values tell the classes apart.
+    output of softmax or sigmoid one, whose greatest values tell the classes apart. Few samples get a margin.
     """
     judge = OutputNoise(model, groups, samples) if samples and not scheme.method else None
     whole = saturated_tensors(model.proto)
+    margin = _margin(profile.distinct) if not scheme.method else 0.0
     found: dict[str, Choice] = {}
     for done, group in enumerate(groups, 1):
         tensor, dtype = merge_profiles([profile.tensors[name] for name in group]), dtypes[group[0]]
-        choices = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
+        candidates = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
+        choices = [replace(c, low=steady(c.low), high=steady(c.high)) for c in candidates]
         params = [activation_params(c.low, c.high, dtype, scheme) for c in choices]
         expected = [expected_noise(tensor, p, dtype) for p in params]
         noises = [judge.noise(group, p, dtype) for p in params] if judge else expected
         best = _least(noises, expected)
         sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
-        found |= dict.fromkeys(group, replace(choices[best], sqnr_db=sqnr))
+        chosen = _widened(choices[best], margin, 1.0 if whole.intersection(group) else math.inf)
+        found |= dict.fromkeys(group, replace(chosen, sqnr_db=sqnr))
         progress(done, len(groups))
     return found
 
@@ -81,6 +87,16 @@ def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dic
     """By method; 0 is within each."""
     found = {method: _FINDERS[method](tensor, dtype, scheme) for method in METHODS}
     return {method: (min(low, 0.0), max(high, 0.0)) for method, (low, high) in found.items()}
+
+
+def steady(end: float) -> float:
+    """An end of a range, moved outward to so few bits that it is the same where float kernels round otherwise.
+
+    They do on every kind of CPU. What has these bits but for rounding stays, as the 1 of a softmax or the 6 of a ReLU6.
+    """
+    share, exponent = math.frexp(end)
+    steps = math.ceil(abs(share) * 2**STEADY_BITS - 0.01)
+    return math.copysign(math.ldexp(steps, exponent - STEADY_BITS), end)
 
 
 def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
@@ -215,6 +231,17 @@ def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
     """Of those that measure about the least noise, the one of least expected noise; the first of equals: min-max."""
     limit = min(measured) * (1 + CHANCE)
     return min((i for i, noise in enumerate(measured) if noise <= limit), key=lambda i: expected[i])
+
+
+def _margin(samples: int) -> float:
+    """By which share of itself a range is widened: one bit for a single sample."""
+    return 1 / samples**2 if samples < FEW else 0.0
+
+
+def _widened(choice: Choice, margin: float, most: float) -> Choice:
+    """A wider range, not beyond what the tensor can be at most."""
+    high = max(choice.high, min(choice.high * (1 + margin), most))
+    return replace(choice, low=choice.low * (1 + margin), high=high)
 
 
 def _whole(tensor: TensorProfile) -> Choice:

@@ -17,7 +17,7 @@ from mcugen.ops.fixedpoint import dequantize, quantize
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
-from mcugen.quant.profile import Profile
+from mcugen.quant.profile import Profile, distinct
 from mcugen.quant.rounding import round_weights
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
 
@@ -42,7 +42,7 @@ def refine(
     layers = [n for n in model.graph.nodes if n.op.weight_axes and plan.precision_of(n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with threadpool_limits(1):  # threads would wait for each other (eightfold on a busy machine), and sums vary
-            _Walk(model.graph, plan, _spread(model.graph, samples)).run(layers, progress)
+            _Walk(model.graph, plan, _spread(model.graph, distinct(samples))).run(layers, progress)
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
@@ -154,12 +154,12 @@ def _can_correct(node: Node, plan: Plan) -> bool:
 
 
 def _corrected(node: Node, codes: Codes, moments: Moments) -> Codes:
-    """With a bias that makes the mean of each output channel what it is in float."""
+    """With a bias that makes the mean of each output channel what it is in float, as far as the means are known."""
     weights, scales = _grouped(node, codes, len(moments.real))
     seen = codes.weights.reshape(weights.shape) * scales[..., None]
     error = weights @ moments.real[..., None] - seen @ moments.seen[..., None]
-    bias = layer_bias(node)
-    return codes if bias is None else replace(codes, bias=(bias + error.reshape(bias.shape)).astype(np.float32))
+    bias, mended = layer_bias(node), moments.trust * error
+    return codes if bias is None else replace(codes, bias=(bias + mended.reshape(bias.shape)).astype(np.float32))
 
 
 def _grouped(node: Node, codes: Codes, groups: int) -> tuple[Array, Array]:
@@ -182,5 +182,5 @@ def _profiled(node: Node, profile: Profile) -> Moments | None:
     if rows is None:
         return None
     moments = Moments()
-    moments.add(rows, rows)
+    moments.add(rows, rows, profile.distinct)
     return moments

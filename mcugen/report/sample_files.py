@@ -20,11 +20,15 @@ _ONLY = "x"
 
 @dataclass(frozen=True)
 class RawArray:
-    """An array as the file has it. `place` names file and array for messages, `key` the array."""
+    """An array as the file has it. `place` names file and array for messages, `key` the array.
+
+    `layout` says where the channels of an image are (hwc or chw) if its file does.
+    """
 
     place: str
     key: str
     array: Array
+    layout: str = ""
 
 
 RawSample = dict[str, RawArray]
@@ -50,7 +54,7 @@ def read_samples(
     if len(set(counts.values())) != 1:
         raise UsageError(f"{path}: inputs must have equally many samples", str(counts), "repair the file")
     count = next(iter(counts.values()))
-    samples = [{n: RawArray(raw.place, raw.key, raw.array[i]) for n, raw in chosen.items()} for i in range(count)]
+    samples = [{n: RawArray(f"{r.place}[{i}]", r.key, r.array[i]) for n, r in chosen.items()} for i in range(count)]
     return samples, arrays
 
 
@@ -94,7 +98,7 @@ def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) ->
     names = [name, *((_ONLY, PIXELS) if only else ())]
     for key in names:
         if key in arrays:
-            return RawArray(f"{path}: '{key}'", key, arrays[key])
+            return RawArray(f"{path}: '{key}'", key, arrays[key], "hwc" if path.suffix.lower() == ".png" else "")
     wanted = " or ".join(f"'{n}'" for n in names)
     present = listed(f"'{key}'" for key in arrays) or "nothing"
     raise UsageError(f"{path}: there must be an array {wanted}", present, "name the arrays like the model's inputs")

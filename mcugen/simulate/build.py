@@ -36,7 +36,7 @@ class TargetImages:
     """Linked firmware: with the model, with a model that does nothing, with the model's layer hooks."""
 
     model: Path
-    empty: Path
+    empty: Path | None
     layers: Path | None
 
 
@@ -58,9 +58,16 @@ def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, files: LibraryFi
 
 
 def build_target(
-    bundle: Bundle, board: Board, machine: Machine, folder: Path, *, hooks: bool, files: LibraryFiles | None = None
+    bundle: Bundle,
+    board: Board,
+    machine: Machine,
+    folder: Path,
+    *,
+    hooks: bool,
+    empty: bool = False,
+    files: LibraryFiles | None = None,
 ) -> TargetImages:
-    """The firmware images for `machine`, compiled with the board's flags."""
+    """The firmware images for `machine`, compiled with the board's flags; those with hooks and empty if asked for."""
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -73,11 +80,11 @@ def build_target(
     layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
     sources = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
     harness = _harness_units(sources, (*_NO_MEMSET, layers))
-    empty = _harness_units(("empty",), ())
+    nothing = _harness_units(("empty",), ()) if empty else []
     model = _model_units(bundle)
     hooked = _hooked_units(bundle) if hooks else model
     with library.blamed_for_headers():
-        compiler.compile(list(dict.fromkeys([*model, *harness, *empty, *hooked])))
+        compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked])))
 
     def link(name: str, units: list[Unit]) -> Path:
         flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
@@ -87,7 +94,7 @@ def build_target(
 
     return TargetImages(
         model=link("model.elf", model),
-        empty=link("empty.elf", empty),
+        empty=link("empty.elf", nothing) if empty else None,
         layers=link("layers.elf", hooked) if hooks else None,
     )
 

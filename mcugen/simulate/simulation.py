@@ -91,7 +91,7 @@ def simulate(
             program = host_program(build_host(bundle, folder, sanitize=sanitize, files=library))
             return Execution(run_all(program).outputs, None, None, None, None)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
-        images = build_target(bundle, board, machine, folder, hooks=hooks, files=library)
+        images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=library)
         run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
@@ -132,5 +132,6 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
 
 
 def _sizes(images: TargetImages) -> Sizes:
+    assert images.empty is not None
     model, empty = read_sizes(images.model), read_sizes(images.empty)
     return Sizes(code=model.flash - empty.flash, weights=model.weights, static_ram=model.ram - empty.ram)

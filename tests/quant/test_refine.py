@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
+from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Plan
 from mcugen.quant.profile import Profile, TensorProfile
 from mcugen.quant.quantize import Quantizer, float_model, quantizer
@@ -107,13 +109,58 @@ def test_without_samples_the_profile_corrects_biases() -> None:
     """The means of the inputs are all that a constant error of the weights needs."""
     made = quantizer_by(single_conv(2), dataclasses.replace(PLAIN, correct_bias=True))
     means = np.mean([s["x"].mean((0, 2, 3)) for s in made.samples], 0)
-    profile = Profile("", 1, {"x": TensorProfile((), (), (), tuple(map(float, means)))})
+    extremes = tuple(map(float, range(len(made.samples))))
+    profile = Profile("", len(made.samples), {"x": TensorProfile(extremes, extremes, (), tuple(map(float, means)))})
     plan = dataclasses.replace(plain_plan(made), scheme=made.scheme)
     by_means = refine(made.model, plan, (), profile, lambda done, total: None).layers["y"]
     by_samples = refine(made.model, plan, made.samples, profile, lambda done, total: None).layers["y"]
     np.testing.assert_array_equal(by_means.weights, plain_codes(made.model.graph.nodes[0], made.scheme).weights)
     assert by_means.bias is not None and by_samples.bias is not None and np.abs(by_means.bias).max() > 0
     np.testing.assert_allclose(by_means.bias, by_samples.bias, atol=0.3 * np.abs(by_samples.bias).max())
+
+
+HOLLOW: dict[str, Callable[[Array], list[Array]]] = {
+    "one": lambda x: [x],
+    "two": lambda x: [x, x[..., ::-1]],
+    "repeated": lambda x: [x] * 20,
+    "nearly repeated": lambda x: [x + 1e-3 * np.random.default_rng(i).standard_normal(x.shape) for i in range(20)],
+    "zeros": lambda x: [0 * x],
+    "many zeros": lambda x: [0 * x] * 20,
+    "constants": lambda x: [np.full_like(x, i / 2) for i in range(10)],
+    "zeros and one": lambda x: [0 * x] * 10 + [x],
+}
+"""Calibration samples that say little: of one like any other."""
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", HOLLOW)
+def test_samples_that_say_little_do_little_harm(kind: str, seed: int) -> None:
+    """With the same ranges, weights by samples are about as good as those rounded to nearest, or better."""
+    model = conv_net()
+    source = load(model)
+    fused = float_model(source, CompileOptions(), Scheme())
+    samples = [{"x": x.astype(np.float32)} for x in HOLLOW[kind](shifted(model, 1, seed)[0]["x"])]
+    tests = shifted(model, 40, seed=7)
+    wanted = [interpret(fused.graph, s)["scores"] for s in tests]
+    made = quantizer(source, fused, Scheme(), samples)
+    quality = []
+    for scheme in (Scheme(correct_bias=False, optimize_rounding=False), Scheme()):
+        proto = dataclasses.replace(made, scheme=scheme).quantize().proto
+        quality.append(sqnr(wanted, [onnxruntime_outputs(proto, s)["scores"] for s in tests]))
+    assert quality[1] > quality[0] - 1.5
+
+
+def test_repeated_samples_count_once() -> None:
+    """Else a recording in twenty copies would be believed like twenty recordings."""
+    model = conv_net()
+    once = shifted(model, 3)
+    source = load(model)
+    scheme = Scheme(method="minmax")
+    fused = float_model(source, CompileOptions(), scheme)
+    plans = [quantizer(source, fused, scheme, samples).quantize().plan for samples in (once, once * 7)]
+    for name, codes in plans[0].layers.items():
+        again = plans[1].layers[name]
+        assert codes.weights.tobytes() == again.weights.tobytes() and np.array_equal(codes.bias, again.bias)
 
 
 def test_float_layers_keep_their_weights() -> None:
@@ -127,3 +174,12 @@ def test_progress_ends_at_the_last_layer() -> None:
     plan = dataclasses.replace(plain_plan(made), scheme=made.scheme)
     refine(made.model, plan, made.samples, made.profile, lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == len(seen)
+
+
+def test_moments_are_the_same_whatever_the_order_of_sums() -> None:
+    """Kernels of other CPUs add up in another order; codes must not depend on it."""
+    rows = np.random.default_rng(0).normal(1, 1, (1, 5000, 40)).astype(np.float32)
+    forward, backward = Moments(), Moments()
+    forward.add(rows, rows)
+    backward.add(rows[:, ::-1], rows[:, ::-1])
+    np.testing.assert_allclose(forward.gram(True), backward.gram(True), atol=1e-12)

@@ -83,8 +83,20 @@ def test_moments() -> None:
     np.testing.assert_allclose(moments.real, real.mean(1))
     np.testing.assert_allclose(moments.seen, seen.mean(1))
     for group in range(2):
-        np.testing.assert_allclose(moments.gram(True)[group], np.cov(seen[group].T, bias=True), rtol=0.02, atol=1e-9)
+        mean = seen[group].mean(0)
+        centred = np.cov(seen[group].T, bias=True) + np.outer(mean, mean) / len(samples)  # what five do not tell
+        np.testing.assert_allclose(moments.gram(True)[group], centred, rtol=0.02, atol=1e-9)
         np.testing.assert_allclose(moments.gram(False)[group], seen[group].T @ seen[group] / 1250, rtol=0.02)
+
+
+def test_one_sample_centres_nothing() -> None:
+    """Its mean is no mean of others: a bias by it would suit this sample alone."""
+    rows = np.random.default_rng(11).standard_normal((1, 1, 6)) + 3
+    moments = Moments()
+    moments.add(rows, rows)
+    assert moments.trust == 0
+    np.testing.assert_array_equal(moments.gram(True), moments.gram(False))
+    assert np.linalg.eigvalsh(moments.gram(True)[0]).min() > 0
 
 
 def test_chance_correlations_of_few_rows_are_distrusted() -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from PIL import Image
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
 from mcugen.importer import import_model
+from mcugen.lir.formula import Atom, Polynomial
 from mcugen.lir.program import Endpoint
 from mcugen.report.samples import Samples, graph_endpoints, load_samples
 
@@ -123,6 +126,155 @@ def test_channels_of_arrays(tmp_path: Path) -> None:
         load_samples(tmp_path / "x.npz", square, preprocess="std=1;2")
 
 
+ACCEPTED = [
+    ((1, 1, 49, 10), (49, 10)),
+    ((1, 1, 49, 10), (1, 49, 10)),
+    ((1, 1, 49, 10), (1, 1, 49, 10)),
+    ((1, 1, 49, 10), (49, 10, 1)),
+    ((1, 1, 49, 10), (490,)),
+    ((1, 3, 4, 6), (72,)),
+    ((1, 40, 30, 1), (40, 30)),
+    ((6,), (1, 6)),
+    ((1,), ()),
+]
+"""Shapes of an input, and of samples that hold the same numbers in the same order."""
+
+
+@pytest.mark.parametrize(("wanted", "given"), ACCEPTED)
+def test_axes_of_one_may_be_missing_and_rows_may_be_flat(
+    wanted: tuple[int, ...], given: tuple[int, ...], tmp_path: Path
+) -> None:
+    data = np.random.default_rng(2).standard_normal((2, *given)).astype(np.float32)
+    np.save(tmp_path / "x.npy", data)
+    found = load_samples(tmp_path / "x.npy", endpoints(*wanted))
+    assert loaded(found).shape == (2, *wanted) and (loaded(found).ravel() == data.ravel()).all()
+    assert not found.notes
+
+
+TURNED = [
+    ((1, 3, 4, 6), (4, 6, 3), (-1, 0)),
+    ((1, 3, 8, 8), (8, 8, 3), (-1, 0)),
+    ((1, 3, 8, 8), (1, 8, 8, 3), (-1, 0)),
+    ((1, 8, 8, 3), (3, 8, 8), (0, -1)),
+    ((1, 30, 1, 40), (40, 30, 1), (0, -1)),
+]
+"""Shapes of an image's input, and of samples with their channels at the other end: from where to where they go."""
+
+
+@pytest.mark.parametrize(("wanted", "given", "moved"), TURNED)
+def test_channels_at_the_other_end_are_turned_and_told(
+    wanted: tuple[int, ...], given: tuple[int, ...], moved: tuple[int, int], tmp_path: Path
+) -> None:
+    data = np.random.default_rng(3).standard_normal((2, *given)).astype(np.float32)
+    np.save(tmp_path / "x.npy", data)
+    found = load_samples(tmp_path / "x.npy", endpoints(*wanted))
+    for sample, image in zip(found.inputs, data, strict=True):
+        np.testing.assert_array_equal(sample["x"][0], np.moveaxis(image.reshape(given[-3:]), *moved))
+    (note,) = found.notes
+    assert str(given) in note and str(wanted) in note and "channels" in note
+
+
+REFUSED = [
+    ((1, 1, 49, 10), (10, 49)),
+    ((1, 1, 49, 10), (5, 98)),
+    ((1, 1, 49, 10), (1, 10, 49)),
+    ((1, 3, 8, 8), (8, 3, 8)),
+    ((1, 3, 8, 8), (3, 64)),
+    ((1, 3, 8, 12), (12, 3, 8)),
+    ((1, 3, 4, 6), (3, 6, 4)),
+    ((1, 6, 64), (64, 6)),
+    ((1, 784), (28, 28)),
+    ((1, 40, 30, 1), (30, 40)),
+]
+"""Shapes of an input, and of samples with as many elements in another order."""
+
+
+@pytest.mark.parametrize(("wanted", "given"), REFUSED)
+def test_other_shapes_are_refused_with_both(wanted: tuple[int, ...], given: tuple[int, ...], tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, *given)))
+    with pytest.raises(UsageError, match="must have samples of the input's shape") as caught:
+        load_samples(tmp_path / "x.npy", endpoints(*wanted))
+    assert str(given) in caught.value.found and str(wanted) in caught.value.found
+
+
+def test_a_layout_that_was_named_is_not_guessed(tmp_path: Path) -> None:
+    """Of an input that may be an image either way."""
+    np.save(tmp_path / "x.npy", np.zeros((1, 6, 7, 5)))
+    assert load_samples(tmp_path / "x.npy", endpoints(1, 5, 6, 7), preprocess="layout=hwc").notes
+    with pytest.raises(UsageError, match="the input's shape"):
+        load_samples(tmp_path / "x.npy", endpoints(1, 5, 6, 7), preprocess="layout=chw")
+
+
+def test_pictures_are_not_told(pictures: Path) -> None:
+    assert load_samples(pictures, IMAGE).notes == ()
+
+
+def sized(shape: tuple[int, ...], *axes: int) -> list[Endpoint]:
+    """An input some of whose axes may be shorter."""
+    (endpoint,) = endpoints(*shape)
+    return [replace(endpoint, sizes={axis: Polynomial(((1, (Atom(f"n{axis}"),)),)) for axis in axes})]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "axes", "given", "found"),
+    [
+        ((1, 9, 10), (1,), (7, 10), (1, 7, 10)),
+        ((1, 9, 10), (1,), (1, 1, 7, 10), (1, 7, 10)),
+        ((1, 9, 10, 1), (1,), (7, 10), (1, 7, 10, 1)),
+        ((1, 9, 10), (1,), (10,), (1, 1, 10)),
+        ((1, 3, 16, 16), (2, 3), (12, 10, 3), (1, 3, 12, 10)),
+        ((1, 9, 10), (1,), (10, 7), None),
+        ((1, 9, 10), (1,), (11, 10), None),
+        ((1, 9, 10), (1,), (2, 7, 10), None),
+        ((1, 9, 10), (1,), (90,), None),
+    ],
+)
+def test_sizes_of_run_time(
+    wanted: tuple[int, ...],
+    axes: tuple[int, ...],
+    given: tuple[int, ...],
+    found: tuple[int, ...] | None,
+    tmp_path: Path,
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, *given)))
+    if found is None:
+        with pytest.raises(UsageError, match="at most"):
+            load_samples(tmp_path / "x.npy", sized(wanted, *axes))
+    else:
+        assert load_samples(tmp_path / "x.npy", sized(wanted, *axes)).inputs[0]["x"].shape == found
+
+
+def test_each_input_has_a_shape_of_its_own(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 8, 8, 3)), z=np.zeros((2, 5)))
+    found = load_samples(tmp_path / "x.npz", endpoints(1, 3, 8, 8, z=(1, 5)))
+    assert loaded(found).shape == (2, 1, 3, 8, 8) and len(found.notes) == 1 and "input 'x'" in found.notes[0]
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 8, 8)), z=np.zeros((2, 6)))
+    with pytest.raises(UsageError, match=r"'z'\[0\] must have samples of the input's shape"):
+        load_samples(tmp_path / "x.npz", endpoints(1, 3, 8, 8, z=(1, 5)))
+
+
+WRONG_ARRAYS: dict[str, tuple[dict[str, Array], str]] = {
+    "NaN": ({"x": np.array([[0.0] * 6, [np.nan] * 6])}, r"'x'\[1\] must be finite"),
+    "beyond float32": ({"x": np.full((1, 6), 1e300)}, r"'x'\[0\] must be finite"),
+    "text": ({"x": np.full((1, 6), "1")}, "must be numeric"),
+    "complex": ({"x": np.full((1, 6), 1j)}, "must be numeric"),
+    "no such input": ({"image": np.zeros((1, 6))}, "there must be an array 'x'.*found: 'image'"),
+    "few labels": ({"x": np.zeros((3, 6)), "y": np.arange(2)}, r"one class number a sample.*int64 of \(2,\) for 3"),
+    "real labels": ({"x": np.zeros((3, 6)), "y": np.zeros(3)}, "one class number a sample.*float64"),
+    "one-hot labels": ({"x": np.zeros((3, 6)), "y": np.eye(3, dtype=int)}, "one class number a sample"),
+    "no axis of samples": ({"x": np.zeros(6)}, "the input's shape"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ARRAYS)
+def test_wrong_arrays_get_a_clear_message(wrong: str, tmp_path: Path) -> None:
+    arrays, message = WRONG_ARRAYS[wrong]
+    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(UsageError) as caught:
+        load_samples(tmp_path / "x.npz", endpoints(1, 6))
+    assert re.search(message, " ".join(str(caught.value).split()))
+
+
 WRONG_LINES = {
     "size=3x3": "must hold known keys.*found: 'size=3x3'.*resize=96x96",
     "resize": "must hold known keys.*found: 'resize'",
@@ -185,7 +337,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "foreign file": (_write("notes.txt", b"hello"), "must hold .*found: 'notes.txt'"),
     "folder in it": (lambda folder: (folder / "inner").mkdir(), "must hold .*found: 'inner'"),
     "mixed": (_both, "all of one kind.*'a.npy' and 'b.png'"),
-    "wrong size": (_save("a.npy", REALS), "must have samples of the input's size"),
+    "wrong size": (_save("a.npy", REALS), "must have samples of the input's shape"),
     "NaN": (_save("a.npy", np.full((3, 4, 6), np.nan)), "must be finite"),
     "text": (_save("a.npy", np.full((3, 4, 6), "1")), "must be numeric"),
     "objects": (lambda folder: np.save(folder / "a.npy", np.array([None])), "readable .npy file.*Object arrays"),
@@ -199,7 +351,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "bomb": (_write("a.png", png(60000, 60000)), "must be a readable PNG file"),
     "large": (_write("a.png", png(5000, 5000)), "must be a readable PNG file.*found: 5000 x 5000 pixels"),
     "16 bits": (_write("a.png", png(6, 4, 16, bytes(52))), "must be a readable PNG file.*more than 8 bits"),
-    "wrong image": (_write("a.png", png(6, 4, data=bytes(28))), "must have samples of the input's size"),
+    "wrong image": (_write("a.png", png(6, 4, data=bytes(28))), "must have samples of the input's shape"),
 }
 
 

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that importers compose of other ONNX operators: imported one by one, and kept as ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array
+from mcugen.ops.onnx_node import Operand
+
+
+@dataclass
+class Parts:
+    """What a node is composed of: nodes in order, then those that name its results; constants that they read."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    ends: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+
+Composed = dict[str, Parts]
+"""By the first output of the node in whose place they stand."""
+
+
+@dataclass
+class Recorder:
+    """Imports operators in the place of a node and remembers them under names that begin with `prefix`."""
+
+    graph: Graph
+    prefix: str
+    names: dict[Value, str]
+    """What ONNX calls the node's inputs and all that was made since."""
+    compose: Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]
+    """Imports one node, whose inputs have these values."""
+    parts: Parts = field(default_factory=Parts)
+    complete: bool = True
+    """Whether every value that was read has a name in ONNX."""
+
+    def __call__(
+        self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
+    ) -> tuple[Value, ...]:
+        """See `ops.onnx_node.Composition`."""
+        operands = [v if v is None or isinstance(v, Value) else self._new(np.asarray(v)) for v in inputs]
+        env = {self._name(v): v for v in operands if v is not None}
+        stem = f"{self.prefix}/{op_type}{len(self.parts.nodes)}"
+        results = [stem, *(f"{stem}.{index}" for index in range(1, outputs))]
+        names = ["" if v is None else self._name(v) for v in operands]
+        node = helper.make_node(op_type, names, results, stem, domain=domain, **attributes)
+        made = self.compose(node, dict(env))
+        self.parts.nodes.append(node)
+        self.names |= dict(zip(made, results, strict=True))
+        return tuple(made)
+
+    def finish(self, node: onnx.NodeProto, results: Sequence[Value | None], composed: Composed) -> None:
+        """Adds to `composed` what was called, unless it is not all that the node is made of."""
+        wanted = [(name, value) for name, value in zip(node.output, results, strict=False) if name and value]
+        if not self.parts.nodes or not self.complete or any(value not in self.names for _, value in wanted):
+            return
+        names = [(name, self.names[value]) for name, value in wanted if value is not None]
+        ends = [helper.make_node("Identity", [own], [name], f"{name}/Identity") for name, own in names]
+        composed[next(filter(None, node.output))] = replace(self.parts, ends=ends)
+
+    def _new(self, array: Array) -> Value:
+        return self.graph.constant(f"{self.prefix}/constant{len(self.parts.constants)}", array)
+
+    def _name(self, value: Value) -> str:
+        """What ONNX calls a value; constants that it does not know are added to the parts."""
+        if value not in self.names:
+            self.names[value] = value.name
+            if value.data is None:
+                self.complete = False
+            else:
+                stored = np.ascontiguousarray(value.data).reshape(value.data.shape)
+                self.parts.constants.append(numpy_helper.from_array(stored, value.name))
+        return self.names[value]
+
+
+def spelled_out(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:
+    """The model with what its nodes are composed of in their place, wherever that is known as ONNX."""
+    if not composed:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(_spelled(model.graph.node, composed))
+    written = {name for node in result.graph.node for name in node.input}
+    result.graph.initializer.extend(t for parts in composed.values() for t in parts.constants if t.name in written)
+    domains = {entry.domain for entry in result.opset_import}
+    used = dict.fromkeys(node.domain for node in result.graph.node)
+    result.opset_import.extend(helper.make_opsetid(d, 1) for d in used if d and d not in domains and d != "ai.onnx")
+    return result
+
+
+def _spelled(nodes: Sequence[onnx.NodeProto], composed: Mapping[str, Parts]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        parts = composed.get(next(filter(None, node.output), ""))
+        if parts is None:
+            yield node
+        else:
+            yield from _spelled(parts.nodes, composed)
+            yield from parts.ends

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that ONNX tried before its version 1 was out; models of opsets below 10 may hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.ops.onnx_node import COMPOSED, FLOAT, OnnxNode, Refusal, onnx_operator
+
+
+def _times(node: OnnxNode, x: Value, key: str) -> Value:
+    """x · an attribute, which is 1 unless it is given."""
+    factor = float(node.attr(key, 1.0))
+    return x if factor == 1.0 else node.call("Mul", x, np.float32(factor))
+
+
+@onnx_operator("Affine", types=FLOAT, kernels=(COMPOSED,))
+def _import_affine(node: OnnxNode) -> list[Value]:
+    """alpha · x + beta."""
+    return [node.call("Add", _times(node, node.input(0), "alpha"), np.float32(node.attr("beta", 0.0)))]
+
+
+@onnx_operator("Scale", types=FLOAT, kernels=(COMPOSED,))
+def _import_scale(node: OnnxNode) -> list[Value]:
+    return [node.call("Mul", node.input(0), np.float32(node.attr("scale", 1.0)))]
+
+
+@onnx_operator("ImageScaler", types=FLOAT, kernels=(COMPOSED,))
+def _import_image_scaler(node: OnnxNode) -> list[Value]:
+    """scale · x + a bias a channel."""
+    bias = np.asarray(node.attr("bias", ()), np.float32)
+    if bias.size != node.input(0).type.shape[1]:
+        found = f"{bias.size} for {node.input(0).type.shape[1]} channels"
+        raise Refusal("ImageScaler: there must be a bias for each channel", found, "repair the model")
+    return [node.call("Add", _times(node, node.input(0), "scale"), bias.reshape(1, -1, 1, 1))]
+
+
+@onnx_operator("ParametricSoftplus", types=FLOAT, kernels=(COMPOSED,))
+def _import_softplus(node: OnnxNode) -> list[Value]:
+    """alpha · ln(1 + exp(beta · x))."""
+    return [_times(node, node.call("Softplus", _times(node, node.input(0), "beta")), "alpha")]
+
+
+@onnx_operator("ScaledTanh", types=FLOAT, kernels=(COMPOSED,))
+def _import_tanh(node: OnnxNode) -> list[Value]:
+    """alpha · tanh(beta · x)."""
+    return [_times(node, node.call("Tanh", _times(node, node.input(0), "beta")), "alpha")]
+
+
+@onnx_operator("Crop", types=FLOAT, kernels=(COMPOSED,))
+def _import_crop(node: OnnxNode) -> list[Value]:
+    """Without a border (left, top, right, bottom), or `scale` rows and columns of what is left and below of it."""
+    height, width = node.input(0).type.shape[2:]
+    border = [int(v) for v in node.attr("border", ())]
+    if len(border) != 4:
+        raise Refusal("Crop: the border must have four sides", f"{len(border)}", "repair the model")
+    left, top, right, bottom = border
+    size = [int(v) for v in node.attr("scale", ())]
+    ends = (top + size[0], left + size[1]) if size else (height - bottom, width - right)
+    if not (0 <= top < ends[0] <= height and 0 <= left < ends[1] <= width):
+        found = f"rows {top} to {ends[0]}, columns {left} to {ends[1]} of {height} x {width}"
+        raise Refusal("Crop: what is left must lie in the image", found, "repair the model")
+    starts = np.array([top, left], np.int64)
+    return [node.call("Slice", node.input(0), starts, np.array(ends, np.int64), np.array([2, 3], np.int64))]
+
+
+@onnx_operator("DynamicSlice", kernels=(COMPOSED,))
+def _import_dynamic_slice(node: OnnxNode) -> list[Value]:
+    return [node.call("Slice", *node.inputs)]

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inverses of matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Node
+from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.types import Array, TensorType
+from mcugen.lir.builder import Builder
+from mcugen.lir.program import Access, Param
+
+
+@dataclass(frozen=True)
+class Inverse(Operator):
+    """y[…, n, n] = x[…, n, n]⁻¹, by Gauss-Jordan elimination with partial pivoting."""
+
+    mnemonic: ClassVar[str] = "inverse"
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The type of x."""
+        (x,) = inputs
+        assert x is not None
+        if x.rank < 2 or x.shape[-1] != x.shape[-2]:
+            raise ModelError("inverse: matrices must be square", f"{x.shape}", "repair the model")
+        return (TensorType(x.shape, x.dtype),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """numpy.linalg.inv; NaN for matrices without an inverse, of which the generated code gives what it may."""
+        x = arrays[0]
+        y = np.full_like(x, np.nan)
+        for index in np.ndindex(x.shape[:-2]):
+            try:
+                y[index] = np.linalg.inv(x[index])
+            except np.linalg.LinAlgError:
+                continue
+        return (y,)
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Each matrix is eliminated in a copy, and the unit matrix with it."""
+        x = node.input(0).type
+        size = x.shape[-1]
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("m", Access.SCRATCH, builder.scratch(f"{node.output.name}.matrix", x.dtype, size * size)),
+        ]
+        params: dict[str, Param] = {"batch": math.prod(x.shape[:-2]), "n": size}
+        builder.emit(node, "inverse", operands, params, code={"t": x.dtype.c}, variant=x.dtype.tag)

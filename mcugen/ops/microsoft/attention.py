@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with its projections, masks and caches, spelled out as products and a softmax.
+
+B samples, N heads, S queries, T keys (P of them past, L new), H elements a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import Array
+from mcugen.ops.microsoft.rotary import rotate
+from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, not_constant, onnx_operator
+
+LOWEST = np.finfo(np.float32).min
+
+
+def shaped(node: OnnxNode, x: Value, *shape: int) -> Value:
+    """`x` reshaped, if it has to be."""
+    return x if shape == x.type.shape else node.call("Reshape", x, np.array(shape, np.int64))
+
+
+def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
+    """Positions start to end of an axis."""
+    if (start, end) == (0, x.type.shape[axis]):
+        return x
+    return node.call("Slice", x, *(np.array([number], np.int64) for number in (start, end, axis)))
+
+
+def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
+    """Those that are there one behind the other."""
+    given = [part for part in parts if part is not None and part.type.count]
+    return given[0] if len(given) == 1 else node.call("Concat", *given, axis=axis)
+
+
+def split_heads(node: OnnxNode, x: Value, heads: int) -> Value:
+    """(B, S, N · H) → (B, N, S, H)."""
+    batch, length, width = x.type.shape
+    if heads < 1 or width % heads:
+        raise Refusal(f"{node.op_type}: heads must be of equal size", f"{heads} of {width}", "repair the model")
+    return node.call("Transpose", shaped(node, x, batch, length, heads, width // heads), perm=[0, 2, 1, 3])
+
+
+def merge_heads(node: OnnxNode, x: Value) -> Value:
+    """(B, N, S, H) → (B, S, N · H)."""
+    batch, heads, length, size = x.type.shape
+    return shaped(node, node.call("Transpose", x, perm=[0, 2, 1, 3]), batch, length, heads * size)
+
+
+# ----------------------------------------------------------------------------------------------------- masks
+
+
+def mask_sum(node: OnnxNode, index: int, length: int, keys: int) -> Value | None:
+    """What input `index` (a mask, or where valid keys begin and end) and causality add to scores (B, N, S, T)."""
+    hidden = float(node.attr("mask_filter_value", -10000.0))
+    causal = _causal(node, length, keys)
+    given = _padding(node, index, keys, hidden) if node.has(index) else None
+    if causal is None or given is None:
+        return given if causal is None else node.call("Identity", causal)
+    return node.call("Add", given, causal)
+
+
+def _causal(node: OnnxNode, length: int, keys: int) -> Array | None:
+    """Hides later keys altogether, whatever masks do."""
+    if not node.attr("unidirectional", 0) or length == 1:
+        return None
+    later = np.arange(keys) > np.arange(length)[:, None] + (keys - length)
+    return np.where(later, np.float32(LOWEST), np.float32(0))[None, None]
+
+
+def _padding(node: OnnxNode, index: int, keys: int, hidden: float) -> Value | None:
+    mask, batch = node.input(index), node.input(0).type.shape[0]
+    shape = mask.type.shape
+    if shape in ((1, 1), (batch, 1)) and keys != 1:
+        return None  # a dummy
+    if len(shape) == 1:
+        return _ends(node, mask, batch, keys, hidden)
+    if shape not in ((batch, keys), (batch, node.input(0).type.shape[1], keys)):
+        found = f"{shape}"
+        raise Refusal(f"{node.op_type}: a mask must be one of samples (and queries) by keys", found, "export another")
+    visible = node.call("Greater", mask, np.int32(0))
+    added = node.call("Where", visible, np.float32(0), np.float32(hidden))
+    return shaped(node, added, batch, 1, shape[1] if len(shape) == 3 else 1, keys)
+
+
+def _ends(node: OnnxNode, mask: Value, batch: int, keys: int, hidden: float) -> Value:
+    """Of the position behind the last valid key of each sample; then of the first valid ones."""
+    if mask.type.count not in (batch, 2 * batch):
+        found = f"{mask.type.shape}"
+        raise Refusal(f"{node.op_type}: a mask index must be one or two positions a sample", found, "export a mask")
+    positions = np.arange(keys).astype(np.int32)[None]
+    end = shaped(node, sliced(node, mask, 0, 0, batch), batch, 1)
+    visible = node.call("Less", positions, end)
+    if mask.type.count == 2 * batch:
+        first = shaped(node, sliced(node, mask, 0, batch, 2 * batch), batch, 1)
+        visible = node.call("And", visible, node.call("Not", node.call("Less", positions, first)))
+    added = node.call("Where", visible, np.float32(0), np.float32(hidden))
+    return shaped(node, added, batch, 1, 1, keys)
+
+
+# ---------------------------------------------------------------------------------------------------- scores
+
+
+def scores(node: OnnxNode, q: Value, k: Value) -> Value:
+    """scale · q kᵀ; the scale is an attribute, or 1 / √H."""
+    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(q.type.shape[-1])
+    product = node.call("MatMul", q, node.call("Transpose", k, perm=[0, 1, 3, 2]))
+    return node.call("Mul", product, np.float32(scale))
+
+
+def plus(node: OnnxNode, x: Value, *terms: Value | None) -> Value:
+    """The sum of `x` and the terms that are there."""
+    for term in terms:
+        x = x if term is None else node.call("Add", x, term)
+    return x
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What attention gives: (B, S, N · H), and the scores before the softmax."""
+
+    output: Value
+    scores: Value
+
+
+def attend(node: OnnxNode, q: Value, k: Value, v: Value, *added: Value | None) -> Attended:
+    """softmax(scale · q kᵀ + what is added) v of (B, N, S, H), (B, N, T, H) and (B, N, T, H')."""
+    raw = plus(node, scores(node, q, k), *added)
+    shares = node.call("Softmax", raw, axis=-1)
+    return Attended(merge_heads(node, node.call("MatMul", shares, v)), raw)
+
+
+def _refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], what: str) -> None:
+    given = [f"input {i}" for i in inputs if node.has(i)] + [a for a in attributes if node.attr(a, 0)]
+    if given:
+        raise Refusal(f"{node.op_type}: {what}", given[0], "export without it")
+
+
+def _heads(node: OnnxNode, key: str = "num_heads") -> int:
+    count = int(node.attr(key, 0))
+    if count < 1:
+        raise Refusal(f"{node.op_type}: {key} must be at least 1", f"{count}", "repair the model")
+    return count
+
+
+# ------------------------------------------------------------------------------------------------- Attention
+
+
+@onnx_operator(
+    "Attention",
+    domain=MICROSOFT,
+    types=FLOAT,
+    kernels=(COMPOSED,),
+    limits="no rotation, no buffer for past and present",
+)
+def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
+    """Queries, keys and values are products of one input and slices of the weights."""
+    _refuse(node, [6], ["do_rotary", "past_present_share_buffer"], "past and present must be tensors of their own")
+    x, weights, heads = node.input(0), node.input(1), _heads(node)
+    width = weights.type.shape[1]
+    sizes = [int(s) for s in node.attr("qkv_hidden_sizes", ())] or [width // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != width:
+        raise Refusal("Attention: the weights must be those of q, k and v", f"{sizes} of {width}", "repair the model")
+    starts = np.cumsum([0, *sizes])
+    q, k, v = (split_heads(node, _projected(node, x, int(start), int(end)), heads) for start, end in pairwise(starts))
+    if node.has(4):
+        old_k, old_v = (
+            shaped(node, sliced(node, node.input(4), 0, i, i + 1), *node.input(4).type.shape[1:]) for i in (0, 1)
+        )
+        k, v = joined(node, [old_k, k], 2), joined(node, [old_v, v], 2)
+    added = mask_sum(node, 3, x.type.shape[1], k.type.shape[2])
+    result = attend(node, q, k, v, added, node.inputs[5] if node.has(5) else None)
+    if not any(node.outputs[1:]):
+        return [result.output]
+    both = [shaped(node, part, 1, *part.type.shape) for part in (k, v)]
+    return [result.output, joined(node, both, 0)]
+
+
+def _projected(node: OnnxNode, x: Value, start: int, end: int) -> Value:
+    """x times some columns of the weights, with their bias."""
+    product = node.call("MatMul", x, sliced(node, node.input(1), 1, start, end))
+    return plus(node, product, sliced(node, node.input(2), 0, start, end) if node.has(2) else None)
+
+
+# --------------------------------------------------------------------------------------- MultiHeadAttention
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Queries (B, N, S, H), keys and values of what is new, (B, N, L, H)."""
+
+    q: Value
+    k: Value
+    v: Value
+
+
+def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
+    """From inputs 0 to 2: three tensors, one with all three behind one another, or keys and values by heads."""
+    query = node.input(0)
+    if query.type.rank != 3 or (node.has(1) and node.input(1).type.rank == 5):
+        raise Refusal(
+            f"{node.op_type}: queries, keys and values must not be packed", f"{query.type.shape}", "export each"
+        )
+    if not node.has(1):
+        third = query.type.shape[2] // 3
+        parts = [sliced(node, query, 2, i * third, (i + 1) * third) for i in range(3)]
+    else:
+        parts = [query, node.input(1), node.input(2)]
+    given = node.input(bias) if node.has(bias) else None
+    biases = [sliced(node, given, 0, *span) for span in _spans(query, given)] if given else [None] * 3
+    q, k, v = (
+        part if part.type.rank == 4 else split_heads(node, plus(node, part, added), heads)
+        for part, added in zip(parts, biases, strict=True)
+    )
+    return Operands(q, k, v)
+
+
+def _spans(query: Value, bias: Value) -> list[tuple[int, int]]:
+    """Where the biases of q, k and v lie: q and k are of one width."""
+    width = query.type.shape[2]
+    return [(0, width), (width, 2 * width), (2 * width, bias.type.count)]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Which input is what: where the operators' orders differ."""
+
+    bias: int
+    mask: int
+    added: int
+    past: int
+    """Of keys; that of values follows."""
+    count: int
+    """How many keys of a buffer are past."""
+
+
+@onnx_operator("MultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no beams")
+def _import_multi_head(node: OnnxNode) -> Sequence[Value | None]:
+    return _multi_head(node, _Places(bias=3, mask=4, added=5, past=6, count=8))
+
+
+@onnx_operator("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no beams")
+def _import_decoder(node: OnnxNode) -> Sequence[Value | None]:
+    """One query."""
+    return _multi_head(node, _Places(bias=10, mask=3, added=4, past=5, count=7))
+
+
+def _multi_head(node: OnnxNode, at: _Places) -> Sequence[Value | None]:
+    """Output, keys and values of past and present together, and the scores."""
+    _refuse(node, [9], [], "there must be one beam")
+    new = _operands(node, at.bias, _heads(node))
+    if node.has(at.count) and node.has(at.past):
+        return _in_buffer(node, new, at)
+    k, v = (
+        joined(node, [node.input(i) if node.has(i) else None, part], 2)
+        for i, part in ((at.past, new.k), (at.past + 1, new.v))
+    )
+    result = attend(node, new.q, k, v, *_added(node, at, new.q, k))
+    return [result.output, k, v, result.scores]
+
+
+def _added(node: OnnxNode, at: _Places, q: Value, k: Value) -> tuple[Value | None, Value | None]:
+    given = node.inputs[at.added] if node.has(at.added) else None
+    return given, mask_sum(node, at.mask, q.type.shape[2], k.type.shape[2])
+
+
+def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | None]:
+    """The new key and value take their place in buffers (B, N, T, H), behind those that are past."""
+    past, held, length = node.input(at.count), node.input(at.past).type.shape[2], new.k.type.shape[2]
+    pairs = ((at.past, new.k), (at.past + 1, new.v))
+    if past.data is not None:
+        count = int(past.data.reshape(-1)[0])
+        k, v = (joined(node, [_part(node, i, 0, count), part], 2) for i, part in pairs)
+        result = attend(node, new.q, k, v, *_added(node, at, new.q, k))
+        whole = (
+            joined(node, [part, _part(node, i, count + length, held)], 2)
+            for i, part in ((at.past, k), (at.past + 1, v))
+        )
+        return [result.output, *whole, result.scores]
+    if length > 1 or node.has(at.mask) or node.has(at.added) or any(node.outputs[3:]):
+        raise not_constant(
+            f"{node.op_type}: but for a single token without mask, the past's length must be constant", past
+        )
+    place = np.arange(held).astype(np.int32)
+    here = node.call("Equal", place.reshape(1, 1, -1, 1), shaped(node, past, 1, 1, 1, 1))
+    k, v = (node.call("Where", here, part, node.input(i)) for i, part in pairs)
+    later = node.call("Greater", place.reshape(1, 1, 1, -1), shaped(node, past, 1, 1, 1, 1))
+    result = attend(node, new.q, k, v, node.call("Where", later, np.float32(LOWEST), np.float32(0)))
+    return [result.output, k, v]
+
+
+def _part(node: OnnxNode, index: int, start: int, end: int) -> Value | None:
+    """Some of the keys (or values) of a buffer (B, N, T, H)."""
+    return sliced(node, node.input(index), 2, start, end) if start < end else None
+
+
+# -------------------------------------------------------------------------------------- GroupQueryAttention
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where new keys come to lie among `keys` of a cache: behind `past` (B,) others, one number if all agree."""
+
+    past: int | Value
+    keys: int
+
+
+@onnx_operator(
+    "GroupQueryAttention",
+    domain=MICROSOFT,
+    types=FLOAT,
+    kernels=(COMPOSED,),
+    limits="float caches that do not slide; total_sequence_length constant, or at most the past's length",
+)
+def _import_group_query(node: OnnxNode) -> Sequence[Value | None]:
+    """Several heads of queries share one of keys and values; those of the past come in a buffer or as they are."""
+    _refuse(node, [12, 13], ["sliding_window_cache"], "the cache must hold float32 and not slide")
+    _refuse(node, [14, 15], [], "queries and keys must be normalized before it")
+    heads, shared = _heads(node), _heads(node, "kv_num_heads")
+    q, k, v = _grouped(node, heads, shared)
+    cache = _cache(node, q.type.shape[2])
+    if node.attr("do_rotary", 0):
+        positions = node.input(9) if node.has(9) else _positions(node, cache, q.type.shape[2])
+        q, k = (rotate(node, x, positions, node.input(7), node.input(8), "rotary_interleaved") for x in (q, k))
+    k, v = (_stored(node, cache, node.inputs[i] if node.has(i) else None, x) for i, x in ((3, k), (4, v)))
+    result = _attend_groups(node, q, k, v, cache, shared)
+    return [result.output, k, v, result.scores]
+
+
+def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Value]:
+    """Queries, keys and values by heads."""
+    query = node.input(0)
+    if node.has(1):
+        parts = [query, node.input(1), node.input(2)]
+    else:
+        size = query.type.shape[2] // (heads + 2 * shared)
+        ends = np.cumsum([0, heads, shared, shared]) * size
+        parts = [sliced(node, query, 2, int(a), int(b)) for a, b in pairwise(ends)]
+    q, k, v = (split_heads(node, x, n) for x, n in zip(parts, (heads, shared, shared), strict=True))
+    return q, k, v
+
+
+def _cache(node: OnnxNode, length: int) -> Cache:
+    lengths, total = node.input(5), node.input(6)
+    held = node.input(3).type.shape[2] if node.has(3) else 0
+    if total.data is None and not held:
+        raise not_constant("GroupQueryAttention: total_sequence_length must be constant", total)
+    keys = max(held, int(total.data.reshape(-1)[0]) if total.data is not None else 0)
+    if not held or (total.data is not None and int(total.data.reshape(-1)[0]) == length):
+        return Cache(0, keys)
+    if lengths.data is not None and (lengths.data == lengths.data.reshape(-1)[0]).all():
+        return Cache(max(int(lengths.data.reshape(-1)[0]) + 1 - length, 0), keys)
+    batch = node.input(0).type.shape[0]
+    if batch > 1 and length > 1:
+        found = f"{batch} samples of {length} tokens"
+        raise Refusal("GroupQueryAttention: tokens of several samples must follow as many", found, "bind seqlens_k")
+    past = node.call("Add", shaped(node, lengths, batch), np.int32(1 - length))
+    return Cache(node.call("Max", past, np.int32(0)), keys)
+
+
+def _positions(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
+    """(B, S) or (1, S): where the new tokens stand."""
+    steps = np.arange(length)[None]
+    if isinstance(cache.past, int):
+        return (steps + cache.past).astype(np.int64)
+    start = node.call("Cast", shaped(node, cache.past, cache.past.type.count, 1), to=7)
+    return node.call("Add", start, steps.astype(np.int64))
+
+
+def _stored(node: OnnxNode, cache: Cache, past: Value | None, new: Value) -> Value:
+    """(B, N, keys, H): the past, what is new, and zeros."""
+    batch, heads, length, size = new.type.shape
+
+    def filled(x: Value, count: int) -> Value:
+        rest = np.zeros((batch, heads, cache.keys - count, size), np.float32)
+        return node.call("Concat", x, rest, axis=2) if rest.size else x
+
+    if isinstance(cache.past, int):
+        kept = sliced(node, past, 2, 0, cache.past) if past is not None and cache.past else None
+        return filled(joined(node, [kept, new], 2), cache.past + length)
+    assert past is not None
+    start = shaped(node, cache.past, batch, 1, 1, 1)
+    place = node.call("Sub", np.arange(cache.keys).astype(np.int32).reshape(1, 1, -1, 1), start)
+    if length > 1:
+        clipped = node.call("Clip", place, np.int32(0), np.int32(length - 1))
+        new = node.call("Gather", new, shaped(node, clipped, cache.keys), axis=2)
+    behind = node.call("Less", place, np.int32(length))
+    tail = node.call("Where", behind, new, np.float32(0))
+    return node.call("Where", node.call("Less", place, np.int32(0)), filled(past, past.type.shape[2]), tail)
+
+
+def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: Cache, shared: int) -> Attended:
+    """The heads of a group lie one behind the other, as queries of one head; see `attend`."""
+    batch, heads, length, size = q.type.shape
+    together = shaped(node, q, batch, shared, heads // shared * length, size)
+    raw = shaped(node, scores(node, together, k), batch, heads, length, cache.keys)
+    softcap = float(node.attr("softcap", 0.0))
+    if softcap:
+        raw = node.call("Mul", node.call("Tanh", node.call("Mul", raw, np.float32(1 / softcap))), np.float32(softcap))
+    if node.has(10):
+        raw = plus(node, raw, _wide(node, node.input(10), cache.keys))
+    visible = _visible(node, cache, length)
+    raw = node.call("Where", visible, raw, np.float32(LOWEST))
+    shares = _softmax_with_sink(node, raw)
+    by_group = shaped(node, shares, batch, shared, heads // shared * length, cache.keys)
+    mixed = node.call("MatMul", by_group, v)
+    seen = shares if int(node.attr("qk_output", 0)) == 2 else node.call("Where", visible, raw, np.float32(0))
+    return Attended(merge_heads(node, shaped(node, mixed, batch, heads, length, size)), seen)
+
+
+def _wide(node: OnnxNode, bias: Value, keys: int) -> Value:
+    """With as many columns as there are keys; more are not looked at."""
+    *rest, columns = bias.type.shape
+    if columns >= keys:
+        return sliced(node, bias, bias.type.rank - 1, 0, keys)
+    return node.call("Concat", bias, np.zeros((*rest, keys - columns), np.float32), axis=-1)
+
+
+def _visible(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
+    """Which keys (T) a query (S) sees: those before it, within a window."""
+    window = int(node.attr("local_window_size", -1))
+    steps = np.arange(length).astype(np.int32).reshape(1, 1, length, 1)
+    keys = np.arange(cache.keys).astype(np.int32)
+    causal = bool(node.attr("causal", 1))
+    if isinstance(cache.past, int):
+        last = steps + cache.past if causal else np.full_like(steps, cache.past + length - 1)
+        return np.asarray((keys <= last) & (keys > last - window) if window > 0 else keys <= last)
+    start = shaped(node, cache.past, cache.past.type.count, 1, 1, 1)
+    end = node.call("Add", start, steps if causal else np.full_like(steps, length - 1))
+    seen = node.call("Not", node.call("Greater", keys, end))
+    if window <= 0:
+        return seen
+    return node.call("And", seen, node.call("Greater", keys, node.call("Sub", end, np.int32(window))))
+
+
+def _softmax_with_sink(node: OnnxNode, raw: Value) -> Value:
+    """Softmax beside one more score, of each head or 0, which takes its share."""
+    if not node.has(11) and not node.attr("smooth_softmax", 0):
+        return node.call("Softmax", raw, axis=-1)
+    *rows, keys = raw.type.shape
+    sink = np.zeros((*rows, 1), np.float32)
+    column = node.call("Identity", sink)
+    if node.has(11):
+        column = node.call("Add", sink, shaped(node, node.input(11), 1, node.input(11).type.count, 1, 1))
+    shares = node.call("Softmax", node.call("Concat", raw, column, axis=-1), axis=-1)
+    return sliced(node, shares, raw.type.rank - 1, 0, keys)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products and convolutions with what ONNX Runtime's optimizer has fused into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.ops.onnx_node import COMPOSED, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
+
+_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", "HardSwish"), ()),
+    **dict.fromkeys(("LeakyRelu", "Elu", "ThresholdedRelu"), ("alpha",)),
+    "HardSigmoid": ("alpha", "beta"),
+}
+"""The attributes of ONNX's activations that fused operators know."""
+
+
+def _activated(node: OnnxNode, x: Value, name: str, given: Mapping[str, float]) -> Value:
+    """`x` after the activation of that name; "" for none."""
+    if not name:
+        return x
+    if name not in _PARAMETERS:
+        raise Refusal(f"{node.op_type}: the activation must be known", f"'{name}'", "export without fusion")
+    parameters: dict[str, Any] = {key: float(given[key]) for key in _PARAMETERS[name] if key in given}
+    return node.call(name, x, **parameters)
+
+
+@onnx_operator("FusedConv", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+def _import_conv(node: OnnxNode) -> list[Value]:
+    """activation(Conv + Z)."""
+    attributes = {k: v for k, v in node.attributes.items() if not k.startswith("activation")}
+    bias = node.inputs[2] if node.has(2) else None
+    total = node.call("Conv", node.input(0), node.input(1), bias, **attributes)
+    total = node.call("Add", total, node.input(3)) if node.has(3) else total
+    name, given = str(node.attr("activation", "")), [float(v) for v in node.attr("activation_params", ())]
+    if name == "Clip":
+        low, high = (np.float32(v) for v in (*given, *(-np.inf, np.inf)[len(given) :]))
+        return [node.call("Clip", total, low, high)]
+    return [_activated(node, total, name, dict(zip(("alpha", "beta"), given, strict=False)))]
+
+
+@onnx_operator("FusedGemm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+def _import_gemm(node: OnnxNode) -> list[Value]:
+    """activation(Gemm)."""
+    attributes = {k: v for k, v in node.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
+    total = node.call("Gemm", node.input(0), node.input(1), *node.inputs[2:3], **attributes)
+    names = {"alpha": "activation_alpha", "beta": "activation_beta"}
+    given = {short: float(node.attributes[long]) for short, long in names.items() if long in node.attributes}
+    return [_activated(node, total, str(node.attr("activation", "")), given)]
+
+
+@onnx_operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED,))
+def _import_matmul(node: OnnxNode) -> list[Value]:
+    """alpha · A · B of matrices that lie transposed, or whose rows lie before the batch."""
+    a, b = (
+        _turned(node, node.input(index), bool(node.attr(f"trans{side}", 0)), bool(node.attr(f"transBatch{side}", 0)))
+        for index, side in enumerate("AB")
+    )
+    product = node.call("MatMul", a, b)
+    alpha = float(node.attr("alpha", 1.0))
+    return [product if alpha == 1.0 else node.call("Mul", product, np.asarray(alpha, product.type.dtype.numpy))]
+
+
+def _turned(node: OnnxNode, x: Value, last: bool, batch: bool) -> Value:
+    """The first axis comes before the last one (`batch`), then the last two change places (`last`)."""
+    order = list(range(x.type.rank))
+    if x.type.rank < 2:
+        return x
+    order = [*order[1:-1], order[0], order[-1]] if batch else order
+    order = [*order[:-2], order[-1], order[-2]] if last else order
+    return x if order == sorted(order) else node.call("Transpose", x, perm=order)
+
+
+@onnx_operator(
+    "ConvTransposeWithDynamicPads", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant pads"
+)
+def _import_conv_transpose(node: OnnxNode) -> Sequence[Value]:
+    attributes = dict(node.attributes)
+    if node.has(2):
+        attributes["pads"] = [int(v) for v in node.const(2, "pads").reshape(-1)]
+    return [node.call("ConvTranspose", node.input(0), node.input(1), *node.inputs[3:4], **attributes)]

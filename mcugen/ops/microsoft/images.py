@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Crops of images, and pools under a mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.ops.microsoft.attention import shaped
+from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.window import Window
+
+LOWEST = np.finfo(np.float32).min
+
+
+# ------------------------------------------------------------------------------------------------------ crops
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Where the rows (or columns) of crops lie in an image; all (R, size)."""
+
+    inside: Value
+    """Whether the image has that place."""
+    place: Value
+    """There, clipped to the image."""
+
+
+@onnx_operator("CropAndResize", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant crop_size")
+def _import_crop(node: OnnxNode) -> list[Value]:
+    """Pixels between, or next to, the corners of boxes, which are shares of the image's height and width."""
+    x, mode = node.input(0), str(node.attr("mode", "bilinear"))
+    images, channels, height, width = x.type.shape
+    if mode not in ("bilinear", "nearest"):
+        raise Refusal("CropAndResize: the mode must be known", f"'{mode}'", "use bilinear")
+    rows, columns = (int(v) for v in node.const(3, "crop_size").reshape(-1))
+    ys, xs = _axis(node, 0, rows, height), _axis(node, 1, columns, width)
+    boxes = node.input(1).type.shape[0]
+    ys = _Axis(*(shaped(node, v, boxes, rows, 1) for v in (ys.inside, ys.place)))
+    xs = _Axis(*(shaped(node, v, boxes, 1, columns) for v in (xs.inside, xs.place)))
+    pixels = node.call("Transpose", x, perm=[0, 2, 3, 1])
+    pixels = shaped(node, pixels, images * height * width, channels)
+    first = node.call("Mul", node.call("Cast", node.input(2), to=7), np.int64(height * width))
+    first = shaped(node, first, boxes, 1, 1)
+
+    def at(y: Value, x: Value) -> Value:
+        row = node.call("Mul", node.call("Cast", y, to=7), np.int64(width))
+        place = node.call("Add", node.call("Add", first, row), node.call("Cast", x, to=7))
+        return node.call("Gather", pixels, place)
+
+    crops = _between(node, ys.place, xs.place, at) if mode == "bilinear" else at(_near(node, ys), _near(node, xs))
+    inside = shaped(node, node.call("And", ys.inside, xs.inside), boxes, rows, columns, 1)
+    crops = node.call("Where", inside, crops, np.float32(node.attr("extrapolation_value", 0.0)))
+    return [node.call("Transpose", crops, perm=[0, 3, 1, 2])]
+
+
+def _axis(node: OnnxNode, index: int, size: int, length: int) -> _Axis:
+    """Both ends of the boxes are met exactly; of a single place, that is their middle."""
+    low, high = (_column(node, i) for i in (index, index + 2))
+    ends = [node.call("Mul", v, np.float32(length - 1)) for v in (low, high)]
+    if size == 1:
+        middle = node.call("Mul", node.call("Add", low, high), np.float32(0.5))
+        place = node.call("Mul", middle, np.float32(length - 1))
+    else:
+        step = node.call("Mul", node.call("Sub", high, low), np.float32(length - 1))
+        step = node.call("Div", step, np.float32(size - 1))
+        steps = np.arange(size, dtype=np.float32)[None]
+        place = node.call("Add", ends[0], node.call("Mul", step, steps))
+        place = node.call("Where", steps == size - 1, ends[1], place)
+    outside = node.call(
+        "Or", node.call("Less", place, np.float32(0)), node.call("Greater", place, np.float32(length - 1))
+    )
+    return _Axis(node.call("Not", outside), node.call("Clip", place, np.float32(0), np.float32(length - 1)))
+
+
+def _column(node: OnnxNode, index: int) -> Value:
+    """One coordinate of all boxes: (R, 1)."""
+    return node.call("Slice", node.input(1), *(np.array([n], np.int64) for n in (index, index + 1, 1)))
+
+
+def _near(node: OnnxNode, axis: _Axis) -> Value:
+    """The nearest pixel; of two the upper one."""
+    return node.call("Floor", node.call("Add", axis.place, np.float32(0.5)))
+
+
+def _between(node: OnnxNode, y: Value, x: Value, at: object) -> Value:
+    """The mean of four pixels, weighted by how near they are."""
+    assert callable(at)
+    top, left = node.call("Floor", y), node.call("Floor", x)
+    bottom, right = node.call("Ceil", y), node.call("Ceil", x)
+    down, along = (shaped(node, node.call("Sub", v, w), *v.type.shape, 1) for v, w in ((y, top), (x, left)))
+
+    def mixed(a: Value, b: Value, share: Value) -> Value:
+        return node.call("Add", a, node.call("Mul", node.call("Sub", b, a), share))
+
+    upper = mixed(at(top, left), at(top, right), along)
+    lower = mixed(at(bottom, left), at(bottom, right), along)
+    return mixed(upper, lower, down)
+
+
+# --------------------------------------------------------------------------------------------- masked maxima
+
+
+@onnx_operator("MaxpoolWithMask", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+def _import_masked_pool(node: OnnxNode) -> list[Value]:
+    """The maximum of a window whose rows end before the first element that the mask hides.
+
+    ONNX Runtime takes the mask of channel c from where c · size modulo all the mask's channels begins, and of several
+    axes never looks at the first element's.
+    """
+    x = node.input(0)
+    kernel = [int(k) for k in node.attr("kernel_shape", ())]
+    axes = len(kernel)
+    if not axes or x.type.rank != axes + 2:
+        raise Refusal(
+            "MaxpoolWithMask: the kernel must have all axes", f"{kernel} for {x.type.shape}", "repair the model"
+        )
+    window = Window.of(node, x.type.shape[2:], tuple(kernel))
+    strides, pads = window.strides, (*window.before, *window.after)
+    visible = _mask(node, x.type.shape, axes)
+    sides = [0] * (x.type.rank - 1) + [pads[axes - 1]] + [0] * (x.type.rank - 1) + [pads[-1]]
+    rows = node.call("Pad", x, np.array(sides, np.int64), np.float32(LOWEST)) if any(sides) else x
+    seen = node.call("Pad", visible, np.array(sides, np.int64), np.int32(1)) if any(sides) else visible
+    rows = _row_maxima(node, rows, seen, kernel[-1], strides[-1])
+    if axes == 1:
+        return [rows]
+    outer = [*pads[: axes - 1], 0, *pads[axes:-1], 0]
+    return [node.call("MaxPool", rows, kernel_shape=[*kernel[:-1], 1], strides=[*strides[:-1], 1], pads=outer)]
+
+
+def _mask(node: OnnxNode, shape: Sequence[int], axes: int) -> Value:
+    """The mask in the shape of x, or of one image where all channels have the same."""
+    mask, size = node.input(1), math.prod(shape[2:])
+    if mask.type.shape[2:] != tuple(shape[2:]):
+        found = f"{mask.type.shape} for {tuple(shape)}"
+        raise Refusal("MaxpoolWithMask: the mask must be as large as the image", found, "repair the model")
+    first = np.arange(shape[0] * shape[1]) * size % (mask.type.shape[0] * mask.type.shape[1])
+    flat = shaped(node, mask, mask.type.count)
+    if first.any():
+        whole = node.call("Gather", flat, (first[:, None] + np.arange(size)).astype(np.int64))
+        whole = shaped(node, whole, *shape)
+    else:
+        whole = shaped(node, node.call("Gather", flat, np.arange(size).astype(np.int64)), 1, 1, *shape[2:])
+    if axes == 1:
+        return whole
+    corner = np.zeros((1, 1, *shape[2:]), bool)
+    corner.reshape(-1)[0] = True
+    return node.call("Where", corner, np.int32(1), whole)
+
+
+def _row_maxima(node: OnnxNode, x: Value, visible: Value, size: int, stride: int) -> Value:
+    """Of each window along the last axis: the largest element before the first hidden one."""
+    count = (x.type.shape[-1] - size) // stride + 1
+    best: Value | None = None
+    open_: Value | None = None
+    for offset in range(size):
+        span = [np.array([n], np.int64) for n in (offset, offset + (count - 1) * stride + 1, -1, stride)]
+        seen = node.call("Not", node.call("Equal", node.call("Slice", visible, *span), np.int32(0)))
+        open_ = seen if open_ is None else node.call("And", open_, seen)
+        part = node.call("Where", open_, node.call("Slice", x, *span), np.float32(LOWEST))
+        best = part if best is None else node.call("Max", best, part)
+    assert best is not None
+    return best

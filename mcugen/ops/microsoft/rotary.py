@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary position embeddings: pairs of elements of a head are turned by angles that grow with the position."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import Array
+from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+
+
+def rotate(
+    node: OnnxNode, x: Value, positions: Value | Array, cos: Value, sin: Value, interleaved: str = "interleaved"
+) -> Value:
+    """x (B, N, S, H) with the first 2 · R elements of each head turned; caches (·, R), positions (B or 1, S)."""
+    found = [_by_head(node, node.call("Gather", cache, positions)) for cache in (cos, sin)]
+    return _turned(node, x, found[0], found[1], bool(node.attr(interleaved, 0)))
+
+
+def _by_head(node: OnnxNode, angles: Value) -> Value:
+    """(B, S, R) → (B, 1, S, R)."""
+    batch, length, pairs = angles.type.shape
+    return node.call("Reshape", angles, np.array([batch, 1, length, pairs], np.int64))
+
+
+def _turned(node: OnnxNode, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
+    """(a, b) → (a · cos − b · sin, b · cos + a · sin); pairs are halves of what is turned, or neighbours."""
+    pairs, size = cos.type.shape[-1], x.type.shape[-1]
+    if 2 * pairs > size:
+        raise Refusal(f"{node.op_type}: angles must be those of a head", f"{pairs} for {size}", "repair the model")
+    span, step = (2 * pairs, 2) if interleaved else (pairs, 1)
+    a = _slice(node, x, 0, span, step)
+    b = _slice(node, x, 1 if interleaved else pairs, 2 * pairs, step)
+    first = node.call("Sub", node.call("Mul", a, cos), node.call("Mul", b, sin))
+    second = node.call("Add", node.call("Mul", b, cos), node.call("Mul", a, sin))
+    if interleaved:
+        shape = np.array([*first.type.shape, 1], np.int64)
+        columns = [node.call("Reshape", part, shape) for part in (first, second)]
+        both = node.call("Concat", *columns, axis=-1)
+        turned = node.call("Reshape", both, np.array([*first.type.shape[:-1], 2 * pairs], np.int64))
+    else:
+        turned = node.call("Concat", first, second, axis=-1)
+    return turned if 2 * pairs == size else node.call("Concat", turned, _slice(node, x, 2 * pairs, size, 1), axis=-1)
+
+
+def _slice(node: OnnxNode, x: Value, start: int, end: int, step: int) -> Value:
+    """Of the last axis."""
+    return node.call("Slice", x, *(np.array([number], np.int64) for number in (start, end, -1, step)))
+
+
+def _by_heads(node: OnnxNode, x: Value, cos: Value) -> Value:
+    """(B, S, N · H) → (B, N, S, H)."""
+    batch, length, width = x.type.shape
+    heads = int(node.attr("num_heads", 0)) or width // (2 * cos.type.shape[1])
+    if width % max(heads, 1):
+        raise Refusal(f"{node.op_type}: heads must be of equal size", f"{heads} of {width}", "repair the model")
+    parted = node.call("Reshape", x, np.array([batch, length, heads, width // heads], np.int64))
+    return node.call("Transpose", parted, perm=[0, 2, 1, 3])
+
+
+def _rotated(node: OnnxNode, cos: Value, sin: Value) -> Value:
+    """The input, of three axes or four, by angles (B, 1, S, R)."""
+    x = node.input(0)
+    interleaved = bool(node.attr("interleaved", 0))
+    if x.type.rank == 4:
+        return _turned(node, x, cos, sin, interleaved)
+    turned = _turned(node, _by_heads(node, x, node.input(2)), cos, sin, interleaved)
+    return node.call("Reshape", node.call("Transpose", turned, perm=[0, 2, 1, 3]), np.array(x.type.shape, np.int64))
+
+
+def _length(x: Value) -> int:
+    return x.type.shape[1 if x.type.rank == 3 else 2]
+
+
+@onnx_operator("RotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+def _import_rotary(node: OnnxNode) -> list[Value]:
+    """Positions are given each, or the first of them. ONNX Runtime's CPU knows neither a scale nor packed batches."""
+    positions = node.input(1)
+    if positions.type.count == 1 and positions.type.rank < 2:
+        steps = np.arange(_length(node.input(0))).astype(np.int64)[None]
+        positions = node.call("Add", positions, steps)
+    angles = [_by_head(node, node.call("Gather", node.input(i), positions)) for i in (2, 3)]
+    return [_rotated(node, *angles)]
+
+
+@onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+def _import_sections(node: OnnxNode) -> list[Value]:
+    """Of three positions a token (time, row, column), each tells the angles of a section of pairs."""
+    owner = _sections(node)
+    angles = [_mixed(node, node.input(i), owner) for i in (2, 3)]
+    return [_rotated(node, *angles)]
+
+
+def _sections(node: OnnxNode) -> Array:
+    """For each pair: which of the three positions turns it."""
+    sizes = [int(s) for s in node.attr("mrope_section", ())]
+    pairs = node.input(2).type.shape[1]
+    if len(sizes) != 3 or sum(sizes) != pairs or min(sizes) < 0:
+        raise Refusal(f"{node.op_type}: sections must cover all pairs", f"{sizes} of {pairs}", "repair the model")
+    if not node.attr("mrope_layout", 0):
+        return np.repeat(np.arange(3), sizes)
+    owner = np.zeros(pairs, np.int64)
+    for stream in (1, 2):
+        owner[stream : 3 * sizes[stream] : 3] = stream
+    return owner
+
+
+def _mixed(node: OnnxNode, cache: Value, owner: Array) -> Value:
+    """(B, 1, S, R): rows of the cache by the positions (3, B, S), each column by its owner's."""
+    rows = node.call("Gather", cache, node.input(1))
+    _, batch, length, pairs = rows.type.shape
+    streams = [
+        node.call(
+            "Reshape", node.call("Gather", rows, np.array([i], np.int64), axis=0), np.array([batch, 1, length, pairs])
+        )
+        for i in range(3)
+    ]
+    mixed = streams[0]
+    for stream in (1, 2):
+        if (owner == stream).any():
+            mixed = node.call("Where", owner == stream, streams[stream], mixed)
+    return mixed

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of few bits in blocks, which become float32 at compile time, and products of int16."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import Array
+from mcugen.ops.movement import normalize_axis
+from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+
+
+def _fields(packed: Array, bits: int) -> Array:
+    """Numbers of `bits` bits from bytes along the last axis, those of the lower bits first."""
+    parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
+
+
+def _bits(node: OnnxNode) -> int:
+    bits = int(node.attr("bits", 4))
+    if bits not in (2, 4, 8):
+        raise Refusal(f"{node.op_type}: weights must have 2, 4 or 8 bits", f"{bits}", "quantize again")
+    return bits
+
+
+@onnx_operator("MatMulNBits", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant weights, no g_idx")
+def _import_few_bits(node: OnnxNode) -> list[Value]:
+    """The product in float32, whatever accuracy_level allows."""
+    if node.has(4) or node.attr("weight_prepacked", 0):
+        raise Refusal("MatMulNBits: weights must lie as ONNX Runtime documents", "g_idx or prepacked", "export again")
+    bits, rows, columns, block = (
+        _bits(node),
+        int(node.attr("K", 0)),
+        int(node.attr("N", 0)),
+        int(node.attr("block_size", 0)),
+    )
+    codes = _fields(node.const(1, "weights"), bits)
+    scales = node.const(2, "scales").astype(np.float32).reshape(columns, -1, 1)
+    weights = (codes.reshape(columns, -1, block).astype(np.float32) - _zeros(node, bits, columns, scales)) * scales
+    product = node.call("MatMul", node.input(0), np.ascontiguousarray(weights.reshape(columns, -1)[:, :rows].T))
+    return [node.call("Add", product, node.input(5)) if node.has(5) else product]
+
+
+def _zeros(node: OnnxNode, bits: int, columns: int, scales: Array) -> Array:
+    """Zero points a block: (N, blocks, 1)."""
+    if not node.has(3):
+        return np.full((1, 1, 1), 1 << (bits - 1), np.float32)
+    zeros = node.const(3, "zero points")
+    if zeros.dtype == np.uint8:
+        zeros = _fields(zeros.reshape(columns, -1), bits)[:, : scales.shape[1]]
+    return zeros.reshape(columns, -1, 1).astype(np.float32)
+
+
+_FP4 = np.array([0, 0.005208333333, 2 / 3, 1, 1 / 3, 0.5, 1 / 6, 0.25], np.float32)
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+_BNB4 = (np.concatenate([_FP4, -_FP4]), np.array(_NF4, np.float32))
+
+
+@onnx_operator("MatMulBnb4", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant weights")
+def _import_bnb4(node: OnnxNode) -> list[Value]:
+    """Codes of 4 bits, the upper ones of a byte first, are places in a table; blocks have a scale."""
+    rows, columns = int(node.attr("K", 0)), int(node.attr("N", 0))
+    packed, scales = node.const(1, "weights").reshape(-1), node.const(2, "scales").astype(np.float32).reshape(-1)
+    codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: rows * columns]
+    weights = (
+        _BNB4[int(node.attr("quant_type", 0))][codes] * np.repeat(scales, int(node.attr("block_size", 0)))[: codes.size]
+    )
+    matrix = weights.reshape(columns, rows)
+    return [node.call("MatMul", node.input(0), np.ascontiguousarray(matrix.T if node.attr("transB", 1) else matrix))]
+
+
+@onnx_operator(
+    "GatherBlockQuantized",
+    domain=MICROSOFT,
+    kernels=(COMPOSED,),
+    limits="constant data and scales, no float8 or float4",
+)
+def _import_gather(node: OnnxNode) -> list[Value]:
+    """Rows of the dequantized table."""
+    data, scales, stored = node.const(0, "data"), node.const(2, "scales").astype(np.float32), node.input(0).type.dtype
+    bits = _bits(node)
+    if stored.value == "uint8":
+        data = _fields(data, bits)
+    rank = data.ndim
+    axis = normalize_axis(node, int(node.attr("quantize_axis", 1)), rank)
+    gathered = normalize_axis(node, int(node.attr("gather_axis", 0)), rank)
+    zero: Array = np.asarray(1 << (bits - 1) if stored.value == "uint8" else 0)
+    if node.has(3):
+        zero = node.const(3, "zero points")
+        zero = _fields(zero, bits)[..., : scales.shape[-1]] if stored.value == "uint8" else zero
+    block, size = int(node.attr("block_size", 128)), data.shape[axis]
+
+    def spread(array: Array) -> Array:
+        return np.repeat(array, block, axis).take(range(size), axis) if array.ndim else array
+
+    table = (data.astype(np.float32) - spread(zero.astype(np.float32))) * spread(scales)
+    return [node.call("Gather", table, node.input(1), axis=gathered)]
+
+
+@onnx_operator("MatMulInteger16", domain=MICROSOFT, kernels=(COMPOSED,))
+def _import_integer16(node: OnnxNode) -> list[Value]:
+    return [node.call("MatMul", *(node.call("Cast", node.input(i), to=6) for i in (0, 1)))]

@@ -1,0 +1,1141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The corpus of hostile input: some 700 files and command lines, made by this script, the same each time.
+
+Each must end within 30 s of CPU and 2 GB of memory, with a message and an exit code that says whose fault it is.
+`--write FOLDER` writes the files and prints the command lines; else they are run and judged.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import struct
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import typer
+from apart import Command, Outcome, run_all
+from fuzz_inputs import models, warm_up
+from onnx import TensorProto, helper, numpy_helper
+
+MODEL, UNSUPPORTED, SIZE, USAGE, DONE = 3, 4, 5, 2, 0
+JUDGED = (DONE, USAGE, MODEL, UNSUPPORTED, SIZE)
+"""Of a model of which it does not matter whether it is taken."""
+REFUSED = (MODEL, UNSUPPORTED, SIZE)
+
+GROUPS: dict[str, Callable[[Path], Iterator[Command]]] = {}
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Writes the files of a group into a folder."""
+
+    folder: Path
+    group: str
+
+    def write(self, name: str, data: bytes) -> str:
+        file = f"{self.group}_{name}"
+        (self.folder / file).write_bytes(data)
+        return file
+
+    def model(
+        self, name: str, model: onnx.ModelProto | bytes, exits: tuple[int, ...] = JUDGED, *options: str
+    ) -> Command:
+        """A model to be inspected."""
+        data = model if isinstance(model, bytes) else model.SerializeToString()
+        return Command(f"{self.group}/{name}", ("inspect", self.write(f"{name}.onnx", data), *options), exits)
+
+    def tiny(self) -> str:
+        """A model that is in order."""
+        return self.write("tiny.onnx", models()[0].SerializeToString())
+
+
+def _group(make: Callable[[_Files], Iterator[Command]]) -> Callable[[_Files], Iterator[Command]]:
+    GROUPS[make.__name__] = lambda folder: make(_Files(folder, make.__name__))
+    return make
+
+
+def _parsed(text: str, opset: int = 17) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}, "own": 1, "com.microsoft": 1, "ai.onnx.ml": 3]> {text}'
+    )
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, Any] | None = None,
+    constants: dict[str, Any] | None = None,
+    outputs: tuple[str, ...] = ("y",),
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """Float inputs by their shapes, constants by their values."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (inputs or {"x": (1, 4)}).items()],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [
+            v if isinstance(v, TensorProto) else numpy_helper.from_array(np.asarray(v), n)
+            for n, v in (constants or {}).items()
+        ],
+    )
+    opsets = [("", opset), ("own", 1), ("com.microsoft", 1), ("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(*o) for o in opsets], ir_version=10)
+
+
+def _node(op: str, *inputs: str, out: str = "y", domain: str = "", **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, [out], op, domain=domain, **attributes)
+
+
+def _copy(index: int = 0) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(models()[index])
+    return model
+
+
+# ------------------------------------------------------------------------------------------------ structure
+
+
+@_group
+def structure(files: _Files) -> Iterator[Command]:
+    """Graphs that are none."""
+    for name, data in {
+        "empty": b"",
+        "zeros": bytes(1000),
+        "text": b"import torch\n" * 100,
+        "ones": b"\xff" * 4096,
+        "zip": b"PK\x03\x04" + bytes(100),
+        "elf": b"\x7fELF" + bytes(100),
+        "deep_groups": b"\x3a\xff\xff\xff\xff\x0f" * 50,
+        "huge_length": b"\x3a\xff\xff\xff\xff\x07" + bytes(100),
+        "varints": b"\x80" * 5000,
+    }.items():
+        yield files.model(name, data, (MODEL,))
+    yield Command("structure/missing", ("inspect", "no_such.onnx"), (MODEL,))
+    yield Command("structure/folder", ("inspect", "."), (MODEL,))
+    yield Command("structure/long_path", ("inspect", "p" * 5000 + ".onnx"), (USAGE, MODEL))
+    for name, change in _CHANGES.items():
+        model = _copy()
+        change(model)
+        yield files.model(name, model)
+    for depth in (2, 11, 13, 20, 30):
+        yield files.model(f"nested_if_{depth}", _nested(depth))
+    for depth in (33, 100, 5000):
+        yield files.model(f"nested_messages_{depth}", _nested_bytes(depth), (MODEL,))
+    for op in (
+        "Conv",
+        "MatMul",
+        "LSTM",
+        "If",
+        "Loop",
+        "Scan",
+        "Reshape",
+        "Concat",
+        "Split",
+        "Gather",
+        "Einsum",
+        "Resize",
+        "TopK",
+        "Pad",
+        "Slice",
+        "Where",
+        "Cast",
+        "CastLike",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "Softmax",
+        "SequenceAt",
+        "StringNormalizer",
+        "NonMaxSuppression",
+        "Constant",
+        "ConstantOfShape",
+        "Optional",
+    ):
+        yield files.model(f"no_inputs_{op}", _model([helper.make_node(op, [], ["y"])]), REFUSED)
+        yield files.model(f"many_inputs_{op}", _model([helper.make_node(op, ["x"] * 40, ["y"])]))
+        yield files.model(f"no_outputs_{op}", _model([helper.make_node(op, ["x", "x"], []), _node("Relu", "x")]))
+
+
+def _nested(depth: int) -> onnx.ModelProto:
+    body = helper.make_graph([_node("Relu", "x", out="b")], "b", [], [onnx.ValueInfoProto(name="b")])
+    for level in range(depth):
+        name = f"l{level}"
+        node = helper.make_node("If", ["c"], [name], then_branch=body, else_branch=body if level < 6 else _small())
+        body = helper.make_graph([node], name, [], [onnx.ValueInfoProto(name=name)])
+    graph = helper.make_graph(
+        list(body.node),
+        "g",
+        [helper.make_tensor_value_info("x", 1, (1, 4)), helper.make_tensor_value_info("c", TensorProto.BOOL, ())],
+        [onnx.ValueInfoProto(name=body.node[0].output[0])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def _nested_bytes(depth: int) -> bytes:
+    """Graphs in attributes of nodes of graphs, so deep that no library writes them."""
+    body = b""
+    for _ in range(depth):
+        for field in (6, 5, 1):  # g, attribute, node
+            body = bytes([field << 3 | 2]) + _varint(len(body)) + body
+    return b"\x3a" + _varint(len(body)) + body
+
+
+def _varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
+
+
+def _small() -> onnx.GraphProto:
+    return helper.make_graph([_node("Neg", "x", out="s")], "s", [], [onnx.ValueInfoProto(name="s")])
+
+
+def _set_opset(version: int) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        model.opset_import[0].version = version
+
+    return change
+
+
+def _cycle(model: onnx.ModelProto) -> None:
+    model.graph.node[0].input[0] = model.graph.node[-1].output[0]
+
+
+def _swap(model: onnx.ModelProto) -> None:
+    nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+
+
+_CHANGES: dict[str, Callable[[onnx.ModelProto], Any]] = {
+    "no_graph": lambda m: m.ClearField("graph"),
+    "no_opset": lambda m: m.ClearField("opset_import"),
+    "no_nodes": lambda m: m.graph.ClearField("node"),
+    "no_outputs": lambda m: m.graph.ClearField("output"),
+    "no_inputs": lambda m: m.graph.ClearField("input"),
+    "no_initializers": lambda m: m.graph.ClearField("initializer"),
+    "no_graph_name": lambda m: m.graph.ClearField("name"),
+    "no_ir_version": lambda m: m.ClearField("ir_version"),
+    "ir_version_0": lambda m: setattr(m, "ir_version", 0),
+    "ir_version_huge": lambda m: setattr(m, "ir_version", 2**62),
+    "ir_version_negative": lambda m: setattr(m, "ir_version", -1),
+    "opset_0": _set_opset(0),
+    "opset_negative": _set_opset(-(2**63)),
+    "opset_huge": _set_opset(2**62),
+    "opset_5": _set_opset(5),
+    "opset_6": _set_opset(6),
+    "opset_twice": lambda m: m.opset_import.append(helper.make_opsetid("", 3)),
+    "cycle": _cycle,
+    "reversed": _swap,
+    "self_loop": lambda m: m.graph.node[0].input.__setitem__(0, m.graph.node[0].output[0]),
+    "unknown_input": lambda m: m.graph.node[0].input.__setitem__(0, "nothing"),
+    "empty_input": lambda m: m.graph.node[0].input.__setitem__(0, ""),
+    "empty_output": lambda m: m.graph.node[0].output.__setitem__(0, ""),
+    "output_twice": lambda m: m.graph.output.append(m.graph.output[0]),
+    "output_unknown": lambda m: m.graph.output.append(onnx.ValueInfoProto(name="nothing")),
+    "output_nameless": lambda m: m.graph.output.append(onnx.ValueInfoProto()),
+    "output_is_input": lambda m: m.graph.output.append(m.graph.input[0]),
+    "output_is_constant": lambda m: m.graph.output.append(onnx.ValueInfoProto(name="w")),
+    "input_twice": lambda m: m.graph.input.append(m.graph.input[0]),
+    "input_nameless": lambda m: m.graph.input.append(onnx.ValueInfoProto()),
+    "input_typeless": lambda m: m.graph.input[0].ClearField("type"),
+    "input_shapeless": lambda m: m.graph.input[0].type.tensor_type.ClearField("shape"),
+    "input_is_sequence": lambda m: m.graph.input[0].type.sequence_type.elem_type.tensor_type.SetInParent(),
+    "input_is_map": lambda m: m.graph.input[0].type.map_type.SetInParent(),
+    "input_is_optional": lambda m: m.graph.input[0].type.optional_type.SetInParent(),
+    "input_is_sparse": lambda m: m.graph.input[0].type.sparse_tensor_type.SetInParent(),
+    "initializer_twice": lambda m: m.graph.initializer.append(m.graph.initializer[0]),
+    "initializer_nameless": lambda m: m.graph.initializer[0].ClearField("name"),
+    "initializer_is_input": lambda m: setattr(m.graph.initializer[0], "name", "x"),
+    "initializer_is_result": lambda m: setattr(m.graph.initializer[0], "name", "h"),
+    "node_twice": lambda m: m.graph.node.append(m.graph.node[0]),
+    "node_typeless": lambda m: m.graph.node[0].ClearField("op_type"),
+    "unknown_operator": lambda m: setattr(m.graph.node[0], "op_type", "Frobnicate"),
+    "unknown_domain": lambda m: setattr(m.graph.node[0], "domain", "org.example"),
+    "domain_ai_onnx": lambda m: setattr(m.graph.node[0], "domain", "ai.onnx"),
+    "sparse_initializer": lambda m: m.graph.sparse_initializer.add(),
+    "training_info": lambda m: m.training_info.add().initialization.CopyFrom(_copy().graph),
+    "attribute_typeless": lambda m: m.graph.node[3].attribute[0].ClearField("type"),
+    "attribute_twice": lambda m: m.graph.node[3].attribute.append(m.graph.node[3].attribute[0]),
+    "attribute_reference": lambda m: setattr(m.graph.node[3].attribute[0], "ref_attr_name", "axis"),
+    "attribute_graph": lambda m: m.graph.node[3].attribute[0].g.CopyFrom(_copy().graph),
+    "attribute_unknown": lambda m: m.graph.node[0].attribute.append(helper.make_attribute("zap", [1, 2])),
+    "value_info_lies": lambda m: m.graph.value_info.append(helper.make_tensor_value_info("h", 7, (9, 9))),
+    "output_lies": lambda m: m.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 7, (9, 9))),
+    "quantization_annotation": lambda m: m.graph.quantization_annotation.add(tensor_name="zip"),
+    "metadata": lambda m: m.metadata_props.add(key="k" * 5000, value="v" * 5000),
+    "data_twice": lambda m: m.graph.initializer[0].__setattr__("raw_data", bytes(48)),
+    "data_short": lambda m: m.graph.initializer[0].float_data.pop(),
+    "data_long": lambda m: m.graph.initializer[0].float_data.append(1.0),
+    "data_none": lambda m: m.graph.initializer[0].ClearField("float_data"),
+    "data_segment": lambda m: m.graph.initializer[0].segment.SetInParent(),
+}
+
+
+# ---------------------------------------------------------------------------------------------------- names
+
+_NAMES = {
+    "escape": "\x1b[2J\x1b[31m",
+    "markup": "[bold red]x[/][link=http://x]",
+    "comment": "*/ int main(void) { /* \\\n ??/",
+    "path": "../../../../etc/passwd",
+    "format": "%s%n{0}{{x}}{% raw %}",
+    "long": "n" * 4000,
+    "longer": "n" * 100_000,
+    "unicode": "\u202egnp.exe \U0001f600\u0000x",
+    "keyword": "int",
+    "digits": "0" * 300,
+    "spaces": " \t\r\n ",
+    "nothing": "",
+    "dots": ".".join("ab" * 500),
+}
+
+
+@_group
+def names(files: _Files) -> Iterator[Command]:
+    """Text that is more than a name, wherever there is a name."""
+    for label, text in _NAMES.items():
+        for place, change in _PLACES.items():
+            model = _copy(8 if place.startswith("function") else 6 if place == "dimension" else 0)
+            change(model, text)
+            yield files.model(f"{place}_{label}", model)
+    yield files.model("dim_bound", _symbolic("N" * 3000), (MODEL,))
+    yield files.model("many_dims", _symbolic(*(f"N{i}" * 40 for i in range(900))), REFUSED)
+
+
+def _symbolic(*symbols: str) -> onnx.ModelProto:
+    model = _model([_node("Relu", "x0")], {f"x{i}": (s, 2) for i, s in enumerate(symbols)})
+    return model
+
+
+def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
+    for node in model.graph.node:
+        for items in (node.input, node.output):
+            items[:] = [new if item == old else item for item in items]
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        value.name = new if value.name == old else value.name
+
+
+def _rename_dimension(model: onnx.ModelProto, text: str) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = text
+
+
+_PLACES: dict[str, Callable[[onnx.ModelProto, str], Any]] = {
+    "input": lambda m, t: _rename(m, "x", t),
+    "output": lambda m, t: _rename(m, "y", t),
+    "initializer": lambda m, t: _rename(m, "w", t),
+    "result": lambda m, t: _rename(m, "h", t),
+    "node": lambda m, t: setattr(m.graph.node[0], "name", t),
+    "operator": lambda m, t: setattr(m.graph.node[0], "op_type", t),
+    "domain": lambda m, t: setattr(m.graph.node[0], "domain", t),
+    "attribute": lambda m, t: setattr(m.graph.node[3].attribute[0], "name", t),
+    "graph": lambda m, t: setattr(m.graph, "name", t),
+    "dimension": _rename_dimension,
+    "producer": lambda m, t: setattr(m, "producer_name", t),
+    "function": lambda m, t: setattr(m.functions[0], "name", t),
+    "function_input": lambda m, t: m.functions[0].input.__setitem__(0, t),
+}
+
+
+# ---------------------------------------------------------------------------------------------------- sizes
+
+_SIZES = (0, -1, 2**22 + 1, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, -(2**63))
+
+
+@_group
+def sizes(files: _Files) -> Iterator[Command]:
+    """Shapes and counts that nothing can have."""
+    for size in _SIZES:
+        yield files.model(f"input_{size}", _model([_node("Relu", "x")], {"x": (1, size)}))
+        yield files.model(f"square_{size}", _model([_node("Relu", "x")], {"x": (size, size, size)}))
+        tensor = helper.make_tensor("w", TensorProto.FLOAT, (1,), [1.0])
+        tensor.dims[:] = [size]
+        yield files.model(f"initializer_{size}", _model([_node("Add", "x", "w")], None, {"w": tensor}))
+        short = TensorProto(name="w", data_type=1, dims=[size, size])
+        yield files.model(f"no_data_{size}", _model([_node("Add", "x", "w")], None, {"w": short}))
+        for name, make in _SIZED.items():
+            with suppress(OverflowError, ValueError):
+                yield files.model(f"{name}_{size}", make(size))
+    yield files.model("rank_200", _model([_node("Relu", "x")], {"x": (1,) * 200}))
+    yield files.model("rank_5000", _model([_node("Relu", "x")], {"x": (1,) * 5000}))
+    yield files.model("transposed_33", _model([_node("Transpose", "x", perm=list(range(33))[::-1])], {"x": (1,) * 33}))
+    yield files.model(
+        "large_convolution",
+        _model([_node("Conv", "x", "w")], {"x": (1, 1, 2040, 2040)}, {"w": np.ones((1, 1, 512, 512), np.float32)}),
+    )
+    yield files.model("large_product", _model([_node("MatMul", "x", "x")], {"x": (2048, 2048)}))
+    yield files.model("products", _chain("MatMul", 60, (2000, 2000)))
+
+
+def _chain(op: str, count: int, shape: tuple[int, ...]) -> onnx.ModelProto:
+    nodes = [_node(op, f"t{i}" if i else "x", f"t{i}" if i else "x", out=f"t{i + 1}") for i in range(count)]
+    return _model(nodes, {"x": shape}, outputs=(f"t{count}",))
+
+
+def _by_constant(
+    op: str, *more: Any, dtype: type = np.int64, first: bool = False, **attributes: Any
+) -> Callable[[int], onnx.ModelProto]:
+    """An operator that reads the size from a constant, its second input or first, and other constants after it."""
+
+    def make(size: int) -> onnx.ModelProto:
+        constants = {"n": np.asarray([size], dtype)} | {f"c{i}": v for i, v in enumerate(more)}
+        given = [*([] if first else ["x"]), *constants]
+        return _model([_node(op, *given, out="z", **attributes), _node("Identity", "z")], {"x": (4,)}, constants)
+
+    return make
+
+
+def _by_attribute(
+    op: str, shape: tuple[int, ...], name: str, as_list: int = 0, *constants: Any, **more: Any
+) -> Callable[[int], onnx.ModelProto]:
+    """An operator with the size as an attribute."""
+
+    def make(size: int) -> onnx.ModelProto:
+        attributes = more | {name: [size] * as_list if as_list else size}
+        known = {f"c{i}": np.asarray(v, np.float32) for i, v in enumerate(constants)}
+        return _model([_node(op, "x", *known, **attributes)], {"x": shape}, known)
+
+    return make
+
+
+_IMAGE = (1, 1, 4, 4)
+_KERNEL = np.ones((1, 1, 1, 1))
+_SIZED: dict[str, Callable[[int], onnx.ModelProto]] = {
+    "expand": _by_constant("Expand"),
+    "tile": _by_constant("Tile"),
+    "reshape": _by_constant("Reshape"),
+    "constant_of_shape": _by_constant("ConstantOfShape", first=True),
+    "range": _by_constant("Range", np.asarray(0), np.asarray(1), first=True),
+    "range_down": _by_constant("Range", np.asarray(-(2**40)), np.asarray(-1), first=True),
+    "gather": _by_constant("Gather"),
+    "top_k": _by_constant("TopK"),
+    "slice": _by_constant("Slice", np.asarray([2**62])),
+    "pad": lambda n: (
+        _by_constant("Pad")(n) if n < 0 else _model([_node("Pad", "x", "n")], {"x": (4,)}, {"n": np.asarray([n, n])})
+    ),
+    "one_hot": lambda n: _model(
+        [_node("OneHot", "i", "n", "v")],
+        {"x": (4,)},
+        {"i": np.asarray([1, 2]), "n": np.asarray([n]), "v": np.asarray([0.0, 1.0], np.float32)},
+    ),
+    "squeeze": _by_constant("Squeeze"),
+    "unsqueeze": _by_constant("Unsqueeze"),
+    "cumsum": _by_constant("CumSum"),
+    "split": _by_constant("Split"),
+    "resize": lambda n: _model([_node("Resize", "x", "", "", "n")], {"x": (4,)}, {"n": np.asarray([n])}),
+    "resize_scale": lambda n: _model([_node("Resize", "x", "", "n")], {"x": (4,)}, {"n": np.asarray([n], np.float32)}),
+    "kernel_shape": _by_attribute("MaxPool", _IMAGE, "kernel_shape", 2),
+    "pool_pads": _by_attribute("AveragePool", _IMAGE, "pads", 4, kernel_shape=[2, 2]),
+    "pool_strides": _by_attribute("MaxPool", _IMAGE, "strides", 2, kernel_shape=[2, 2]),
+    "dilations": _by_attribute("Conv", _IMAGE, "dilations", 2, _KERNEL),
+    "conv_pads": _by_attribute("Conv", _IMAGE, "pads", 4, _KERNEL),
+    "conv_strides": _by_attribute("Conv", _IMAGE, "strides", 2, _KERNEL),
+    "group": _by_attribute("Conv", _IMAGE, "group", 0, _KERNEL),
+    "transposed_strides": _by_attribute("ConvTranspose", _IMAGE, "strides", 2, _KERNEL),
+    "transposed_output": _by_attribute("ConvTranspose", _IMAGE, "output_shape", 2, _KERNEL),
+    "depth_to_space": _by_attribute("DepthToSpace", _IMAGE, "blocksize"),
+    "space_to_depth": _by_attribute("SpaceToDepth", _IMAGE, "blocksize"),
+    "hidden_size": _by_attribute("LSTM", (1, 1, 1), "hidden_size", 0, np.ones((1, 4, 1)), np.ones((1, 4, 1))),
+    "axis": _by_attribute("Softmax", _IMAGE, "axis"),
+    "concat_axis": _by_attribute("Concat", _IMAGE, "axis"),
+    "flatten_axis": _by_attribute("Flatten", _IMAGE, "axis"),
+    "perm": _by_attribute("Transpose", _IMAGE, "perm", 4),
+    "size": _by_attribute("LRN", _IMAGE, "size"),
+    "eye_like": _by_attribute("EyeLike", (4, 4), "k"),
+    "window": lambda n: _by_constant("HannWindow", first=True)(n),
+    "mel": lambda n: _by_constant(
+        "MelWeightMatrix",
+        *(np.asarray(v) for v in (64, 8000)),
+        np.asarray(0.0, np.float32),
+        np.asarray(4000.0, np.float32),
+        first=True,
+    )(n),
+    "dft": lambda n: _model([_node("DFT", "x", "n")], {"x": (1, 4, 1)}, {"n": np.asarray(n)}),
+    "upsample": lambda n: _model(
+        [_node("Upsample", "x", "n")], {"x": (4,)}, {"n": np.asarray([n], np.float32)}, opset=9
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------------------------- types
+
+
+@_group
+def types(files: _Files) -> Iterator[Command]:
+    """Element types known and unknown, wherever there is one."""
+    for number in (*range(-1, 30), 99, 255, 2**31 - 1, -(2**31)):
+        model = _copy()
+        model.graph.input[0].type.tensor_type.elem_type = number
+        yield files.model(f"input_{number}", model)
+        model = _copy()
+        model.graph.initializer[0].data_type = number
+        yield files.model(f"initializer_{number}", model)
+        yield files.model(f"cast_{number}", _model([_node("Cast", "x", to=number)]))
+        model = _model([_node("CastLike", "x", "like")])
+        model.graph.input.append(helper.make_tensor_value_info("like", 1, (1,)))
+        model.graph.input[1].type.tensor_type.elem_type = number
+        yield files.model(f"cast_like_{number}", model)
+        unknown = TensorProto(name="like", data_type=number, dims=[1], raw_data=bytes(8))
+        yield files.model(
+            f"cast_like_constant_{number}", _model([_node("CastLike", "x", "like")], None, {"like": unknown})
+        )
+        model = _copy()
+        model.graph.output[0].type.tensor_type.elem_type = number
+        yield files.model(f"output_{number}", model)
+        value = TensorProto(data_type=number, dims=[1], raw_data=bytes(4))
+        fill = _model(
+            [_node("ConstantOfShape", "n", out="f", value=value), _node("Add", "x", "f")], None, {"n": np.asarray([4])}
+        )
+        yield files.model(f"fill_{number}", fill)
+        yield files.model(
+            f"constant_{number}", _model([_node("Constant", out="c", value=value), _node("Add", "x", "c")])
+        )
+
+
+# -------------------------------------------------------------------------------------------- external data
+
+
+@_group
+def external(files: _Files) -> Iterator[Command]:
+    """Weights in files that there are, that there are not, and that must not be read."""
+    files.write("weights.data", bytes(48))
+    good = {"location": "external_weights.data"}
+    for name, entries in {
+        "good": good,
+        "missing": {"location": "no_such.data"},
+        "absolute": {"location": "/etc/passwd"},
+        "device": {"location": "/dev/zero"},
+        "above": {"location": "../../../../../../etc/passwd"},
+        "folder": {"location": "."},
+        "no_location": {},
+        "empty_location": {"location": ""},
+        "long_location": {"location": "d" * 5000},
+        "nul_location": {"location": "a\0b"},
+        "negative_offset": good | {"offset": "-1"},
+        "huge_offset": good | {"offset": str(2**62)},
+        "offset_behind": good | {"offset": "47"},
+        "huge_length": good | {"length": str(2**62)},
+        "negative_length": good | {"length": "-8"},
+        "short_length": good | {"length": "4"},
+        "digits": good | {"length": "9" * 5000},
+        "no_number": good | {"offset": "x"},
+    }.items():
+        for place in ("initializer", "constant", "body"):
+            tensor = TensorProto(name="w", data_type=1, dims=[12], data_location=TensorProto.EXTERNAL)
+            for key, value in entries.items():
+                tensor.external_data.add(key=key, value=value)
+            yield files.model(f"{place}_{name}", _with_tensor(place, tensor))
+
+
+def _with_tensor(place: str, tensor: TensorProto) -> onnx.ModelProto:
+    if place == "initializer":
+        return _model([_node("Add", "x", "w")], {"x": (12,)}, {"w": tensor})
+    if place == "constant":
+        return _model([_node("Constant", out="w", value=tensor), _node("Add", "x", "w")], {"x": (12,)})
+    add = helper.make_graph([_node("Add", "x", "w", out="a")], "a", [], [onnx.ValueInfoProto(name="a")], [tensor])
+    model = _model([helper.make_node("If", ["c"], ["y"], then_branch=add, else_branch=_small())], {"x": (12,)})
+    model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, ()))
+    return model
+
+
+# ------------------------------------------------------------------------------------------ functions, loops
+
+
+@_group
+def functions(files: _Files) -> Iterator[Command]:
+    """Functions that call themselves, grow, or lack something."""
+
+    def of(name: str, body: str, more: str = "") -> onnx.ModelProto:
+        head = '<domain: "own", opset_import: ["": 17, "own": 1]>'
+        return _parsed(
+            f"g (float[1,4] x) => (float[1,4] y) {{ y = own.{name}(x) }} {head} {name} (p) => (q) {{ {body} }} {more}"
+        )
+
+    head = '<domain: "own", opset_import: ["": 17, "own": 1]>'
+    yield files.model("itself", of("f", "q = own.f(p)"), (MODEL,))
+    yield files.model("each_other", of("f", "q = own.h(p)", f"{head} h (p) => (q) {{ q = own.f(p) }}"), (MODEL,))
+    yield files.model("unknown", of("f", "q = own.nothing(p)"), REFUSED)
+    yield files.model("no_output", of("f", "z = Relu(p)"))
+    yield files.model("reads_outside", of("f", "q = Add(p, x)"))
+    for depth in (4, 12, 16, 17, 40, 63, 100):
+        more = " ".join(
+            f"{head} f{i} (p) => (q) {{ a = own.f{i + 1}(p) q = own.f{i + 1}(a) }}" for i in range(1, depth)
+        )
+        last = f"{head} f{depth} (p) => (q) {{ q = Relu(p) }}"
+        model = of("f0", "a = own.f1(p) q = own.f1(a)", f"{more} {last}")
+        yield files.model(f"doubling_{depth}", model, JUDGED if depth <= 12 else REFUSED)
+        line = " ".join(f"{head} f{i} (p) => (q) {{ q = own.f{i + 1}(p) }}" for i in range(1, depth))
+        yield files.model(f"line_{depth}", of("f0", "q = own.f1(p)", f"{line} {last}"))
+    for name, change in {
+        "twice": lambda m: m.functions.append(m.functions[0]),
+        "no_opset": lambda m: m.functions[0].ClearField("opset_import"),
+        "other_opset": lambda m: setattr(m.functions[0].opset_import[0], "version", 9),
+        "huge_opset": lambda m: setattr(m.functions[0].opset_import[0], "version", 2**40),
+        "no_inputs": lambda m: m.functions[0].ClearField("input"),
+        "no_outputs": lambda m: m.functions[0].ClearField("output"),
+        "no_nodes": lambda m: m.functions[0].ClearField("node"),
+        "input_twice": lambda m: m.functions[0].input.append("p"),
+        "hides_standard": lambda m: (setattr(m.functions[0], "domain", ""), setattr(m.functions[0], "name", "Relu")),
+        "overload": lambda m: setattr(m.functions[0], "overload", "o"),
+        "attribute_absent": lambda m: m.functions[0].attribute.append("needed"),
+    }.items():
+        model = _copy(8)
+        change(model)
+        yield files.model(name, model)
+
+
+@_group
+def loops(files: _Files) -> Iterator[Command]:
+    """Loops that do not end, and loops in loops."""
+    body = (
+        "(int64 i, bool p, float[2] s) => (bool q, float[2] t, float[2] u) { q = Identity(p) t = Add(s, s) u = Neg(t) }"
+    )
+    for count in (0, -1, 1, 129, 100_000, 2**31, 2**62, -(2**63)):
+        text = f"g (float[2] x) => (float[2] y, float[K,2] z) <int64 n = {{{count}}}, bool c = {{1}}> {{ y, z = Loop<body = b {body}>(n, c, x) }}"
+        yield files.model(f"count_{count}", _parsed(text))
+        growing = (
+            body.replace("float[2] t, float[2] u", "float[M] t, float[2] u")
+            .replace("Add(s, s)", "Concat<axis=0>(s, s)")
+            .replace("Neg(t)", "Neg(s)")
+        )
+        yield files.model(f"growing_{count}", _parsed(text.replace(body, growing)))
+    unknown = (
+        f"g (float[2] x, int64 n, bool c) => (float[2] y, float[K,2] z) {{ y, z = Loop<body = b {body}>(n, c, x) }}"
+    )
+    yield files.model("unknown_count", _parsed(unknown), REFUSED)
+    yield files.model("no_count", _parsed(unknown.replace("(n, c, x)", '("", c, x)').replace('""', "")))
+    for depth in (2, 3, 5, 9, 14):
+        yield files.model(f"nested_{depth}", _nested_loops(depth, 100))
+        yield files.model(f"nested_growing_{depth}", _nested_loops(depth, 100, "Concat"))
+    for steps in (1, 2, 4_000_000):
+        scan = f"g (float[{steps},2] x, float[2] s) => (float[2] y, float[{steps},2] z) {{ y, z = Scan<num_scan_inputs=1, body = b (float[2] a, float[2] r) => (float[2] c, float[2] d) {{ c = Add(a, r) d = Neg(c) }}>(s, x) }}"
+        yield files.model(f"scan_{steps}", _parsed(scan))
+        for count in (0, 2, -1, 2**62):
+            yield files.model(f"scan_{steps}_inputs_{count}", _parsed(scan.replace("inputs=1", f"inputs={count}")))
+
+
+def _nested_loops(depth: int, count: int, op: str = "Add") -> onnx.ModelProto:
+    def info(name: str, kind: int, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    attributes: dict[str, Any] = {"axis": 0} if op == "Concat" else {}
+    nodes = [_node("Identity", "p0", out="q0"), _node(op, "s0", "s0", out="t0", **attributes)]
+    for level in range(depth):
+        state = onnx.ValueInfoProto(name=f"t{level}") if op == "Concat" else info(f"t{level}", 1, (2,))
+        given = [info(f"i{level}", 7, ()), info(f"p{level}", 9, ()), info(f"s{level}", 1, (2,))]
+        if op == "Concat":
+            given[2] = helper.make_tensor_value_info(f"s{level}", 1, ("M",))
+        graph = helper.make_graph(nodes, "b", given, [info(f"q{level}", 9, ()), state])
+        outer = level + 1
+        loop = helper.make_node("Loop", ["n", "", f"s{outer}"], [f"t{outer}"], body=graph)
+        nodes = [_node("Identity", f"p{outer}", out=f"q{outer}"), loop]
+    nodes = nodes[1:]
+    nodes[0].input[2], nodes[0].output[0] = "x", "y"
+    return _model(nodes, {"x": (2,)}, {"n": np.asarray(count)})
+
+
+# ------------------------------------------------------------------------------------------------- quantized
+
+
+@_group
+def quantization(files: _Files) -> Iterator[Command]:
+    """Scales and zero points that mean nothing."""
+    f = np.float32
+    scales = {"0": 0.0, "nan": np.nan, "inf": np.inf, "negative": -1.0, "tiny": 1e-45, "small": 1e-30, "huge": 3e38}
+    for name, scale in scales.items():
+        s, z = np.asarray(scale, f), np.asarray(1, np.int8)
+        nodes = [_node("QuantizeLinear", "x", "s", "z", out="q"), _node("DequantizeLinear", "q", "s", "z")]
+        yield files.model(f"pair_{name}", _model(nodes, None, {"s": s, "z": z}))
+        w = np.ones((4, 4), np.int8)
+        nodes = [
+            *(_node("QuantizeLinear", "x", "t", "z", out="q"), _node("DequantizeLinear", "q", "t", "z", out="d")),
+            *(_node("DequantizeLinear", "w", "s", "z", out="v"), _node("MatMul", "d", "v", out="m")),
+            *(_node("QuantizeLinear", "m", "s", "z", out="r"), _node("DequantizeLinear", "r", "s", "z")),
+        ]
+        yield files.model(f"dense_{name}", _model(nodes, None, {"s": s, "z": z, "t": f(0.1), "w": w}))
+        for op, zero in itertools.product(("QLinearMatMul", "QLinearConv", "QLinearAdd"), (0, 127)):
+            yield files.model(f"{op}_{name}_{zero}", _qlinear(op, s, zero))
+        yield files.model(
+            f"weights_{name}",
+            _model([_node("DequantizeLinear", "w", "s", out="v"), _node("MatMul", "x", "v")], None, {"w": w, "s": s}),
+        )
+    for name, (s, z, attributes) in {
+        "axis_9": (np.ones(4, f), np.zeros(4, np.int8), {"axis": 9}),
+        "axis_negative": (np.ones(4, f), np.zeros(4, np.int8), {"axis": -9}),
+        "length": (np.ones(3, f), np.zeros(3, np.int8), {"axis": 1}),
+        "length_0": (np.ones(0, f), np.zeros(0, np.int8), {"axis": 1}),
+        "lengths": (np.ones(4, f), np.zeros(3, np.int8), {"axis": 1}),
+        "rank": (np.ones((2, 2), f), np.zeros((2, 2), np.int8), {}),
+        "float_zero": (np.ones((), f), np.zeros((), f), {}),
+        "int32_zero": (np.ones((), f), np.zeros((), np.int32), {}),
+        "int64_zero": (np.ones((), f), np.zeros((), np.int64), {}),
+        "int16_zero": (np.ones((), f), np.asarray(-32768, np.int16), {}),
+        "integer_scale": (np.ones((), np.int8), np.zeros((), np.int8), {}),
+        "double_scale": (np.ones((), np.float64), np.zeros((), np.int8), {}),
+        "block": (np.ones((1, 2), f), np.zeros((1, 2), np.int8), {"block_size": 2}),
+        "block_negative": (np.ones((1, 2), f), np.zeros((1, 2), np.int8), {"block_size": -2}),
+        "block_huge": (np.ones((1, 2), f), np.zeros((1, 2), np.int8), {"block_size": 2**40}),
+        "output_dtype": (np.ones((), f), np.zeros((), np.int8), {"output_dtype": 99}),
+        "saturate": (np.ones((), f), np.zeros((), np.int8), {"saturate": 2**40}),
+    }.items():
+        for op in ("QuantizeLinear", "DequantizeLinear"):
+            first = "x" if op == "QuantizeLinear" else "w"
+            constants = {"s": s, "z": z, "w": np.ones((1, 4), z.dtype)}
+            yield files.model(
+                f"{op}_{name}", _model([_node(op, first, "s", "z", **attributes)], None, constants, opset=21)
+            )
+    yield files.model("unknown_scale", _model([_node("QuantizeLinear", "x", "s")], {"x": (1, 4), "s": ()}))
+    yield files.model("no_scale", _model([_node("QuantizeLinear", "x", "")]), REFUSED)
+    yield files.model("dynamic", _model([_node("DynamicQuantizeLinear", "x")], {"x": (0,)}))
+
+
+def _qlinear(op: str, scale: Any, zero: int) -> onnx.ModelProto:
+    """One of the operators that compute on integers."""
+    z, image = np.asarray(zero, np.int8), op == "QLinearConv"
+    w = np.ones((1, 1, 2, 2) if image else (4, 4), np.int8)
+    given = ["q", "s", "z", "w", "s", "z", "s", "z"]
+    domain = "com.microsoft" if op == "QLinearAdd" else ""
+    nodes = [_node("QuantizeLinear", "x", "s", "z", out="q"), _node(op, *given, out="r", domain=domain)]
+    nodes.append(_node("DequantizeLinear", "r", "s", "z"))
+    return _model(nodes, {"x": (1, 1, 4, 4) if image else (4, 4)}, {"s": scale, "z": z, "w": w})
+
+
+@_group
+def truncations(files: _Files) -> Iterator[Command]:
+    """Files that end too early, or have a byte too many."""
+    for number, model in enumerate(models()):
+        data = model.SerializeToString()
+        for part in range(1, 9):
+            yield files.model(f"{number}_{part}", data[: len(data) * part // 9])
+        yield files.model(f"{number}_more", data + b"\x3a")
+        yield files.model(f"{number}_twice", data + data)
+
+
+# --------------------------------------------------------------------------------------------------- growth
+
+
+@_group
+def growth(files: _Files) -> Iterator[Command]:
+    """Graphs that are long, wide or both: beyond the budget, and just within."""
+    for count in (1_000, 100_000):
+        yield files.model(f"chain_{count}", _unary(count), (DONE, SIZE))
+        yield files.model(f"ladder_{count // 50}", _ladder(count // 50), (DONE, SIZE))
+    for count in (500, 5_000):
+        nodes = [_node("Relu", "x", out=f"r{i}") for i in range(count)]
+        yield files.model(
+            f"fan_out_{count}", _model([*nodes, _node("Sum", *(f"r{i}" for i in range(count)))]), (DONE, SIZE)
+        )
+    for count in (900, 10_000):
+        inputs = {f"x{i}": (2,) for i in range(count)}
+        yield files.model(f"inputs_{count}", _model([_node("Sum", *inputs)], inputs), (DONE, SIZE))
+        names = tuple(f"r{i}" for i in range(count))
+        yield files.model(
+            f"outputs_{count}", _model([_node("Relu", "x", out=n) for n in names], outputs=names), (DONE, SIZE)
+        )
+        parts = [helper.make_node("Split", ["x"], list(names), axis=0), _node("Concat", *names, axis=0)]
+        yield files.model(f"parts_{count}", _model(parts, {"x": (count,)}), (DONE, MODEL, UNSUPPORTED, SIZE))
+    unused = {f"w{i}": np.ones(1, np.float32) for i in range(120_000)}
+    yield files.model("initializers", _model([_node("Relu", "x")], None, unused), (SIZE,))
+    wide = [helper.make_node("Sum", ["x"] * 1900, [f"s{i}"]) for i in range(60)]
+    yield files.model("links", _model([*wide, _node("Relu", "s0")]), (SIZE,))
+    head = '<domain: "own", opset_import: ["": 17]>'
+    for calls, length in ((10, 100), (65, 1000)):
+        body = " ".join(f"t{i + 1} = Relu(t{i})" for i in range(length))
+        line = " ".join(f"s{i + 1} = own.f(s{i})" for i in range(calls))
+        text = f"g (float[1,4] s0) => (float[1,4] s{calls}) {{ {line} }} {head} f (t0) => (t{length}) {{ {body} }}"
+        yield files.model(f"inlined_{calls * length}", _parsed(text), (DONE, SIZE))
+    yield files.model(
+        "refusals",
+        _model([_node("Nothing", "x", out=f"r{i}", domain="own") for i in range(5_000)], outputs=("r0",)),
+        REFUSED,
+    )
+
+
+def _unary(count: int) -> onnx.ModelProto:
+    nodes = [_node("Relu" if i % 2 else "Neg", f"t{i}" if i else "x", out=f"t{i + 1}") for i in range(count)]
+    return _model(nodes, outputs=(f"t{count}",))
+
+
+def _ladder(count: int) -> onnx.ModelProto:
+    """Each rung reads the two before it."""
+    nodes = [_node("Add", f"t{max(i - 1, 0)}", f"t{i}", out=f"t{i + 1}") for i in range(count)]
+    return _model([_node("Relu", "x", out="t0"), *nodes], outputs=(f"t{count}",))
+
+
+# --------------------------------------------------------------------------------- samples, boards and others
+
+
+@_group
+def samples(files: _Files) -> Iterator[Command]:
+    """Arrays and pictures that ask for more than they are."""
+    tiny, good = files.tiny(), _saved(np.ones((3, 1, 6), np.float32))
+
+    def given(name: str, data: bytes, suffix: str = ".npz", exits: tuple[int, ...] = (USAGE,)) -> Command:
+        file = files.write(name + suffix, data)
+        return Command(f"samples/{name}", ("profile", tiny, "--calibration", file, "-o", f"{name}.json"), exits)
+
+    yield given("good", _zipped({"x.npy": good}), exits=(DONE,))
+    yield given("unneeded_bomb", _zipped({"x.npy": good, "z.npy": _claimed((2**30,), "<f8", 1 << 20)}), exits=(DONE,))
+    yield given("unneeded_member", _zipped({"x.npy": good, "readme.txt": b"no array"}), exits=(DONE,))
+    yield given("member", _zipped({"x.npy": b"no array"}))
+    yield given("member_of_text", _zipped({"x": b"no array"}))
+    yield given("claims_8_gib", _zipped({"x.npy": _claimed((2**30,), "<f8", 8 << 20)}))
+    yield given("zeros_64_mib", _bomb(64 << 20))
+    yield given("no_members", _zipped({}))
+    yield given("many_members", _zipped({f"{i}.npy": b"" for i in range(20_000)}))
+    yield given("encrypted", _encrypted(_zipped({"x.npy": good})))
+    yield given("truncated", _zipped({"x.npy": good})[:-40])
+    yield given("empty", b"")
+    yield given("npy_as_npz", good)
+    yield given("good_npy", good, ".npy", (DONE,))
+    yield given("empty_npy", b"", ".npy")
+    yield given("npz_as_npy", _zipped({"x.npy": good}), ".npy")
+    for shape in ((2**52,), (2**62, 2**62), (-1, 6), (-1, -6), (0, 2**62), (3,) * 70, (), ("6",), (6.0,), (True,)):
+        yield given(
+            f"shape_{len(shape)}_{abs(hash(str(shape))) % 10**6}"
+            if len(shape) > 9
+            else f"shape_{shape}".replace(" ", ""),
+            _claimed(shape, "<f4", 72),
+            ".npy",
+        )
+    for kind in ("|O", "<U3", "|V4", "<M8[s]", "<c8", "<f16", "|S0", "f4,f4", "nonsense", "<f3", "|b1"):
+        yield given(
+            f"type_{kind}".replace("|", "_").replace("<", "_"), _claimed((3, 1, 6), kind, 400), ".npy", (USAGE, DONE)
+        )
+    for name, text in {
+        "deep": "(" * 5000,
+        "braces": "{" * 5000,
+        "code": "__import__('os').abort()",
+        "digits": "{'shape': (" + "9" * 9000 + ",)}",
+        "nul": "\0" * 99,
+    }.items():
+        yield given(f"header_{name}", _headed(text), ".npy")
+    yield from _pictures(files)
+
+
+def _pictures(files: _Files) -> Iterator[Command]:
+    image = files.write("image.onnx", models()[7].SerializeToString())
+    for name, (width, height, extra) in {
+        "good": (3, 3, b""),
+        "bomb": (60_000, 60_000, b""),
+        "wide": (2**31 - 1, 1, b""),
+        "nothing": (0, 0, b""),
+        "text_bomb": (3, 3, _chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1 << 27)))),
+        "profile_bomb": (3, 3, _chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1 << 27)))),
+        "chunks": (3, 3, _chunk(b"tEXt", b"a\0b") * 20_000),
+    }.items():
+        folder = files.folder / f"pictures_{name}"
+        folder.mkdir(exist_ok=True)
+        head = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+        body = _chunk(b"IDAT", zlib.compress(bytes(min(height, 4000) * (min(width, 4000) + 1))))
+        (folder / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + extra + body + _chunk(b"IEND", b""))
+        exits = (DONE,) if name == "good" else (DONE, USAGE)
+        yield Command(
+            f"samples/png_{name}", ("profile", image, "--calibration", folder.name, "-o", f"{name}.json"), exits
+        )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _saved(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def _headed(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
+
+
+def _claimed(shape: tuple[Any, ...], kind: str, size: int) -> bytes:
+    """A file of `size` zeros whose header claims another shape."""
+    return _headed(repr({"descr": kind, "fortran_order": False, "shape": shape})) + bytes(size)
+
+
+def _zipped(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def _bomb(size: int) -> bytes:
+    """An archive with an array of so many zeros."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open(zipfile.ZipInfo("x.npy"), "w", force_zip64=True) as member:
+            member.write(_claimed((size // 4,), "<f4", 0))
+            for _ in range(size >> 24):
+                member.write(bytes(1 << 24))
+    return file.getvalue()
+
+
+def _encrypted(data: bytes) -> bytes:
+    """With the flag that says so."""
+    changed = bytearray(data)
+    changed[6] |= 1
+    at = data.rindex(b"PK\x01\x02")
+    changed[at + 8] |= 1
+    return bytes(changed)
+
+
+@_group
+def boards(files: _Files) -> Iterator[Command]:
+    """Board files, and names of boards."""
+    tiny = files.tiny()
+    good = (
+        'description = "d"\ncpu = "cortex-m4"\nfeatures = ["dsp"]\nclock_hz = 1\ncflags = []\nqemu = ""\ntoolchain = ""\n'
+        'arena_memory = "a"\nweights_memory = "f"\n[[memories]]\nname = "a"\nkind = "ram"\norigin = 536870912\nsize = 4096\n'
+        'speed = 1\n[[memories]]\nname = "f"\nkind = "flash"\norigin = 0\nsize = 4096\nspeed = 1\n'
+    )
+    for name, text in {
+        "nested": good.replace("cflags = []", "cflags = " + "[" * 5000 + "]" * 5000),
+        "nested_open": "x = " + "[" * 5000,
+        "nested_tables": "x = " + "{a=" * 5000,
+        "nested_keys": ".".join("a" * 5000) + " = 1",
+        "digits": good.replace("clock_hz = 1", "clock_hz = " + "9" * 5000),
+        "hexadecimal": good.replace("size = 4096", "size = 0x" + "f" * 5000),
+        "exponent": good.replace("clock_hz = 1", "clock_hz = 1e999"),
+        "negative": good.replace("size = 4096", "size = -1"),
+        "long_text": good.replace('"d"', '"' + "d" * 5000 + '"'),
+        "long_key": "k" * 5000 + " = 1\n" + good,
+        "long_file": good + "# " + "x" * (1 << 20),
+        "binary": "\0\1\2",
+        "empty": "",
+        "inherits_itself": 'inherits = "boards_inherits_itself"',
+        "inherits_nothing": 'inherits = "' + "n" * 5000 + '"',
+        "inherits_path": 'inherits = "../../etc/passwd"',
+        "memory_wraps": good.replace("origin = 536870912", "origin = 4294967295"),
+        "memories_many": good
+        + "".join(
+            f'[[memories]]\nname = "m{i}"\nkind = "ram"\norigin = {2**30 + 16 * i}\nsize = 16\nspeed = 1\n'
+            for i in range(3000)
+        ),
+    }.items():
+        file = files.write(f"{name}.toml", text.encode())
+        exits = (DONE, USAGE) if name in ("long_text", "memories_many") else (USAGE,)
+        yield Command(f"boards/{name}", ("boards", "show", file), exits)
+        yield Command(f"boards/for_{name}", ("inspect", tiny, "-b", file), (*exits, SIZE))
+    for name, board in {
+        "long": "b" * 5000,
+        "none": "no-such",
+        "path": "../x",
+        "empty": "",
+        "toml": ".toml",
+        "long_toml": "b" * 5000 + ".toml",
+        "device": "/dev/zero/x.toml",
+    }.items():
+        yield Command(f"boards/called_{name}", ("compile", tiny, "-b", board), (USAGE,))
+        yield Command(f"boards/show_{name}", ("boards", "show", board), (USAGE,))
+
+
+@_group
+def bind(files: _Files) -> Iterator[Command]:
+    """Values for inputs."""
+    tiny, good = files.tiny(), _saved(np.ones((1, 6), np.float32))
+    for name, data in {
+        "good": good,
+        "empty": b"",
+        "zipped": _zipped({"x.npy": good}),
+        "pebibytes": _claimed((2**50,), "<f4", 100),
+        "deep": _headed("(" * 20_000),
+        "pickled": _saved(np.asarray([None])),
+        "text": _saved(np.asarray(["a"])),
+        "not_a_number": _saved(np.full((1, 6), np.nan, np.float32)),
+    }.items():
+        file = files.write(f"{name}.npy", data)
+        exits = (DONE, SIZE) if name in ("good", "not_a_number") else (USAGE,)
+        yield Command(f"bind/{name}", ("inspect", tiny, "--bind", f"x={file}"), (*exits, MODEL, UNSUPPORTED))
+    for name, text in {
+        "json_deep": "[" * 50_000,
+        "json_nested": "[" * 900 + "]" * 900,
+        "json_digits": "9" * 5000,
+        "json_float": "1e400",
+        "json_nan": "NaN",
+        "json_text": '"x"',
+        "json_ragged": "[[1], [1, 2]]",
+        "json_object": "{}",
+        "json_empty": "",
+        "json_long": "[" + "1," * 40_000 + "1]",
+        "no_file": "no_such.npy",
+        "long_file": "f" * 5000 + ".npy",
+        "folder": "/.npy",
+    }.items():
+        yield Command(
+            f"bind/{name}",
+            ("inspect", tiny, "--bind", f"x={text}"),
+            (USAGE,) if name != "json_nan" else (*REFUSED, USAGE),
+        )
+
+
+@_group
+def profiles(files: _Files) -> Iterator[Command]:
+    """Profiles that are none."""
+    tiny = files.tiny()
+    for name, data in {
+        "empty": b"",
+        "deep": b"[" * 200_000,
+        "deep_objects": b'{"a":' * 100_000,
+        "null": b"null",
+        "digits": b'{"version": ' + b"9" * 9000 + b"}",
+        "version": b'{"version": ' + b"9" * 4000 + b"}",
+        "infinity": b'{"version": 1, "sha256": "", "samples": 1e999, "tensors": {}}',
+        "samples": b'{"version": 1, "sha256": "", "samples": 99999999999999999999, "tensors": {}}',
+        "types": b'{"version": 1, "sha256": [], "samples": "", "tensors": 3}',
+        "tensor": b'{"version": 1, "sha256": "", "samples": 1, "tensors": {"x": {"lows": [[]], "highs": {}}}}',
+        "long_name": b'{"version": 1, "sha256": "", "samples": 1, "tensors": {"' + b"x" * 600_000 + b'": 1}}',
+        "many": b'{"version": 1, "sha256": "", "samples": 1, "tensors": [' + b"[]," * 1_000_000 + b"1]}",
+        "huge": b" " * (100 << 20),
+        "binary": bytes(range(256)),
+        "utf16": "{}".encode("utf-16"),
+    }.items():
+        file = files.write(f"{name}.json", data)
+        yield Command(f"profiles/{name}", ("quantize", tiny, "--profile", file, "-o", "q.onnx"), (USAGE,))
+
+
+@_group
+def plugins(files: _Files) -> Iterator[Command]:
+    """A user's own files, which do what they like."""
+    tiny = files.tiny()
+    head = "from mcugen.ops.onnx_node import onnx_operator\n"
+    operator = '@onnx_operator("Relu", domain="of_{}")\ndef relu(node):\n    {}\n'
+    for name, text in {
+        "exit_0": "import sys\nsys.exit(0)\n",
+        "exit_1": "raise SystemExit(1)\n",
+        "raises": "1 / 0\n",
+        "raises_long": 'raise ValueError("x" * 600_000)\n',
+        "recursion": "def f():\n    f()\nf()\n",
+        "memory": "raise MemoryError\n",
+        "greedy": "x = bytearray(1 << 40)\n",
+        "swallows": "while True:\n    try:\n        while True: pass\n    except Exception: pass\n",
+        "eof": "raise EOFError\n",
+        "syntax": "def (:\n",
+        "nested": "(" * 5000 + ")" * 5000,
+        "nothing": "",
+        "binary": "\0\1",
+    }.items():
+        file = files.write(f"{name}.py", text.encode())
+        yield Command(f"plugins/{name}", ("compile", tiny, "-b", "host", "--plugin", file, "-o", "out"), (USAGE,))
+        if name != "swallows":  # takes its time once
+            metric = ("report", tiny, "-b", "host", "--metric", f"{file}:f")
+            yield Command(f"plugins/metric_{name}", metric, (USAGE,))
+    for name, (body, code) in {
+        "exits": ("raise SystemExit(0)", 1),
+        "ends": ("raise EOFError", 1),
+        "interrupts": ("raise KeyboardInterrupt", 130),
+        "gives": ("return 3", MODEL),
+        "raises": ("1 / 0", MODEL),
+        "greedy": ("bytearray(1 << 40)", SIZE),
+    }.items():
+        file = files.write(f"operator_{name}.py", (head + operator.format(name, body)).encode())
+        model = _model([_node("Relu", "x", domain=f"of_{name}")])
+        model.opset_import.append(helper.make_opsetid(f"of_{name}", 1))
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4)))
+        uses = files.write(f"operator_{name}.onnx", model.SerializeToString())
+        arguments = ("compile", uses, "-b", "host", "--plugin", file, "-o", "out")
+        yield Command(f"plugins/operator_{name}", arguments, (code, 1))
+
+
+@_group
+def options(files: _Files) -> Iterator[Command]:
+    """Options with values that are too long, too large, or none."""
+    symbolic = files.write("symbolic.onnx", models()[6].SerializeToString())
+    tiny, digits = files.tiny(), "9" * 5000
+    for name, (model, *given) in {
+        "dim": (symbolic, "--dim", f"N={digits}"),
+        "dim_range": (symbolic, "--dim", f"N=1..{digits}"),
+        "dim_64_bits": (symbolic, "--dim", f"N={2**62}"),
+        "dim_large": (symbolic, "--dim", "N=2000000"),
+        "dim_superscript": (symbolic, "--dim", "N=²"),
+        "dim_name": (symbolic, "--dim", "N" * 5000 + "=1"),
+        "max_ram": (tiny, "--max-ram", digits),
+        "max_flash": (tiny, "--max-flash", digits + "MB"),
+        "max_ram_name": (tiny, "--max-ram", "x" * 5000),
+        "place": (tiny, "--place", f"hot-weights=dtcm:{digits}"),
+        "place_name": (tiny, "--place", "arena=" + "+".join("m" * 2000)),
+        "place_what": (tiny, "--place", "w" * 5000),
+        "state": (tiny, "--state", "s" * 5000 + ":" + "t" * 5000),
+        "layer": (tiny, "--layer", "l" * 5000 + "=int8"),
+        "layer_precision": (tiny, "--layer", "l=" + digits),
+        "kernel": (tiny, "--kernel", "k" * 5000),
+        "kernels": (tiny, "--kernels", "k" * 5000),
+        "optimize": (tiny, "--optimize", "o" * 5000),
+        "precision": (tiny, "--precision", "p" * 5000),
+        "method": (tiny, "--method", "m" * 5000),
+        "metric": (tiny, "--metric", "m" * 5000),
+        "metric_file": (tiny, "--metric", "m" * 5000 + ".py:f"),
+        "plugin": (tiny, "--plugin", "p" * 5000 + ".py"),
+        "preprocess": (tiny, "--preprocess", "scale=" + digits),
+        "preprocess_long": (tiny, "--preprocess", "gray," * 2000),
+        "pixel_scale": (tiny, "--pixel-scale", digits + "x"),
+        "pixel_scale_infinite": (tiny, "--pixel-scale", digits),
+        "min_sqnr": (tiny, "--min-sqnr", "nan"),
+        "dump_after": (tiny, "--dump-after", "d" * 5000),
+        "json": (tiny, "--json", "j" * 5000),
+        "svg": (tiny, "--svg", "s" * 300),
+        "unknown": (tiny, "--" + "u" * 5000),
+        "cmsis": (tiny, "--cmsis-nn-lib", "c" * 5000),
+    }.items():
+        yield Command(f"options/{name}", ("inspect", model, *given), (DONE, *JUDGED, 9))
+    yield Command("options/name", ("compile", tiny, "-b", "host", "--name", "n" * 5000, "-o", "named"), (DONE,))
+    yield Command("options/output", ("compile", tiny, "-b", "host", "-o", "o" * 300), (USAGE, 9))
+    yield Command("options/output_deep", ("compile", tiny, "-b", "host", "-o", "d/" * 3000), (USAGE, 9))
+    yield Command("options/output_file", ("compile", tiny, "-b", "host", "-o", tiny), (USAGE, 9))
+    yield Command("options/command", ("c" * 5000,), (USAGE,))
+    yield Command("options/command_option", ("--" + "c" * 5000,), (USAGE,))
+    yield Command("options/samples", ("profile", tiny, "--calibration", "s" * 5000, "-o", "p"), (USAGE,))
+    yield Command("options/profile", ("quantize", tiny, "--profile", "s" * 5000, "-o", "p"), (USAGE,))
+
+
+def corpus(folder: Path, groups: tuple[str, ...] = ()) -> list[Command]:
+    """All cases, or those of some groups: their files are written into `folder`."""
+    return [case for name, make in GROUPS.items() if not groups or name in groups for case in make(folder)]
+
+
+def main(
+    group: Annotated[list[str] | None, typer.Option(help="only this one; may be given again")] = None,
+    write: Annotated[Path | None, typer.Option(help="writes the files here, and runs nothing")] = None,
+    pattern: Annotated[str, typer.Option("--filter", help="part of the names")] = "",
+    slowest: Annotated[int, typer.Option(help="so many are listed")] = 10,
+    verbose: Annotated[bool, typer.Option(help="print every outcome")] = False,
+) -> None:
+    """Prints what goes wrong; exit code 1 if anything does."""
+    if write is not None:
+        write.mkdir(parents=True, exist_ok=True)
+        for case in corpus(write, tuple(group or ())):
+            print(case.name, *case.arguments)
+        return
+    warm_up()
+    start = time.monotonic()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="hostile-") as name:
+        cases = [c for c in corpus(Path(name), tuple(group or ())) if pattern in c.name]
+        for outcome in run_all(cases, Path(name)):
+            outcomes.append(outcome)
+            if outcome.wrong or verbose:
+                print(
+                    f"{outcome.name}: {outcome.wrong or outcome.code}, {outcome.seconds:.1f} s: {outcome.message[:300]}",
+                    flush=True,
+                )
+    for outcome in sorted(outcomes, key=lambda o: -o.seconds)[:slowest]:
+        print(f"{outcome.seconds:6.1f} s  {outcome.name}: exit {outcome.code}")
+    bad = sum(bool(o.wrong) for o in outcomes)
+    print(
+        f"{len(outcomes)} cases, {bad} wrong, {time.monotonic() - start:.0f} s, {sum(o.seconds for o in outcomes):.0f} s of CPU"
+    )
+    raise typer.Exit(int(bad > 0))
+
+
+if __name__ == "__main__":
+    typer.run(main)
