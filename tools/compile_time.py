@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def residual(count: int) -> onnx.ModelProto:
 def chain(count: int) -> onnx.ModelProto:
     """Operators that no pass joins."""
     names = ["x", *(f"t{number}" for number in range(count))]
-    nodes = [helper.make_node("Softmax", [a], [b]) for a, b in zip(names, names[1:], strict=False)]
+    nodes = [helper.make_node("Softmax", [a], [b]) for a, b in pairwise(names)]
     return model(nodes, {}, [1, 16])
 
 
