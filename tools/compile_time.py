@@ -110,7 +110,11 @@ def main(
             for size in map(int, filter(None, sizes.split(","))):
                 path = Path(folder) / f"{name}.onnx"
                 onnx.save(make(size), path)
-                seconds = compile_seconds(path, board)
+                try:
+                    seconds = compile_seconds(path, board)
+                except subprocess.CalledProcessError:  # beyond mcugen.limits
+                    table.add_row(name, str(size), "refused", "")
+                    break
                 grown = before and f"{exponent((before[0], size), (before[1] - idle, seconds - idle)):.2f}"
                 table.add_row(name, str(size), f"{seconds:.2f}", grown or "")
                 before = size, seconds
