@@ -287,6 +287,7 @@ def main() -> None:
         print("\n".join(f"{m.place}: {m.change}" for each in mutants.values() for m in each))
         return
     preload()
+    sys.dont_write_bytecode = False  # forks need not compile each module again
     deselected = [f"--deselect={name}" for name in options.deselect]
     fates: dict[str, list[str]] = {room: [] for room in mutants}
     for room, each in mutants.items():
