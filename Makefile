@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep big-endian coverage mutants clean setup setup-demo
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep cpu-paths big-endian coverage mutants clean setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -51,6 +51,10 @@ random-graphs: setup  ## 200 random models, under the sanitizers
 
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
+
+cpu-paths: setup  ## quantize and report on this CPU and on one without AVX, under QEMU: equal bytes and figures
+	$(BIN)/python tools/cpu_paths.py
+	qemu-x86_64 -cpu Nehalem $(BIN)/python -m pytest -q tests/report/test_session.py
 
 big-endian: setup  ## the tests of all operators on a big-endian CPU
 	CC="powerpc-linux-gnu-gcc -static" $(BIN)/pytest -n 2 -m "not qemu and not slow" tests/ops $(LITTLE:%=--deselect '%')

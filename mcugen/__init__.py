@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """mcugen: an ahead-of-time compiler from ONNX neural networks to C for microcontrollers."""
 
-from mcugen.board import Board, load_board
-from mcugen.compiled import CompiledModel
-from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
-from mcugen.options import CompileOptions, LibraryFiles, Places
-from mcugen.plugins import load_plugin
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from mcugen.version import __version__
+
+if TYPE_CHECKING:
+    from mcugen.board import Board, load_board
+    from mcugen.compiled import CompiledModel
+    from mcugen.compiler import compile_model
+    from mcugen.errors import McugenError
+    from mcugen.options import CompileOptions, LibraryFiles, Places
+    from mcugen.plugins import load_plugin
 
 __all__ = [
     "Board",
@@ -21,3 +26,22 @@ __all__ = [
     "load_board",
     "load_plugin",
 ]
+
+_HOMES = {
+    "Board": "board",
+    "CompileOptions": "options",
+    "CompiledModel": "compiled",
+    "LibraryFiles": "options",
+    "McugenError": "errors",
+    "Places": "options",
+    "compile_model": "compiler",
+    "load_board": "board",
+    "load_plugin": "plugins",
+}
+"""The modules of what the package offers, which are imported when it is asked for: the compiler takes a while."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mcugen' has no attribute '{name}'")
+    return getattr(import_module(f"mcugen.{_HOMES[name]}"), name)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one function a command; results on stdout, progress and errors on stderr."""
+"""The command line: one function a command; results on stdout, progress and errors on stderr.
+
+The compiler is imported by the commands that need it, so that help and lists of boards come at once.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from mcugen.board import load_board
 from mcugen.boundary import Commands, guarded
@@ -35,34 +38,22 @@ from mcugen.cli_options import (
     takes_options,
     techniques,
 )
-from mcugen.codegen.write import replace_file, write_text
-from mcugen.compiled import CompiledModel, stacked
-from mcugen.compiler import compile_model
 from mcugen.errors import UsageError, printable, shortened
-from mcugen.evaluate import evaluate, metric_of, sample_endpoints
-from mcugen.hir.printer import print_graph
-from mcugen.hir.types import Array, DType
-from mcugen.importer.load import load
-from mcugen.lir.printer import print_program
-from mcugen.lir.program import Endpoint
-from mcugen.mixed import Demand, Search
 from mcugen.options import CompileOptions
-from mcugen.pipeline import Trace
-from mcugen.plugins import load_plugin
-from mcugen.quant.profile import profile_model
-from mcugen.quant.profile_file import read_profile, write_profile
-from mcugen.quant.quantize import Quantization, float_model, no_progress, quantizer, with_states
-from mcugen.quant.scheme import Scheme
-from mcugen.report.drawing import draw
-from mcugen.report.figures import Report, require_fit
-from mcugen.report.html import report_page
 from mcugen.report.layers import DIVERGED_DB
-from mcugen.report.listing import print_board, print_boards, print_memory, print_model
-from mcugen.report.memory import MemoryMap, memory_map
-from mcugen.report.operators import operator_table
-from mcugen.report.samples import Samples, graph_endpoints, load_samples, random_samples
-from mcugen.report.text import holds, print_report, print_tradeoffs
 from mcugen.version import __version__
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from mcugen.compiled import CompiledModel
+    from mcugen.lir.program import Endpoint
+    from mcugen.mixed import Search
+    from mcugen.pipeline import Trace
+    from mcugen.quant.quantize import Quantization
+    from mcugen.report.figures import Report
+    from mcugen.report.memory import MemoryMap
+    from mcugen.report.samples import Samples
 
 app = Program(
     cls=Commands,
@@ -114,6 +105,9 @@ def compile_command(
     json_: Json = "",
 ) -> None:
     """Writes a folder of C to paste into a project."""
+    from mcugen.pipeline import Trace
+    from mcugen.report.text import holds
+
     trace = Trace(dump_after)
     compiled = _compiled(model, board, options, quantizing, judging, quiet, trace)
     folder = compiled.write(output or Path(compiled.bundle.name))
@@ -136,7 +130,7 @@ def compile_command(
     if compiled.report.budget is not None:
         _tell(str(compiled.report.budget))
     if compiled.quantization:
-        _tell_islands(compiled.quantization)
+        _tell_quantization(compiled.quantization)
 
 
 @app.command()
@@ -160,6 +154,13 @@ def report(
     json_: Json = "",
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
+    from mcugen.codegen.write import write_text
+    from mcugen.evaluate import evaluate, metric_of, sample_endpoints
+    from mcugen.report.figures import require_fit
+    from mcugen.report.html import report_page
+    from mcugen.report.memory import memory_map
+    from mcugen.report.text import print_report
+
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
     if compare_layers and compiled.quantization is None:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
@@ -194,13 +195,17 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
+    from mcugen.codegen.write import replace_file
+    from mcugen.compiled import stacked
+    from mcugen.report.samples import load_samples
+
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
     samples = load_samples(inputs, compiled.program.inputs, judging.pixel_scale, quantizing.preprocess)
     with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
         results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
     arrays = stacked(results)
     if not quiet:
-        _tell_notes(compiled.report.notes)
+        _tell_notes([*compiled.report.notes, *samples.notes])
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -222,6 +227,13 @@ def inspect(
     json_: Json = "",
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory, or the memory map."""
+    from mcugen.codegen.write import write_text
+    from mcugen.hir.printer import print_graph
+    from mcugen.lir.printer import print_program
+    from mcugen.report.drawing import draw
+    from mcugen.report.listing import print_memory, print_model
+    from mcugen.report.memory import memory_map
+
     if ir is not None and (memory or json_ == "-"):
         found = "--ir and --memory" if memory else "--ir and --json -"
         raise UsageError("stdout can hold one result", found, "ask for one after the other")
@@ -252,6 +264,8 @@ def quantize(
     quiet: Quiet = False,
 ) -> None:
     """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
+    from mcugen.codegen.write import replace_file
+
     if quantizing.precision == "float32":
         raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES.npz")
     quantized = _quantized(model, options, quantizing, judging, quiet)
@@ -260,7 +274,7 @@ def quantize(
     if not quiet:
         _tell_notes(quantized.notes)
         _tell(f"{output}: {quantized.describe()}")
-        _tell_islands(quantized)
+        _tell_quantization(quantized)
 
 
 @app.command()
@@ -277,19 +291,28 @@ def profile(
     quiet: Quiet = False,
 ) -> None:
     """Writes what tensors are like on samples, for --profile: it serves every precision and scheme."""
+    from mcugen.importer.load import load
+    from mcugen.quant.profile import profile_model, profile_notes
+    from mcugen.quant.profile_file import write_profile
+    from mcugen.quant.quantize import float_model, with_states
+    from mcugen.quant.scheme import Scheme
+    from mcugen.report.samples import graph_endpoints, load_samples
+
     fused = float_model(load(model), options, Scheme(equalize=techniques(without)["equalize"]))
-    given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess).inputs
-    samples = with_states(fused, given)
+    given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess)
+    samples = with_states(fused, given.inputs)
     with _steps(quiet) as progress:
         made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
     if not quiet:
-        _tell_notes(fused.graph.notes)
+        _tell_notes([*fused.graph.notes, *given.notes, *profile_notes(fused, made)])
     write_profile(made, output)
 
 
 @boards_app.callback()
 def boards(context: typer.Context, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
     """Lists boards with CPU, ISA extensions, memories and QEMU machine."""
+    from mcugen.report.listing import print_boards
+
     if context.invoked_subcommand is None:
         print_boards(stdout, json_)
 
@@ -297,12 +320,17 @@ def boards(context: typer.Context, json_: Annotated[bool, typer.Option("--json",
 @boards_app.command()
 def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
     """Prints one board in full."""
+    from mcugen.report.listing import print_board
+
     print_board(load_board(name), stdout, json_)
 
 
 @app.command()
 def operators(plugin: Plugin = None) -> None:
     """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
+    from mcugen.plugins import load_plugin
+    from mcugen.report.operators import operator_table
+
     for file in plugin or ():
         load_plugin(file)
     typer.echo(operator_table(), nl=False)
@@ -336,6 +364,8 @@ def _compiled(
     trace: Trace | None = None,
 ) -> CompiledModel:
     """Compiles a model as it is, or quantizes it first."""
+    from mcugen.compiler import compile_model
+
     if quantizing.precision == "float32":
         return compile_model(model, board, options, trace)
     return compile_model(_quantized(model, options, quantizing, judging, quiet, board), board, options, trace)
@@ -344,31 +374,57 @@ def _compiled(
 def _quantized(
     model: Path, options: CompileOptions, quantizing: Quantizing, judging: Judging, quiet: bool, board: str = "host"
 ) -> Quantization:
-    """By the samples or the profile of the command line; `auto` for a board."""
+    """By the samples or the profile of the command line, and judged; `auto` for a board."""
+    from mcugen.evaluate import metric_of
+    from mcugen.hir.types import DType
+    from mcugen.importer.load import load
+    from mcugen.mixed import Demand, Search
+    from mcugen.parameters import require_room_quantized
+    from mcugen.quant.estimate import estimated, hold_out, judged_samples
+    from mcugen.quant.profile_file import read_profile
+    from mcugen.quant.quantize import float_model, quantizer
+    from mcugen.report.samples import graph_endpoints, random_samples
+
     is_auto = quantizing.precision == AUTO
-    source = load(model)
+    target, source = load_board(board), load(model)
     fused = float_model(source, options, quantizing.scheme, is_auto or DType.INT16 in quantizing.layers.values())
     endpoints = graph_endpoints(fused.graph, options.states)
-    known: list[dict[str, Array]] = []
-    if quantizing.calibration is not None:
-        known = _samples(endpoints, quantizing.calibration, quantizing, judging).inputs
+    files = (quantizing.calibration, judging.data)
+    given, data = (None if file is None else _samples(endpoints, file, quantizing, judging) for file in files)
     profile = read_profile(quantizing.profile, fused) if quantizing.profile else None
+    known, held = hold_out(given.inputs if given else (), bool(options.states))
+    if is_auto or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
+        known, held = given.inputs if given else (), ()
     with _steps(quiet) as progress:
+        require_room_quantized(source, fused, quantizing.scheme, known, profile, target, options)
         maker = quantizer(source, fused, quantizing.scheme, known, profile, progress)
-        if not is_auto:
-            return maker.quantize(quantizing.layers)
-        samples = _samples(endpoints, judging.data or quantizing.calibration, quantizing, judging)
-        demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
-        search = Search(maker, load_board(board), options, samples, demand, quantizing.layers, progress)
-        try:
-            return search.run()
-        finally:
-            if not quiet and search.steps:
-                print_tradeoffs(search.goal, search.steps, stderr)
+        if is_auto:
+            samples = data or given or random_samples(endpoints)
+            demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
+            search = Search(maker, target, options, samples, demand, quantizing.layers, progress)
+            found = _searched(search, quiet)
+        else:
+            found = maker.quantize(quantizing.layers)
+        found = estimated(found, *judged_samples(held, known, data))
+    told = [note for samples in (given, data) if samples for note in samples.notes]
+    return replace(found, notes=(*found.notes, *told))
+
+
+def _searched(search: Search, quiet: bool) -> Quantization:
+    """The cheapest precisions that meet the goal; the way there is printed, wherever it ends."""
+    from mcugen.report.text import print_tradeoffs
+
+    try:
+        return search.run()
+    finally:
+        if not quiet and search.steps:
+            print_tradeoffs(search.goal, search.steps, stderr)
 
 
 def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quantizing, judging: Judging) -> Samples:
     """Of a file, or random ones."""
+    from mcugen.report.samples import load_samples, random_samples
+
     if file is None:
         return random_samples(endpoints)
     return load_samples(file, endpoints, judging.pixel_scale, quantizing.preprocess)
@@ -385,8 +441,10 @@ def _tell_notes(notes: Sequence[str]) -> None:
         _tell(f"note: {note}")
 
 
-def _tell_islands(quantized: Quantization) -> None:
-    """What stays in float32, and why."""
+def _tell_quantization(quantized: Quantization) -> None:
+    """What it cost, what stays in float32, and why."""
+    if quantized.estimate is not None:
+        _tell(f"quantized: {quantized.estimate}")
     reasons = list(quantized.placement.reasons.items())
     for name, reason in reasons[:MOST_ISLANDS]:
         _tell(f"  float32: '{name}' ({reason})")
@@ -395,6 +453,8 @@ def _tell_islands(quantized: Quantization) -> None:
 
 
 def _write_json(target: str, result: Report | MemoryMap) -> None:
+    from mcugen.codegen.write import write_text
+
     if target == "-":
         typer.echo(json.dumps(result.to_json(), indent=2))
     elif target:
@@ -411,10 +471,12 @@ def _print_trace(trace: Trace, time_passes: bool) -> None:
 @contextmanager
 def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Several things to do, one after the other, a bar each."""
+    from mcugen.quant.quantize import no_progress
+
     if quiet:
         yield no_progress
         return
-    with Progress(*_COLUMNS, console=stderr, transient=True) as bar:
+    with _bars() as bar:
         tasks: dict[str, TaskID] = {}
 
         def advance(what: str, done: int, total: int) -> None:
@@ -426,7 +488,12 @@ def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
-_COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+def _bars() -> Progress:
+    """On stderr, and gone when all is done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=stderr, transient=True)
 
 
 @contextmanager
@@ -434,6 +501,6 @@ def _progress(quiet: bool, what: str, total: int) -> Iterator[Callable[[int], No
     if quiet:
         yield None
         return
-    with Progress(*_COLUMNS, console=stderr, transient=True) as bar:
+    with _bars() as bar:
         task = bar.add_task(escape(what), total=total)
         yield lambda done: bar.update(task, completed=done)

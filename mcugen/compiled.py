@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -23,11 +24,11 @@ from mcugen.lir.library import references
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization
-from mcugen.report.accuracy import run_onnxruntime
 from mcugen.report.figures import Report
-from mcugen.simulate import Execution, simulate
-from mcugen.simulate.execute import sizes_of
 from mcugen.variants import Variants
+
+if TYPE_CHECKING:
+    from mcugen.simulate import Execution
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class CompiledModel:
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
         """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
+        from mcugen.report.accuracy import run_onnxruntime
+
         options = self.options
         kept = self.first_states
         if self.reference_name == "ONNX Runtime":
@@ -91,6 +94,8 @@ class CompiledModel:
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
         """The outputs of the float model that was quantized, by ONNX Runtime."""
+        from mcugen.report.accuracy import run_onnxruntime
+
         assert self.quantization is not None
         model = self.quantization.model
         return run_onnxruntime(model.proto, samples, progress, model.first_states, model.states)
@@ -111,6 +116,8 @@ class CompiledModel:
 
     def _graph_for(self, sample: Mapping[str, Array]) -> Graph:
         """The graph for the sizes of a sample."""
+        from mcugen.simulate.execute import sizes_of
+
         symbols = self.program.symbols
         if not symbols:
             return self.graph
@@ -130,6 +137,8 @@ class CompiledModel:
         progress: Callable[[int], None] | None = None,
     ) -> Execution:
         """Runs samples and measures, linked with the options' library; see mcugen.simulate."""
+        from mcugen.simulate import simulate
+
         return simulate(
             self.bundle,
             self.board,

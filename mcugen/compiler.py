@@ -20,6 +20,7 @@ from mcugen.limits import cpu_seconds
 from mcugen.lir.budget import Budget
 from mcugen.lir.place import place
 from mcugen.options import FAMILIES, GOALS, CompileOptions
+from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.plugins import load_plugin
 from mcugen.quant.quantize import Quantization
@@ -54,6 +55,7 @@ def compile_model(
         graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
         symbols = variants.symbols(graph)
         optimize(graph, trace)
+        require_room(graph, target, options)
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
         placement = place(program, target, options.place)
@@ -64,7 +66,9 @@ def compile_model(
     kernels = ", ".join(options.kernels) or options.family
     memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
     notes = [*graph.notes, *(quantized.notes if quantized else ())]
-    figures = describe(program, graph, target, source.sha256, kernels, fit, memories, notes)
+    figures = describe(
+        program, graph, target, source.sha256, kernels, fit, memories, notes, quantized.estimate if quantized else None
+    )
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)

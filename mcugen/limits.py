@@ -97,7 +97,7 @@ def cpu_seconds(what: str) -> Iterator[None]:
         yield
     except _TimeIsUp:
         rule = f"{what} must take at most {seconds:g} s of CPU"
-        remedy = f"simplify the model, or allow more seconds by {_SECONDS_VARIABLE}={10 * seconds:g} in the environment"
+        remedy = f"simplify it, or allow more seconds by {_SECONDS_VARIABLE}={10 * seconds:g} in the environment"
         raise DoesNotFitError(rule, "more", remedy) from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -122,10 +122,9 @@ def _has_timer() -> bool:
 
 
 def _seconds() -> float:
-    try:
-        return max(float(os.environ.get(_SECONDS_VARIABLE, SECONDS)), 1.0)
-    except ValueError:
-        return SECONDS
+    """As the user wants it: whole seconds, or the usual time."""
+    wanted = os.environ.get(_SECONDS_VARIABLE, "")
+    return float(wanted) if wanted.isascii() and wanted.isdecimal() and 0 < len(wanted) < 8 else SECONDS
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

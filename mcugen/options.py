@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 GOALS = ("balanced", "speed", "ram", "flash")
 """What generated code may be made for, where it has a choice."""

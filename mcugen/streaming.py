@@ -7,10 +7,11 @@ where they can, as a group (mcugen.ops.stream).
 
 from __future__ import annotations
 
-import copy
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, takewhile
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.lir.builder import Builder, Kernel, trial
@@ -77,8 +78,9 @@ class Streaming:
     @cached_property
     def cuts(self) -> list[int]:
         """Numbers of nodes before which there is a cut; the end is one."""
-        end = len(self.graph.nodes)
-        return sorted({0, end, *(i for i in range(1, end) if self._crossing(i) == 1)})
+        crossing = self._crossing()
+        inner = (i for i in range(1, len(crossing)) if crossing[i] == 1)
+        return list(dict.fromkeys([0, *inner, len(crossing)]))
 
     @cached_property
     def stretches(self) -> list[Stretch]:
@@ -91,12 +93,21 @@ class Streaming:
             singles = singles[1:]
         return singles + list(self._groups())
 
-    def _crossing(self, position: int) -> int:
-        """How many tensors are made or read before a node and read from it on."""
-        before, after = self.graph.nodes[:position], self.graph.nodes[position:]
-        later = {v for node in after for v in node.inputs} | set(self.graph.outputs)
-        known = {v for node in before for v in (*node.inputs, *node.outputs)}
-        return sum(v is not None and not v.is_constant for v in later & known)
+    def _crossing(self) -> list[int]:
+        """By node, how many tensors are made or read before it and read from it on."""
+        first: dict[Value, int] = {}
+        last: dict[Value, int] = {}
+        for index, node in enumerate(self.graph.nodes):
+            for value in filter(None, (*node.inputs, *node.outputs)):
+                first.setdefault(value, index)
+            last.update((value, index) for value in node.inputs if value is not None)
+        last.update((value, len(self.graph.nodes)) for value in self.graph.outputs)
+        changes = [0] * (len(self.graph.nodes) + 2)
+        for value, index in first.items():
+            if not value.is_constant and last.get(value, -1) > index:
+                changes[index + 1] += 1
+                changes[last[value] + 1] -= 1
+        return list(accumulate(changes[: len(self.graph.nodes)]))
 
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
@@ -118,9 +129,10 @@ class Streaming:
     # ---------------------------------------------------------------------------------------------- groups
 
     def _groups(self) -> Iterator[Stretch]:
-        for first in self.cuts:
-            for end in self.cuts:
-                if 0 < end - first <= MOST_NODES and (end - first > 1 or self._comes_by_rows(first)):
+        for number, first in enumerate(self.cuts):
+            behind = (self.cuts[i] for i in range(number + 1, len(self.cuts)))
+            for end in takewhile(lambda end: end - first <= MOST_NODES, behind):  # noqa: B023  (used at once)
+                if end - first > 1 or self._comes_by_rows(first):
                     op = self._group(first, end)
                     if op is not None:
                         yield Stretch(first, end, op, *self._cost(op, first, end))
@@ -184,21 +196,33 @@ class Streaming:
 
     def _shortest(self, limit: int) -> list[Stretch] | None:
         """Stretches from start to end within `limit` bytes, with the fewest instructions; then the fewest groups."""
-        best: dict[int, tuple[float, int, list[Stretch]]] = {0: (0.0, 0, [])}
+        best: dict[int, tuple[float, int, Stretch | None]] = {0: (0.0, 0, None)}
         for cut in self.cuts[1:]:
             ways = [
-                (
-                    best[s.first][0] + max(s.instructions, 0.0),
-                    best[s.first][1] + (s.op is not None),
-                    [*best[s.first][2], s],
-                )
-                for s in self.stretches
-                if s.end == cut and s.ram <= limit and s.first in best
+                (best[s.first][0] + max(s.instructions, 0.0), best[s.first][1] + (s.op is not None), s)
+                for s in self._ending[cut]
+                if s.ram <= limit and s.first in best
             ]
             if ways:
                 best[cut] = min(ways, key=lambda way: way[:2])
-        found = best.get(self.cuts[-1])
-        return found[2] if found else None
+        return self._path(best) if self.cuts[-1] in best else None
+
+    def _path(self, best: Mapping[int, tuple[float, int, Stretch | None]]) -> list[Stretch]:
+        """From the start to the end, by what leads to each cut."""
+        path: list[Stretch] = []
+        last = best[self.cuts[-1]][2]
+        while last is not None:
+            path.append(last)
+            last = best[last.first][2]
+        return path[::-1]
+
+    @cached_property
+    def _ending(self) -> Mapping[int, list[Stretch]]:
+        """The stretches by their ends."""
+        found: defaultdict[int, list[Stretch]] = defaultdict(list)
+        for stretch in self.stretches:
+            found[stretch.end].append(stretch)
+        return found
 
 
 def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: bool = False) -> Graph:
@@ -208,15 +232,11 @@ def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: b
     """
     if not any(s.op for s in stretches):
         return graph
-    graph = copy.deepcopy(graph, {id(v.data): v.data for v in _constants(graph)})
+    graph = graph.copy()
     groups = [(s.op, graph.nodes[s.first : s.end]) for s in stretches if s.op]
     for index, (op, nodes) in enumerate(groups):
         _join(graph, replace(op, from_caller=is_streamed_in and index == 0), nodes)
     return graph
-
-
-def _constants(graph: Graph) -> Iterator[Value]:
-    return (v for g in graph.nested() for v in g.values() if v.data is not None)
 
 
 def _join(graph: Graph, op: Streamed, nodes: Sequence[Node]) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -23,14 +23,17 @@ from mcugen.pipeline import optimize
 from mcugen.report.session import Session
 
 Feeds = Mapping[str, Array]
-MICROSOFT = "com.microsoft"
+MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
+DOMAINS = {MICROSOFT: 1, ML: 3}
+"""Versions of the sets of operators that are not ONNX's own."""
 
 
 class Net:
     """An ONNX graph, written node by node; tensors are their names."""
 
-    def __init__(self, opset: int = 17, ir_version: int = 10) -> None:
-        self.opset, self.ir_version = opset, ir_version
+    def __init__(self, opset: int = 17, ir_version: int = 10, prefix: str = "") -> None:
+        """`prefix` begins the names that are not given: what is to be a body needs names of its own."""
+        self.opset, self.ir_version, self.prefix = opset, ir_version, prefix
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
         self.constants: list[TensorProto] = []
@@ -41,12 +44,14 @@ class Net:
         return name
 
     def const(self, data: object, dtype: type = np.float32, name: str = "") -> str:
-        name = name or f"const{len(self.constants)}"
+        name = name or f"{self.prefix}const{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(data, dtype), name))
         return name
 
     def op(self, op_type: str, *inputs: str, out: str = "", domain: str = "", **attributes: object) -> str:
-        return self.ops(op_type, *inputs, outs=[out or f"t{len(self.nodes)}"], domain=domain, **attributes)[0]
+        return self.ops(
+            op_type, *inputs, outs=[out or f"{self.prefix}t{len(self.nodes)}"], domain=domain, **attributes
+        )[0]
 
     def ops(self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object) -> list[str]:
         """A node of several outputs. Its name is the operator and the first output."""
@@ -71,11 +76,15 @@ class Net:
 
     def plain_model(self, name: str = "net") -> onnx.ModelProto:
         """The model as written, with the output shapes that were given: it need not be right."""
-        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.constants)
+        graph = self.graph(name)
         opsets = [helper.make_opsetid("", self.opset)]
-        if any(node.domain for node in self.nodes):
-            opsets.append(helper.make_opsetid(MICROSOFT, 1))
+        domains = dict.fromkeys(node.domain for graph in nested(graph) for node in graph.node if node.domain)
+        opsets += [helper.make_opsetid(domain, DOMAINS[domain]) for domain in domains]
         return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
+
+    def graph(self, name: str) -> onnx.GraphProto:
+        """The nodes as the body of another node."""
+        return helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.constants)
 
     def model(self, name: str = "net") -> onnx.ModelProto:
         """The model with inferred output shapes."""
@@ -85,6 +94,15 @@ class Net:
             output.CopyFrom(found)
             output.type.tensor_type.shape.SetInParent()  # the checker wants one, if only that of a scalar
         return model
+
+
+def nested(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph, then the bodies of its nodes, at every depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from nested(attribute.g)
 
 
 def _info(name: str, dtype: type, shape: Sequence[int | str] | None) -> onnx.ValueInfoProto:

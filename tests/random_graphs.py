@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -43,15 +43,17 @@ class RandomModel:
 
 def random_model(seed: int) -> RandomModel:
     """The model of that seed."""
-    return _Growth(seed).grown()
+    return Growth(seed).grown()
 
 
-class _Growth:
-    def __init__(self, seed: int) -> None:
+class Growth:
+    """A graph that grows step by step, each a method that reads tensors and adds some."""
+
+    def __init__(self, seed: int, opset: int = 13) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.numbers = np.random.default_rng(seed)
-        self.net = Net(opset=13)
+        self.net = Net(opset)
         self.kind = self.random.choice(KINDS)
         self.one_scale = self.random.random() < 0.5
         """Whether all codes have one scale, so that joining takes no rounding."""
@@ -65,12 +67,16 @@ class _Growth:
         for _ in range(200):
             if len(self.net.nodes) >= nodes:
                 break
-            self.random.choice(_STEPS)(self)
+            self.random.choice(self.steps())(self)
         for index, tensor in enumerate(self.unread):
             self._output(tensor, index)
         if self.random.random() < 0.3:  # one that is read too
             self._output(self.random.choice(self.tensors), len(self.unread))
         return RandomModel(self.net.model(f"graph{self.seed}"), self.kind, self.seed)
+
+    def steps(self) -> Sequence[Callable[[Growth], None]]:
+        """What may happen next, each as likely as the others."""
+        return _STEPS
 
     # ------------------------------------------------------------------------------------------ ends, quantization
 
@@ -280,16 +286,16 @@ class _Growth:
             self._result(y, tuple(n + pads[a] + pads[a + 4] for a, n in enumerate(x.shape)), x)
 
 
-_STEPS: tuple[Callable[[_Growth], None], ...] = (
-    *[_Growth.conv] * 6,
-    *[_Growth.join] * 3,
-    *[_Growth.concat] * 3,
-    *[_Growth.split] * 2,
-    *[_Growth.cut] * 2,
-    *[_Growth.activation] * 2,
-    _Growth.pool,
-    _Growth.reshape,
-    _Growth.dense,
-    _Growth.turn,
-    _Growth.pad,
+_STEPS: tuple[Callable[[Growth], None], ...] = (
+    *[Growth.conv] * 6,
+    *[Growth.join] * 3,
+    *[Growth.concat] * 3,
+    *[Growth.split] * 2,
+    *[Growth.cut] * 2,
+    *[Growth.activation] * 2,
+    Growth.pool,
+    Growth.reshape,
+    Growth.dense,
+    Growth.turn,
+    Growth.pad,
 )

@@ -21,7 +21,7 @@ import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from rich.console import Console
 
-from mcugen import __version__, cli
+from mcugen import __version__, cli, compiler
 from mcugen.board import board_names
 from mcugen.errors import ConstraintError, VerificationError
 
@@ -347,6 +347,22 @@ def test_unsupported_4(mcugen: Callable[..., Done], tmp_path: Path):
     )
 
 
+def test_what_cannot_fit_is_not_quantized(mcugen: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    net, random = Net(), np.random.default_rng(0)
+    net.output(net.op("MatMul", net.input("x", 1, 256), net.const(random.standard_normal((256, 320)))))
+    np.savez(tmp_path / "samples.npz", x=random.standard_normal((8, 1, 256)).astype(np.float32))
+    monkeypatch.setattr(cli, "quantizer", None)
+    done = mcugen(
+        *("compile", save(tmp_path / "net.onnx", net), "--calibration", tmp_path / "samples.npz"),
+        *("-b", "stm32f103", "-o", tmp_path / "out"),
+    )
+    assert_failed(
+        done, 5, r"must fit in one flash memory of board 'stm32f103'\. found: 73,728 bytes of parameters alone"
+    )
+    assert "a board with room: " in done.err and "rt1060" in done.err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -383,7 +399,7 @@ def test_constraint_6_and_verification_7(mcugen: Callable[..., Done], model: Pat
         def fail(*arguments: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(cli, "compile_model", fail)
+        monkeypatch.setattr(compiler, "compile_model", fail)
         assert_failed(mcugen("inspect", model), error.exit_code, f"error: {error.rule}")
     assert (ConstraintError.exit_code, VerificationError.exit_code) == (6, 7)
 
@@ -407,8 +423,8 @@ def test_output_9(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
 def test_internal_error_1():
     """What is no McugenError is a bug: it is shown whole."""
     code = (
-        "import sys; from mcugen import cli\n"
-        "cli.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', 'm.onnx']\ncli.main()"
+        "import sys; from mcugen import cli, compiler\n"
+        "compiler.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', 'm.onnx']\ncli.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")

@@ -36,6 +36,7 @@ LAYERS = {
     "variants": 8,
     "quant": 9,
     "compiled": 10,
+    "parameters": 10,
     "compiler": 11,
     "evaluate": 11,
     "mixed": 12,

@@ -19,7 +19,8 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
 
     The parts are exactly as large as the models say, with guarded gaps between them.
 
-    Sizes that the caller gives are not passed on: there must be none.
+    Sizes that the caller gives are not passed on: there must be none. States begin with the first sample, and are kept
+    from one to the next.
 
     Port `x` of model `m` is called `m/x`.
     """
@@ -40,6 +41,7 @@ def combine(bundles: Sequence[Bundle], name: str = "batch") -> Bundle:
         arena_size=size,
         inputs=inputs,
         outputs=outputs,
+        has_state=False,
         layers=tuple(b.name for b in bundles),
         symbols=tuple(
             replace(s, name=f"{b.name}/{s.name}", output=f"{b.name}/{s.output}") for b in bundles for s in b.symbols
@@ -85,11 +87,18 @@ def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: s
             header.append(f"{prototype};")
             place = f"({const}unsigned char *)arena + {offset}"
             source.append(f"{prototype}\n{{\n    return {port.accessor}({place});\n}}")
+    kept = [b.name for b in bundles if b.has_state]
+    source += [f"static {model}_state {model}_kept;" for model in kept]
     source.append(f"int {name}_run(void *arena)\n{{\n    int status = 0;")
+    if kept:
+        resets = "".join(f"        {model}_reset(&{model}_kept);\n" for model in kept)
+        source.insert(-1, "static int is_ready;")
+        source.append(f"    if (!is_ready) {{\n{resets}        is_ready = 1;\n    }}")
     gaps = zip([0, *(o + b.arena_size for b, o in zip(bundles, offsets, strict=True))], [*offsets, size], strict=True)
     source += [f"    GUARD((unsigned char *)arena + {begin}, {end - begin}u);" for begin, end in gaps]
     for number, (bundle, offset) in enumerate(zip(bundles, offsets, strict=True)):
-        call = f"{bundle.name}_run((unsigned char *)arena + {offset})"
+        state = f", &{bundle.name}_kept" if bundle.has_state else ""
+        call = f"{bundle.name}_run((unsigned char *)arena + {offset}{state})"
         source.append(f"    status = status == 0 ? {call} : status;\n    MCUGEN_ON_LAYER({number});")
     source.append(f"    UNGUARD(arena, {size}u);\n    return status;\n}}")
     return "\n".join(header) + "\n", "\n".join(source) + "\n"

@@ -546,7 +546,14 @@ def profile(make: Maker) -> tuple[str, ...]:
         b"\xff\xfe",
     )
     chosen = random.choice((data, make.damaged(data), random.choice(whole)))
-    return ("quantize", make.write(".onnx", _smallest()), "--profile", make.write(".json", chosen), "-o", f"{make.name}.q")
+    return (
+        "quantize",
+        make.write(".onnx", _smallest()),
+        "--profile",
+        make.write(".json", chosen),
+        "-o",
+        f"{make.name}.q",
+    )
 
 
 # -------------------------------------------------------------------------------------------------- options

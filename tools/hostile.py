@@ -788,7 +788,7 @@ def samples(files: _Files) -> Iterator[Command]:
     yield given("member", _zipped({"x.npy": b"no array"}))
     yield given("member_of_text", _zipped({"x": b"no array"}))
     yield given("claims_8_gib", _zipped({"x.npy": _claimed((2**30,), "<f8", 8 << 20)}))
-    yield given("zeros_2_gib", _bomb(2 << 30))
+    yield given("zeros_64_mib", _bomb(64 << 20))
     yield given("no_members", _zipped({}))
     yield given("many_members", _zipped({f"{i}.npy": b"" for i in range(20_000)}))
     yield given("encrypted", _encrypted(_zipped({"x.npy": good})))
@@ -1009,9 +1009,7 @@ def plugins(files: _Files) -> Iterator[Command]:
     """A user's own files, which do what they like."""
     tiny = files.tiny()
     head = "from mcugen.ops.onnx_node import onnx_operator\n"
-    operator = '@onnx_operator("Relu", domain="own")\ndef relu(node):\n    {}\n'
-    own = _model([_node("Relu", "x", domain="own")])
-    uses = files.write("own.onnx", own.SerializeToString())
+    operator = '@onnx_operator("Relu", domain="of_{}")\ndef relu(node):\n    {}\n'
     for name, text in {
         "exit_0": "import sys\nsys.exit(0)\n",
         "exit_1": "raise SystemExit(1)\n",
@@ -1020,7 +1018,6 @@ def plugins(files: _Files) -> Iterator[Command]:
         "recursion": "def f():\n    f()\nf()\n",
         "memory": "raise MemoryError\n",
         "greedy": "x = bytearray(1 << 40)\n",
-        "loops": "while True:\n    pass\n",
         "swallows": "while True:\n    try:\n        while True: pass\n    except Exception: pass\n",
         "eof": "raise EOFError\n",
         "syntax": "def (:\n",
@@ -1029,20 +1026,25 @@ def plugins(files: _Files) -> Iterator[Command]:
         "binary": "\0\1",
     }.items():
         file = files.write(f"{name}.py", text.encode())
-        exits = (SIZE,) if name in ("loops", "swallows") else (USAGE,)
-        yield Command(f"plugins/{name}", ("compile", tiny, "-b", "host", "--plugin", file, "-o", "out"), exits)
-        yield Command(f"plugins/metric_{name}", ("report", tiny, "-b", "host", "--metric", f"{file}:f"), (*exits, DONE))
-    for name, body in {
-        "exits": "raise SystemExit(0)",
-        "interrupts": "raise KeyboardInterrupt",
-        "gives": "return 3",
-        "raises": "1 / 0",
-        "ends": "raise EOFError",
-        "loops": "while True: pass",
+        yield Command(f"plugins/{name}", ("compile", tiny, "-b", "host", "--plugin", file, "-o", "out"), (USAGE,))
+        if name != "swallows":  # takes its time once
+            metric = ("report", tiny, "-b", "host", "--metric", f"{file}:f")
+            yield Command(f"plugins/metric_{name}", metric, (USAGE,))
+    for name, (body, code) in {
+        "exits": ("raise SystemExit(0)", 1),
+        "ends": ("raise EOFError", 1),
+        "interrupts": ("raise KeyboardInterrupt", 130),
+        "gives": ("return 3", MODEL),
+        "raises": ("1 / 0", MODEL),
+        "greedy": ("bytearray(1 << 40)", SIZE),
     }.items():
-        file = files.write(f"operator_{name}.py", (head + operator.format(body)).encode())
-        exits = (130,) if name == "interrupts" else (SIZE,) if name == "loops" else (1, USAGE, MODEL)
-        yield Command(f"plugins/operator_{name}", ("compile", uses, "-b", "host", "--plugin", file, "-o", "out"), exits)
+        file = files.write(f"operator_{name}.py", (head + operator.format(name, body)).encode())
+        model = _model([_node("Relu", "x", domain=f"of_{name}")])
+        model.opset_import.append(helper.make_opsetid(f"of_{name}", 1))
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4)))
+        uses = files.write(f"operator_{name}.onnx", model.SerializeToString())
+        arguments = ("compile", uses, "-b", "host", "--plugin", file, "-o", "out")
+        yield Command(f"plugins/operator_{name}", arguments, (code, 1))
 
 
 @_group

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -21,8 +22,8 @@ from mcugen.errors import OutputError
 if sys.platform != "win32":
     import fcntl
 
-STAGED = ".mcugen-"
-"""How names of what is being written begin."""
+_STAGED = re.compile(r"\.mcugen-[0-9a-f]{16}")
+"""Names of what is being written."""
 
 LOCK_SECONDS = 60.0
 """So long others may write in the same folder."""
@@ -42,9 +43,9 @@ def staging(folder: Path) -> Iterator[Path]:
     """
     with _locked(folder) as is_alone:
         for path in folder.iterdir() if is_alone else ():
-            if path.name.startswith(STAGED):
+            if _STAGED.fullmatch(path.name):
                 _remove(path)
-        fresh = folder / f"{STAGED}{secrets.token_hex(8)}"
+        fresh = folder / f".mcugen-{secrets.token_hex(8)}"
         try:
             yield fresh
         finally:

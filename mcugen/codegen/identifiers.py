@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from mcugen.hir.names import Names
 
 _RESERVED = frozenset(
     """
@@ -40,7 +43,7 @@ def tensor_name(text: str) -> str:
     return (_NOISE.sub("", first) or first) + (role.group() if role else "")
 
 
-def identifier(text: str, taken: set[str] | None = None) -> str:
+def identifier(text: str, taken: Names | None = None) -> str:
     """A lower-case C identifier that recalls `text`; unique in `taken`, to which it is added."""
     word = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     if len(word) > _LONGEST:
@@ -48,13 +51,12 @@ def identifier(text: str, taken: set[str] | None = None) -> str:
         word = word[word.find("_") + 1 :] if "_" in word[: _LONGEST // 2] else word
     if not word or word[0].isdigit() or word in _RESERVED or word.startswith(_TAKEN):
         word = f"t_{word}".rstrip("_")
-    unique, number = word, 1
-    while taken is not None and unique in taken:
-        number += 1
-        unique = f"{word}_{number}"
-    if taken is not None:
-        taken.add(unique)
-    return unique
+    return word if taken is None else taken.take(word)
+
+
+def own_names(taken: Iterable[str] = ()) -> Names:
+    """Names that are taken, where identifiers go."""
+    return Names(taken, "_")
 
 
 def comment(text: str, longest: int = 120) -> str:

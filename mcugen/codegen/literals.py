@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Double, param_dtype
+from mcugen.lir.program import Double, Wide, param_dtype
+
+
 
 def c_float(value: float) -> str:
     """The shortest decimal that gives back the same float32."""
@@ -53,7 +55,7 @@ def c_param(value: float) -> str:
     """The literal of a kernel parameter."""
     if isinstance(value, float):
         return c_double(value) if isinstance(value, Double) else c_float(value)
-    return c_int(value)
+    return f"INT64_C({value})" if isinstance(value, Wide) and -(2**31) <= value < 2**31 else c_int(value)
 
 
 def c_param_type(value: float) -> str:
@@ -95,9 +97,9 @@ def _literals(numbers: Array) -> list[str]:
 
 def _float_literals(numbers: Array) -> list[str]:
     """As c_float gives them; numpy writes most of them at once."""
-    magnitudes = np.abs(numbers)
-    at_once = (numbers == 0) | ((magnitudes > 1e-4) & (magnitudes < 1e7))
-    texts: list[str] = np.strings.add(numbers.astype("U16"), "f").tolist()
+    magnitudes, texts = np.abs(numbers), numbers.astype("U16")
+    at_once = (numbers == 0) | ((magnitudes >= 1e-4) & (magnitudes < 1e7) & (np.strings.find(texts, "e") < 0))
+    literals: list[str] = np.strings.add(texts, "f").tolist()
     for index in np.flatnonzero(~at_once).tolist():
-        texts[index] = c_float(float(numbers[index]))
-    return texts
+        literals[index] = c_float(float(numbers[index]))
+    return literals

@@ -15,11 +15,12 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.codegen.identifiers import comment, identifier, tensor_name
+from mcugen.codegen.identifiers import comment, identifier, own_names, tensor_name
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
+from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.place import Placement
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
@@ -99,7 +100,7 @@ class _Params:
 class _Renderer:
     program: Program
     env: jinja2.Environment
-    taken: set[str]
+    taken: Names
     """All names of the model's C files, external ones with the model's name before them."""
     names: dict[Buffer, str] = field(default_factory=dict)
     kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
@@ -192,7 +193,7 @@ def render(
     local = ("state", "status", "read", "context")
     memory = MemoryContext(program, placement, weights_blob)
     taken = accessors | {f"{name}_{word}" for word in (*own, *memory.functions)} | {name, *local, *memory.locals}
-    renderer = _Renderer(program, env, taken, blob=memory.blob)
+    renderer = _Renderer(program, env, own_names(taken), blob=memory.blob)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
     calls = [line for line in lines if "function" in line]
@@ -314,7 +315,7 @@ def _assembly(text: str) -> str:
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
-    taken: set[str] = set()
+    taken = own_names()
     ports = []
     for endpoint in endpoints:
         accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{identifier(endpoint.name, taken)}"
@@ -538,8 +539,11 @@ def _wrapped(arguments: list[str], indent: int, width: int = 108) -> str:
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:
-    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL where it is empty."""
-    if not buffer.count:
+    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
+
+    Empty working memory begins where the arena does: compilers see a NULL into calls that are never made, and warn.
+    """
+    if not buffer.count and not buffer.planned:
         return "NULL"
     if renderer.blob is not None and buffer in renderer.blob.offsets:
         return renderer.names[buffer]
@@ -550,7 +554,7 @@ def _argument(renderer: _Renderer, buffer: Buffer) -> str:
 def _locals(renderer: _Renderer, memory: MemoryContext) -> list[dict[str, object]]:
     """Typed pointers into the arena, for the buffers that instructions use."""
     instrs = [i for i in renderer.program.instrs if not i.moves_nothing]
-    written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned and o.buffer.count}
+    written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned}
     for instr in instrs:
         for operand in instr.operands:
             if operand.buffer in written and operand.access is not Access.IN:
@@ -559,7 +563,7 @@ def _locals(renderer: _Renderer, memory: MemoryContext) -> list[dict[str, object
         {
             "name": renderer.names[b],
             "ctype": b.dtype.c if is_written else f"const {b.dtype.c}",
-            "offset": b.offset,
+            "offset": b.offset or 0,
             "area": memory.areas[b.area],
             "nbytes": b.nbytes,
         }

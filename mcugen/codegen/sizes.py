@@ -9,19 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mcugen.codegen.identifiers import comment, identifier
 from mcugen.codegen.literals import c_int, c_param, c_param_type
+from mcugen.hir.names import Names
 from mcugen.lir.formula import Atom, Formula, Polynomial, Symbol, Table
 from mcugen.lir.program import Endpoint, Instr, Param
 
-Names = Mapping[str, str]
+Expressions = Mapping[str, str]
 """The C expression of each symbol: one that needs no parentheses."""
 
 
-def symbol_names(symbols: Sequence[Symbol], taken: set[str]) -> dict[str, str]:
+def symbol_names(symbols: Sequence[Symbol], taken: Names) -> dict[str, str]:
     """A C identifier for each symbol; they are added to `taken`."""
     return {s.name: identifier(s.name, taken) for s in symbols}
 
 
-def c_polynomial(formula: Polynomial, names: Names, cast: str = "") -> str:
+def c_polynomial(formula: Polynomial, names: Expressions, cast: str = "") -> str:
     """A C expression, computed in the type of a cast like `(int64_t)`, or in int32_t."""
     if not cast and len(formula.terms) == 1 and formula.terms[0][0] == 1 and len(formula.terms[0][1]) == 1:
         return _quotient(formula.terms[0][1][0], names)  # alone it needs no parentheses
@@ -42,12 +43,12 @@ def _term(factor: int, atoms: list[str]) -> str:
     return ("-" if factor < 0 else "") + " * ".join(atoms) + scale
 
 
-def _atom(atom: Atom, names: Names, cast: str) -> str:
+def _atom(atom: Atom, names: Expressions, cast: str) -> str:
     text = _quotient(atom, names)
     return cast + (text if text == names[atom.symbol] else f"({text})")
 
 
-def _quotient(atom: Atom, names: Names) -> str:
+def _quotient(atom: Atom, names: Expressions) -> str:
     if atom.divide == 1:
         return f"{names[atom.symbol]} + {atom.add}" if atom.add else names[atom.symbol]
     shifted = f"({names[atom.symbol]} + {atom.add})" if atom.add else names[atom.symbol]
@@ -57,7 +58,7 @@ def _quotient(atom: Atom, names: Names) -> str:
 class SizedParams:
     """The C text of parameters that depend on sizes; it collects the tables that they need."""
 
-    def __init__(self, symbols: Sequence[Symbol], names: Names, name_table: Callable[[str], str]) -> None:
+    def __init__(self, symbols: Sequence[Symbol], names: Expressions, name_table: Callable[[str], str]) -> None:
         self.names = names
         self.tables: list[dict[str, object]] = []
         self._highest = {s.name: s.high for s in symbols}
@@ -96,7 +97,7 @@ class SizedParams:
         return f"{self._known[key]}[{self.names[table.symbol]} - {table.low}]"
 
 
-def arguments(symbols: Sequence[Symbol], names: Names) -> list[dict[str, object]]:
+def arguments(symbols: Sequence[Symbol], names: Expressions) -> list[dict[str, object]]:
     """The sizes that the caller of the run function gives."""
     return [
         {"name": names[s.name], "low": s.low, "high": s.high, "onnx_name": comment(s.name)}
@@ -105,7 +106,7 @@ def arguments(symbols: Sequence[Symbol], names: Names) -> list[dict[str, object]
     ]
 
 
-def sized_tensor(endpoint: Endpoint, names: Names) -> dict[str, object]:
+def sized_tensor(endpoint: Endpoint, names: Expressions) -> dict[str, object]:
     """What the header says of an input or output: its shape with symbols, and macros of the sizes it depends on."""
     used = {a.symbol for f in endpoint.sizes.values() for _, atoms in f.terms for a in atoms}
     parameters = [name for symbol, name in names.items() if symbol in used]
@@ -113,7 +114,7 @@ def sized_tensor(endpoint: Endpoint, names: Names) -> dict[str, object]:
     fixed = math.prod(size for axis, size in enumerate(endpoint.shape) if axis not in endpoint.sizes)
     sized = [_in_parentheses(c_polynomial(formula, in_macro)) for formula in endpoint.sizes.values()]
 
-    def axes(expressions: Names) -> list[str]:
+    def axes(expressions: Expressions) -> list[str]:
         return [
             c_polynomial(endpoint.sizes[axis], expressions) if axis in endpoint.sizes else str(size)
             for axis, size in enumerate(endpoint.shape)

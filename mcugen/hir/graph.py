@@ -127,7 +127,11 @@ class NodeList(Sequence[Node]):
     """Nodes in order. To put one before another, to take one out and to ask for one takes no longer in a long list."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
-        self._link(nodes)
+        order: list[Node | None] = [None, *nodes, None]
+        self._next: dict[Node | None, Node | None] = dict(pairwise(order))
+        """What follows each node; the first follows None, and None the last."""
+        self._previous: dict[Node | None, Node | None] = {b: a for a, b in pairwise(order)}
+        self._indexed: list[Node] | None = None
 
     def insert_before(self, place: Node | None, node: Node) -> None:
         """Puts in a node: before another one, else at the end."""
@@ -174,13 +178,6 @@ class NodeList(Sequence[Node]):
     def __getitem__(self, index: slice) -> list[Node]: ...
     def __getitem__(self, index: int | slice) -> Node | list[Node]:
         return self._in_order()[index]
-
-    def _link(self, nodes: Iterable[Node]) -> None:
-        order: list[Node | None] = [None, *nodes, None]
-        self._next: dict[Node | None, Node | None] = dict(pairwise(order))
-        """What follows each node; the first follows None, and None the last."""
-        self._previous: dict[Node | None, Node | None] = {b: a for a, b in pairwise(order)}
-        self._indexed: list[Node] | None = None
 
     def _in_order(self) -> list[Node]:
         """All of them as they stand now."""
@@ -331,6 +328,21 @@ class Graph:
         for node in self.nodes:
             for body in node.op.bodies:
                 yield from body.nested()
+
+    def copy(self) -> Graph:
+        """Another graph with the same operators and data: what is done to it does nothing to this one."""
+        other = Graph(self.name)
+        other.__dict__.update(self.__dict__)
+        values = {value: Value(value.name, value.type, value.data) for value in self.values()}
+        other.inputs, other.output_names = [values[v] for v in self.inputs], list(self.output_names)
+        other.outputs = [values[v] for v in self.outputs]
+        other.nodes = [
+            Node(n.op, [values[v] if v else None for v in n.inputs], [values[v] for v in n.outputs], n.origin)
+            for n in self.nodes
+        ]
+        other.sizes = self.sizes and {key: replace(s, value=values[s.value]) for key, s in self.sizes.items()}
+        other.notes, other._names = list(self.notes), self._names.copy()
+        return other
 
     def sort(self) -> None:
         """Restores topological order, keeping the present order where it is one (stable, depth first)."""

@@ -39,5 +39,11 @@ class Names:
         if number.isdecimal() and wanted in self._next:
             self._next[wanted] = min(self._next[wanted], max(int(number[:9]), 1))
 
+    def copy(self) -> Names:
+        """The same names, taken apart from these."""
+        other = Names(self._taken, self._separator)
+        other._next = dict(self._next)
+        return other
+
     def _numbered(self, wanted: str, number: int) -> str:
         return wanted if number == 1 else f"{wanted}{self._separator}{number}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -55,7 +56,7 @@ def import_model(
         )
     if not model.graph.output:
         raise ModelError("a model must have outputs", "none", "repair the model")
-    for output in model.graph.output:
+    for output in _distinct_outputs(scope.graph, model.graph):
         value = scope.output(output.name, dtype_or_none(output)) if scope.knows(output.name) else None
         if value is None:
             raise ModelError("every model output must be computed", f"'{output.name}' is not", "repair the model")
@@ -63,6 +64,15 @@ def import_model(
     for symbol, size in scope.graph.sizes.items():
         scope.graph.add_output(size_output(symbol), size.value)
     return scope.graph
+
+
+def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The outputs by name, as callers know them: one that is listed again is the same."""
+    outputs = {output.name: output for output in reversed(source.output)}
+    counts = Counter(output.name for output in source.output)
+    repeated = {name: count for name, count in counts.items() if count > 1}
+    graph.notes += [f"output '{name}' is listed {count} times: it is one" for name, count in repeated.items()]
+    return [outputs[name] for name in counts]
 
 
 def size_output(symbol: str) -> str:

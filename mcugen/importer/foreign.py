@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import onnx
 from onnx import helper
 
-from mcugen.importer.functions import STANDARD_DOMAINS, first_version
+from mcugen.errors import UnsupportedError
+from mcugen.importer.functions import STANDARD_DOMAINS, first_version, unknown_attributes
 from mcugen.ops.onnx_node import IMPORTERS
 
 _HIDDEN = "mcugen.hidden"
@@ -30,12 +31,16 @@ def _newest(domain: str) -> int:
 
 
 def hide(model: onnx.ModelProto) -> bool:
-    """Hides operators that the model's opset has not, but a later one or mcugen itself; whether there are any."""
+    """Hides operators that the model's opset has not, but a later one or mcugen itself; whether there are any.
+
+    UnsupportedError for one with attributes that its first definition has not: it would mean something else.
+    """
     found = False
     for owner in (model, *model.functions):
         opset = next((int(e.version) for e in owner.opset_import if e.domain in STANDARD_DOMAINS), 0)
         foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset)]
         for node in foreign:
+            _check_attributes(node)
             node.domain = _HIDDEN
         if foreign:
             owner.opset_import.append(helper.make_opsetid(_HIDDEN, 1))
@@ -47,6 +52,14 @@ def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
     if node.domain not in STANDARD_DOMAINS or onnx.defs.has(node.op_type, opset):
         return False
     return ("", node.op_type) in IMPORTERS or first_version(node.op_type) > opset
+
+
+def _check_attributes(node: onnx.NodeProto) -> None:
+    first = first_version(node.op_type)
+    strange = unknown_attributes(node, first)
+    if strange:
+        rule = f"{node.op_type} '{node.name}': below its opset it must be as opset {first} defines it"
+        raise UnsupportedError(rule, f"attribute '{strange[0]}'", f"export with opset {first}")
 
 
 def reveal(model: onnx.ModelProto) -> None:

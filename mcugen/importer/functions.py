@@ -45,6 +45,12 @@ def _first_versions() -> dict[str, int]:
     return found
 
 
+def unknown_attributes(node: onnx.NodeProto, opset: int) -> list[str]:
+    """Those that the operator does not have in that opset."""
+    schema = _schema(node.op_type, opset, node.domain)
+    return [a.name for a in node.attribute if schema is not None and a.name not in schema.attributes]
+
+
 def _spread(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[onnx.defs.OpSchema.FormalParameter]:
     """The formal parameters by position; the last one of a variadic operator many times."""
     variadic = bool(formals) and formals[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -124,7 +130,7 @@ def _context_dependent(
     version = _best(schema.context_dependent_function_opset_versions, opset)
     if not version:
         return b""
-    types = [_type_proto(t).SerializeToString() if t else b"" for t in inputs]
+    types = [type_proto(t).SerializeToString() if t else b"" for t in inputs]
     try:
         body = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
     except onnx.shape_inference.InferenceError as error:
@@ -138,7 +144,8 @@ def _best(versions: Sequence[int], opset: int) -> int:
     return max(known) if known else min(versions, default=0)
 
 
-def _type_proto(type_: TensorType) -> onnx.TypeProto:
+def type_proto(type_: TensorType) -> onnx.TypeProto:
+    """The type as ONNX writes it."""
     number = onnx.TensorProto.DataType.Value(_ONNX_NAMES.get(type_.dtype, type_.dtype.name))
     return helper.make_tensor_type_proto(number, type_.shape)
 

@@ -25,10 +25,14 @@ from mcugen.importer.functions import (
     outputs_like,
     type_name,
 )
+from mcugen.importer.judge import objection
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
+from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
+
+MOST_JUDGED = 4096
+"""Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
 
 
 @dataclass
@@ -169,22 +173,21 @@ class Scope:
             raise ModelError(f"{label(node)}: {error.rule}", error.found, error.remedy) from error
         except MemoryError as error:
             raise DoesNotFitError(f"{label(node)}: must fit this computer", str(error)[:200]) from error
-        except (
-            ValueError,
-            TypeError,
-            IndexError,
-            KeyError,
-            ZeroDivisionError,
-            OverflowError,
-            AssertionError,
-        ) as error:
-            raise ModelError(
-                f"{label(node)}: attributes and shapes must be consistent", str(error)[:200], "repair the model"
-            ) from error
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            found = self._objection(node, inputs)
+            if not found:
+                raise  # ONNX has nothing against the node: the bug is ours
+            raise ModelError(f"{label(node)}: must be valid ONNX", found, "repair the model") from error
         for name, value in zip(node.output, results, strict=False):
             if name:
                 self._adopt_name(node, name, value)
                 self.env[name] = self._without_elements(name, value)
+
+    def _objection(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> str:
+        """What ONNX itself finds wrong with a node whose inputs are these; "" if nothing."""
+        types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
+        known = [None if v is None or v.type.count > MOST_JUDGED else v.data for v in inputs]
+        return objection(node, types, known, self.opsets)
 
     def _adopt_name(self, node: onnx.NodeProto, name: str, value: Value | None) -> None:
         """What an importer called after the node's first output, bears the name of the output that it is."""
@@ -236,7 +239,8 @@ class Scope:
 
     def _not_supported(self, node: onnx.NodeProto) -> Refusal:
         domain = _domain(node)
-        found = f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
+        found = LEFT_OUT.get((domain, node.op_type), "")
+        found = found or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
         remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
         return Refusal("operator not supported", found, remedy)
 
@@ -267,8 +271,8 @@ class Scope:
 
     def _note_later(self, node: onnx.NodeProto) -> None:
         """Tells of an operator that the model's opset has not."""
-        first, opset = first_version(node.op_type), self.opsets.get("", 0)
-        if node.domain in STANDARD_DOMAINS and first > opset and not self.within:
+        first = first_version(node.op_type) if node.domain in STANDARD_DOMAINS else 0
+        if first > self.opsets.get("", 0) and not self.within:
             note = f"{node.op_type} is of a later opset than the model: taken as opset {first} defines it"
             self.graph.notes += [note] * (note not in self.graph.notes)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from ortools.sat.python import cp_model
 
 from mcugen.lir.exact import deterministic_solver
 from mcugen.lir.plan import plan_memory
@@ -60,6 +59,8 @@ class _Unit:
 
 def _assign(units: Sequence[_Unit], limits: Sequence[int], speeds: Sequence[int]) -> list[int] | None:
     """The memory of each unit; None if there is no way."""
+    from ortools.sat.python import cp_model  # half a second, which programs with one memory do not need
+
     model = cp_model.CpModel()
     lies_in = [[model.new_bool_var(f"{u}in{m}") for m in range(len(limits))] for u in range(len(units))]
     for choices in lies_in:

@@ -11,6 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.interpreter import Reference
+from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
     MOVE,
@@ -87,9 +88,10 @@ class Builder:
         self.any_size = any_size
         self._choices = choices or {}
         self._buffers: dict[Value, Buffer] = {}
-        self._names: set[str] = set()
+        self._names = Names()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
         self._growing: list[Buffer] = []
+        self._used: set[Buffer] = set()
         self._group = 0
         self._groups = 0
 
@@ -196,6 +198,7 @@ class Builder:
             group=self._group,
         )
         self.program.instrs.append(instr)
+        self._used.update(o.buffer for o in instr.operands)
         return instr
 
     def mark(
@@ -231,7 +234,7 @@ class Builder:
         whole = source.nbytes == target.nbytes == params["nbytes"]
         if not whole:
             params |= {"x_at": x_at, "y_at": y_at}
-        written = not whole and any(o.buffer is target for i in self.program.instrs for o in i.operands)
+        written = not whole and target in self._used
         operands = [("x", Access.IN, source), ("y", Access.INOUT if written else Access.OUT, target)]
         self.emit(
             node,
@@ -266,12 +269,7 @@ class Builder:
         self._group = around
 
     def _new(self, name: str, dtype: DType, count: int, space: Space, data: Array | None = None) -> Buffer:
-        unique, number = name, 1
-        while unique in self._names:
-            number += 1
-            unique = f"{name}.{number}"
-        self._names.add(unique)
-        buffer = Buffer(unique, dtype, count, space, data)
+        buffer = Buffer(self._names.take(name), dtype, count, space, data)
         self.program.buffers.append(buffer)
         return buffer
 

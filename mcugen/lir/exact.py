@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ortools.sat.python import cp_model
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 Interval = tuple[int, int]
 """First and last."""
@@ -57,6 +59,8 @@ def _within(problem: Problem, limit: int, hint: Sequence[int], effort: float) ->
     """Whether all have room within `limit`, if that is found out; where; and how much work it was."""
     if limit < max(problem.sizes):
         return False, [], 0.0
+    from ortools.sat.python import cp_model  # half a second, which most models do not need
+
     model = cp_model.CpModel()
     starts = [model.new_int_var(0, limit - size, f"start{i}") for i, size in enumerate(problem.sizes)]
     for start, at in zip(starts, hint, strict=True):
@@ -77,6 +81,8 @@ def _within(problem: Problem, limit: int, hint: Sequence[int], effort: float) ->
 
 def deterministic_solver(effort: float) -> cp_model.CpSolver:
     """A solver with the same result in every run, which gives up after so much deterministic time."""
+    from ortools.sat.python import cp_model
+
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0

@@ -22,6 +22,9 @@ from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Progr
 MOST_SETS = 8_000
 """So many sets of done layers are looked at in all, about: with fewer the order is the best one."""
 
+MOST_WORK = 1_000_000
+"""So many buffers are looked at, again and again, some ten times those of any shared model; then the order is kept."""
+
 LEAST_WIDTH = 16
 """So many sets of one size are kept at least."""
 
@@ -97,7 +100,10 @@ class _Problem:
         self._program = program
         self.units = _units(program)
         self._before = _dependencies(program, self.units)
-        self._after = [[s for s, mask in enumerate(self._before) if mask >> n & 1] for n in range(len(self.units))]
+        self._after: list[list[int]] = [[] for _ in self.units]
+        for number, mask in enumerate(self._before):
+            for bit in _bits(mask):
+                self._after[bit.bit_length() - 1].append(number)
         self.first_ready = sum(1 << n for n, mask in enumerate(self._before) if not mask)
         users: dict[Buffer, int] = defaultdict(int)
         for number, unit in enumerate(self.units):
@@ -116,6 +122,8 @@ class _Problem:
         self._savings = [list(self._unit_savings(unit)) for unit in self.units]
         self._hosts = self._find_hosts()
         self._known: dict[int, int] = {}
+        self.work = 0
+        """How many buffers have been looked at to measure sets of them."""
 
     def _is_inner(self, users: int) -> bool:
         """Whether one unit of several instructions has the buffer for itself."""
@@ -181,6 +189,7 @@ class _Problem:
     def nbytes(self, live: int) -> int:
         """Of a set of buffers, those apart that lie in others of the set."""
         if live not in self._known:
+            self.work += live.bit_count()
             self._known[live] = sum(self._sizes[b] for b in _bits(live) if not self._hosts.get(b, 0) & live)
         return self._known[live]
 
@@ -273,6 +282,8 @@ def _search(problem: _Problem) -> Sequence[int]:
     width = max(MOST_SETS // len(given), LEAST_WIDTH)
     ways = {0: _Way(problem.floor, problem.first_live, problem.first_ready)}
     for _ in given:
+        if problem.work > MOST_WORK:
+            return given
         found: dict[int, _Way] = {}
         for done, way in ways.items():
             for step in _steps(problem, done, way):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,9 +32,12 @@ class Moment:
 def moments(program: Program) -> list[Moment]:
     """All of a planned program, from the call to its end; buffers in order of their addresses."""
     ranges = program.live_ranges()
-    found = []
+    beginning: dict[int, list[Buffer]] = defaultdict(list)
+    for buffer, (first, _) in ranges.items():
+        beginning[first].append(buffer)
+    found, alive = [], list[Buffer]()
     for index in range(-1, len(program.instrs) + 1):
-        alive = [b for b, (first, last) in ranges.items() if first <= index <= last]
+        alive = [b for b in alive if index <= ranges[b][1]] + beginning[index]
         ordered = tuple(sorted(alive, key=lambda b: (address(program, b), -b.nbytes, b.name)))
         spans = ((b.area, b.offset or 0, (b.offset or 0) + b.nbytes) for b in alive)
         found.append(Moment(index, ordered, bytes_taken(spans)))

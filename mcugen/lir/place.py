@@ -81,14 +81,19 @@ def _ram(board: Board, name: str, option: str) -> Memory:
 # ------------------------------------------------------------------------------------------------------- weights
 
 
-def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
-    """Where the weights lie while the power is off."""
+def weights_memories(board: Board, places: Places) -> list[Memory]:
+    """Where all weights may lie while the power is off: the one that is asked for, or the board's own, then others."""
     asked = board.memory(places.weights) if places.weights else None
     if asked is not None and asked.kind == "flash":
-        choices, where = [asked], f"memory '{asked.name}'"
-    else:
-        others = [m for m in board.memories if m.kind == "flash"]
-        choices, where = [board.memory(board.weights_memory), *_by_speed(others)], "one flash memory"
+        return [asked]
+    others = [m for m in board.memories if m.kind == "flash"]
+    return list(dict.fromkeys((board.memory(board.weights_memory), *_by_speed(others))))
+
+
+def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
+    """Where the weights lie while the power is off."""
+    choices = weights_memories(board, places)
+    where = f"memory '{choices[0].name}'" if places.weights == choices[0].name else "one flash memory"
     fitting = [m for m in choices if m.room >= program.weights_size]
     if not fitting:
         roomiest = max(choices, key=lambda m: m.room)

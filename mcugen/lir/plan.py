@@ -10,9 +10,14 @@ from functools import cached_property
 from itertools import pairwise
 from math import gcd
 
+import numpy as np
+
 from mcugen.lir.exact import Interval, Problem, solve
 from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program, aligned
 from mcugen.lir.regions import Freedom, Lives, Region, bytes_taken, freedom, joined_regions
+
+MOST_MEETINGS = 100_000
+"""Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
 
 
 def plan_memory(program: Program) -> None:
@@ -34,6 +39,10 @@ def peak_live_bytes(program: Program) -> int:
 def _plan_area(program: Program, area: int) -> _Plan:
     """The best plan that joins what moves connect, or one that does not, if that takes less."""
     lives = Lives(program, area)
+    if _meetings(lives) > MOST_MEETINGS:
+        crowd = _first_fit(lives)
+        crowd.apply()
+        return crowd
     best = _best_plan(_Layout(lives, True))
     if any(instr.kernel == MOVE for instr in program.instrs):
         apart = _Layout(lives, False)
@@ -48,24 +57,24 @@ def _best_plan(layout: _Layout) -> _Plan:
     if plan.nbytes == plan.bound:
         return plan
     offsets, bound = solve(layout.problem, [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT)
-    return _Plan(layout, [at * ALIGNMENT for at in offsets], bound * ALIGNMENT)
+    return _Plan(layout.regions, [at * ALIGNMENT for at in offsets], bound * ALIGNMENT)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Where each region of a layout begins, and what no other plan of this layout falls below."""
+    """Where each region begins, and what no other plan of them falls below."""
 
-    layout: _Layout
+    regions: Sequence[Region]
     offsets: Sequence[int]
     bound: int
 
     @property
     def nbytes(self) -> int:
-        return max((at + r.nbytes for at, r in zip(self.offsets, self.layout.regions, strict=True)), default=0)
+        return max((at + r.nbytes for at, r in zip(self.offsets, self.regions, strict=True)), default=0)
 
     def apply(self) -> None:
         """Tells the buffers."""
-        for start, region in zip(self.offsets, self.layout.regions, strict=True):
+        for start, region in zip(self.offsets, self.regions, strict=True):
             for buffer, at in region.members.items():
                 buffer.offset = start + at
 
@@ -95,6 +104,14 @@ class _Layout:
                     free = freedom(instr, out, into)
                     if free is not None:
                         found[out, into] = free
+        return found
+
+    @cached_property
+    def _intos(self) -> dict[Buffer, list[Buffer]]:
+        """By output the inputs that it may lie over."""
+        found: defaultdict[Buffer, list[Buffer]] = defaultdict(list)
+        for out, into in self.freedoms:
+            found[out].append(into)
         return found
 
     def _forbidden(self) -> dict[tuple[int, int], list[Interval]]:
@@ -151,7 +168,7 @@ class _Layout:
         That is all they have, but for what outputs may share with inputs; at least all inputs, and all outputs, apart.
         """
         now = set(alive)
-        pairs = [(out, into) for out, into in self.freedoms if out in now and into in now]
+        pairs = [(out, into) for out in alive for into in self._intos.get(out, ()) if into in now]
         outs, intos = {out for out, _ in pairs}, {into for _, into in pairs}
         rounded = {b: -(-b.nbytes // granule) * granule for b in (*outs, *intos)}
         shared = sum(self.freedoms[y, x].most_shared(rounded[y], rounded[x], granule) for y, x in pairs)
@@ -215,7 +232,31 @@ def _greedy(layout: _Layout, order: _Order) -> _Plan:
             (offsets[r] + low, offsets[r] + high) for r, units in rivals[number] if r in offsets for low, high in units
         ]
         offsets[number] = _lowest_free(taken)
-    return _Plan(layout, [offsets[i] * ALIGNMENT for i in range(len(ranges))], layout.peak)
+    return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(ranges))], layout.peak)
+
+
+def _meetings(lives: Lives) -> int:
+    """How many pairs of buffers are alive at once."""
+    first, last = (np.sort([life[end] for life in lives.ranges.values()]) for end in (0, 1))
+    begun = np.arange(len(first))
+    return int((begun - np.searchsorted(last, first)).sum())  # those before it that have not ended
+
+
+def _first_fit(lives: Lives) -> _Plan:
+    """Each buffer for itself, the largest first, where it is the first to fit: nothing lies over anything else."""
+    buffers = sorted(lives.ranges, key=lambda b: (-b.nbytes, lives.ranges[b][0]))
+    placed = np.empty((4, 0), np.int64)  # begin, end, first and last moment, by begin
+    offsets = []
+    for buffer in buffers:
+        (first, last), size = lives.ranges[buffer], aligned(buffer.nbytes)
+        begins, ends = placed[:2, (placed[2] <= last) & (placed[3] >= first)]
+        reached = np.maximum.accumulate(np.concatenate([[0], ends]))
+        gaps = np.flatnonzero(np.concatenate([begins, [np.iinfo(np.int64).max]]) - reached >= size)
+        offset = int(reached[gaps[0]])
+        at = np.searchsorted(placed[0], offset)
+        placed = np.insert(placed, at, (offset, offset + size, first, last), axis=1)
+        offsets.append(offset)
+    return _Plan([Region({b: 0}) for b in buffers], offsets, aligned(max(b.nbytes for b in buffers)))
 
 
 def _lowest_free(taken: list[Interval]) -> int:

@@ -134,14 +134,23 @@ class Double(float):
     """A parameter that C holds as double; any other float it holds as float."""
 
 
+class Wide(int):
+    """A parameter that C holds as int64_t whatever its value; any other int only where it must.
+
+    For parameters that a template shifts, say: what it writes must not mean something else for a small value.
+    """
+
+
 Param = int | float
-"""A per-layer scalar: int (int32_t, or int64_t where it needs to be), float or Double."""
+"""A per-layer scalar: int (int32_t, or int64_t where it needs to be), Wide, float or Double."""
 
 
 def param_dtype(value: Param) -> DType:
     """The type in which C holds a parameter: float, double, int32_t, or int64_t or uint64_t where it must be."""
     if isinstance(value, float):
         return DType.FLOAT64 if isinstance(value, Double) else DType.FLOAT32
+    if isinstance(value, Wide):
+        return DType.INT64
     if value >= 2**63:
         return DType.UINT64
     return DType.INT32 if -(2**31) <= value < 2**31 else DType.INT64

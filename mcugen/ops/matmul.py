@@ -16,7 +16,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Access, Param, real_param
+from mcugen.lir.program import Access, Param, Wide, real_param
 from mcugen.ops import kernels
 from mcugen.ops.conversion import Cast, to_integers
 from mcugen.ops.elementwise import emit_elementwise
@@ -200,7 +200,7 @@ class MatMul(Operator):
             params |= {f"{name}_zero": t.q.zero_point for name, t in (("a", a), ("b", b)) if t.dtype is DType.INT8}
             if out.dtype is not DType.INT32:
                 requantize = requantizer(node.sig, sums, self.factor).for_high_word()
-                params |= {"multiplier": int(requantize.multiplier[0]), "offset": requantize.offset}
+                params |= {"multiplier": int(requantize.multiplier[0]), "offset": Wide(requantize.offset)}
                 low, high = out.dtype.limits
                 most = int(sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
                 bounded = most >> requantize.shift < 2**31 and not builder.any_size

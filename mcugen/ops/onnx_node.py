@@ -253,6 +253,15 @@ SUPPORT: dict[tuple[str, str], Support] = {}
 """(domain, ONNX operator) → what is supported of it."""
 
 
+LEFT_OUT: dict[tuple[str, str], str] = {}
+"""(domain, operator) → why mcugen does not compile it, though others do."""
+
+
+def leave_out(reason: str, *op_types: str, domain: str = "") -> None:
+    """Notes why operators are not compiled: the refusal says so, and docs/operators.md lists it."""
+    LEFT_OUT.update({(domain, op_type): reason for op_type in op_types})
+
+
 def as_standard(node: OnnxNode, op_type: str, *inputs: Value | None, **attributes: object) -> list[Value | None]:
     """The node imported as ONNX's newest operator `op_type`, which says the same of these inputs and attributes.
 

@@ -6,7 +6,7 @@ All quantized tensors become int8 inside: uint8 ones pass a FlipSign, which canc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import dequantize
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
-from mcugen.ops.onnx_node import IMPORTERS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import IMPORTERS, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 
 
@@ -50,9 +50,9 @@ def _quant(scale: Array, zero_point: int, axis: int, rank: int) -> QuantParams:
     return QuantParams(tuple(map(float, scale.reshape(-1))), zero_point, axis % rank if per_channel else None)
 
 
-def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") -> Value:
-    """QuantizeLinear by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
-    dtype = _quantized_dtype(node, scale_at)
+def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", default: DType = DType.UINT8) -> Value:
+    """QuantizeLinear by the scale and zero point at inputs `scale_at`, `scale_at + 1`; `default` if nothing tells."""
+    dtype = _quantized_dtype(node, scale_at, default)
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
     if not fits or dtype not in (DType.INT8, DType.UINT8, DType.INT16):
         return _emit_plain_quantize(node, real, scale_at, dtype, suffix)
@@ -65,12 +65,12 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "") 
     return node.emit(FlipSign(), node.emit(Quantize(), real, types=[out], suffix="s8"), suffix=suffix)
 
 
-def _quantized_dtype(node: OnnxNode, scale_at: int) -> DType:
-    """That of the zero point, else as the attribute says, else uint8."""
+def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
+    """That of the zero point, else as the attribute says, else `default`."""
     if node.has(scale_at + 1):
         return node.input(scale_at + 1).type.dtype
     number = int(node.attr("output_dtype", 0))
-    return onnx_dtype(node, number) if number else DType.UINT8
+    return onnx_dtype(node, number) if number else default
 
 
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
@@ -202,11 +202,13 @@ def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
     assume_quant(producer.input(0), quant, node)
 
 
+@onnx_operator("QuantizeLinear", domain=MICROSOFT, kernels=("elementwise",))
 @onnx_operator("QuantizeLinear", kernels=("elementwise",), limits="no float8, float6 or float4")
 def _import_quantize(node: OnnxNode) -> list[Value]:
     return [emit_quantize(node, node.input(0), 1)]
 
 
+@onnx_operator("DequantizeLinear", domain=MICROSOFT, kernels=("elementwise",))
 @onnx_operator("DequantizeLinear", kernels=("elementwise",), limits="no float8, float6 or float4")
 def _import_dequantize(node: OnnxNode) -> list[Value]:
     real = emit_dequantize(node, node.input(0), 1, axis=node.attr("axis", 1))
@@ -218,8 +220,8 @@ def _import_dequantize(node: OnnxNode) -> list[Value]:
 # ------------------------------------------------------------------------------------------------ QOperator
 
 
-def _as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None]) -> Value:
-    """Imports the float operator of the same attributes on dequantized inputs."""
+def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **attributes: object) -> Value:
+    """Imports the float operator of the same attributes (and these) on dequantized inputs."""
     inner = OnnxNode(
         node.graph,
         "",
@@ -227,7 +229,7 @@ def _as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None]) -> V
         node.name,
         tuple(inputs),
         (f"{node.outputs[0]}.real",),
-        node.attributes,
+        {**node.attributes, **attributes},
         node.opset,
     )
     (result,) = IMPORTERS["", op_type](inner)
@@ -235,7 +237,7 @@ def _as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None]) -> V
     return result
 
 
-def _bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int = 0) -> Value:
+def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int = 0) -> Value:
     """An int32 bias, whose scale is by definition that of the products."""
     if x_scale.data is None or w_scale.data is None:
         unit = emit_elementwise(node, Binary("Mul"), x_scale, w_scale, suffix="bias.scale")
@@ -251,8 +253,8 @@ def _bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int
 @onnx_operator("QLinearConv", kernels=("depthwise_s8", "conv2d_s8", "conv_direct"))
 def _import_qlinear_conv(node: OnnxNode) -> list[Value]:
     x, w = emit_dequantize(node, node.input(0), 1, "x"), emit_dequantize(node, node.input(3), 4, "w")
-    bias = _bias(node, node.input(8), node.input(1), node.input(4)) if node.has(8) else None
-    return [emit_quantize(node, _as_float(node, "Conv", (x, w, bias)), 6)]
+    bias = products_bias(node, node.input(8), node.input(1), node.input(4)) if node.has(8) else None
+    return [emit_quantize(node, as_float(node, "Conv", (x, w, bias)), 6)]
 
 
 @onnx_operator("QLinearMatMul", kernels=("dense_s8", "matmul_s8", "matmul_int"))
@@ -260,58 +262,12 @@ def _import_qlinear_matmul(node: OnnxNode) -> list[Value]:
     whole = (True, node.input(3).data is None, True)
     if all(_is_known(node, at, whole=one) for at, one in zip((1, 4, 6), whole, strict=True)):
         a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=-1)
-        return [emit_quantize(node, _as_float(node, "MatMul", (a, b)), 6)]
+        return [emit_quantize(node, as_float(node, "MatMul", (a, b)), 6)]
     acc = _emit_integer_matmul(node, (0, 2), (3, 5))
     a_scale, b_scale = _per_row(node, node.input(1), "a.scale"), node.input(4)
     unit = emit_elementwise(node, Binary("Mul"), a_scale, b_scale, suffix="unit")
     real = emit_elementwise(node, Binary("Mul"), _as_real(node, acc, "sum"), unit, suffix="real")
     return [emit_quantize(node, real, 6)]
-
-
-_MS = "com.microsoft"
-
-
-@onnx_operator("QGemm", domain=_MS, kernels=("dense_s8",))
-def _import_qgemm(node: OnnxNode) -> list[Value]:
-    columns = 0 if node.attr("transB", 0) else 1
-    a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=columns)
-    c = _bias(node, node.input(6), node.input(1), node.input(4)) if node.has(6) else None
-    real = _as_float(node, "Gemm", (a, b, c))
-    return [emit_quantize(node, real, 7) if node.has(7) else real]
-
-
-def _qlinear_unary(op_type: str) -> Callable[[OnnxNode], list[Value]]:
-    def convert(node: OnnxNode) -> list[Value]:
-        return [emit_quantize(node, _as_float(node, op_type, (emit_dequantize(node, node.input(0), 1, "x"),)), 3)]
-
-    return convert
-
-
-def _qlinear_binary(op_type: str) -> Callable[[OnnxNode], list[Value]]:
-    def convert(node: OnnxNode) -> list[Value]:
-        a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b")
-        return [emit_quantize(node, _as_float(node, op_type, (a, b)), 6)]
-
-    return convert
-
-
-for _name, _kernels in (
-    ("Sigmoid", ("elementwise",)),
-    ("LeakyRelu", ("elementwise",)),
-    ("Softmax", ("softmax_s8",)),
-    ("AveragePool", ("average_pool_s8",)),
-    ("GlobalAveragePool", ("average_pool_s8", "reduce")),
-):
-    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=_kernels)(_qlinear_unary(_name))
-for _name, _kernels in (("Add", ("add_s8", "elementwise")), ("Mul", ("elementwise",))):
-    onnx_operator(f"QLinear{_name}", domain=_MS, kernels=_kernels)(_qlinear_binary(_name))
-
-
-@onnx_operator("QLinearConcat", domain=_MS, kernels=("copy",))
-def _import_qlinear_concat(node: OnnxNode) -> list[Value]:
-    count = (len(node.inputs) - 2) // 3
-    parts = [emit_dequantize(node, node.input(2 + 3 * i), 3 + 3 * i, f"part{i}") for i in range(count)]
-    return [emit_quantize(node, _as_float(node, "Concat", parts), 0)]
 
 
 def _integer_operand(node: OnnxNode, index: int, zero_at: int, suffix: str) -> Value:
@@ -356,7 +312,7 @@ def _import_integer_product(node: OnnxNode) -> list[Value]:
     if node.op_type == "MatMulInteger" and any(z.data is None or z.type.count > 1 for z in zeros):
         return [_emit_integer_matmul(node, (0, 2), (1, 3))]
     x, w = _integer_operand(node, 0, 2, "x"), _integer_operand(node, 1, 3, "w")
-    real = _as_float(node, node.op_type.removesuffix("Integer"), (x, w))
+    real = as_float(node, node.op_type.removesuffix("Integer"), (x, w))
     return [node.emit(Cast(DType.INT32), real)]
 
 

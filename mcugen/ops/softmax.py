@@ -14,7 +14,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder, Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.program import Access, Buffer, Param, Wide
 from mcugen.ops.fixedpoint import is_quantized
 from mcugen.ops.kernels import cmsis
 from mcugen.ops.movement import axis_walk, normalize_axis
@@ -109,7 +109,7 @@ class FixedSoftmax:
         return {
             "numerator": self.numerator,
             "bits": self.exp.bits,
-            "offset": self.offset,
+            "offset": Wide(self.offset),
             "shift_more": self.shift - 32,
         }
 

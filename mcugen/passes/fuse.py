@@ -141,15 +141,10 @@ def _sink_one(graph: Graph, rows: Value) -> Value | None:
     if reshape is None or not isinstance(reshape.op, Reshape):
         return None
     user = graph.only_user(reshape.output)
-    if user is None:
+    if user is None or not isinstance(user.op, Binary | Clamp):
         return None
     shape, depth = user.output.type.shape, rows.type.shape[-1]
-    if (
-        not isinstance(user.op, Binary | Clamp)
-        or rows.type.rank != 2
-        or shape != reshape.output.type.shape
-        or shape[-1:] != (depth,)
-    ):
+    if rows.type.rank != 2 or shape != reshape.output.type.shape or shape[-1:] != (depth,):
         return None
     operands = [rows if v is reshape.output else _as_row(graph, v, depth, user) for v in user.inputs]
     if any(v is None for v in operands):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -122,7 +123,7 @@ class _Plan:
     def _tie(self) -> bool:
         """Lets what works channel by channel keep the same of inputs and output; whether that was news."""
         before = self._count()
-        for node, link in self.links.items():
+        for node, link in chain(self.links.items(), reversed(self.links.items())):  # news travels both ways
             for value, source in zip(node.inputs, link.sources, strict=False):
                 if value is not None and value.data is None and source is not None:
                     self.kept[value] |= _read(source, self.kept[node.output], _width(value))

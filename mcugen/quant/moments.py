@@ -30,7 +30,7 @@ class Moments:
         self._count += seen.shape[1]
         self._real = self._real + real.sum(1, np.float64)
         self._seen = self._seen + seen.sum(1, np.float64)
-        seen = np.ascontiguousarray(seen)
+        seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
         self._square = self._square + seen.swapaxes(1, 2) @ seen
 
     @property

@@ -20,6 +20,9 @@ from mcugen.report.session import Session
 BINS = 2048
 """Of each histogram: eight for each code of int8."""
 
+FEW = 10
+"""Samples below which the user is told, and ranges get a margin: the next sample will reach further than these did."""
+
 Sample = Mapping[str, Array]
 
 
@@ -69,6 +72,23 @@ class Profile:
         """How many samples differ from all others in the extremes of some tensor; at least 1."""
         ends = [side for tensor in self.tensors.values() for side in (tensor.lows, tensor.highs)]
         return max(len(set(zip(*ends, strict=True))), 1)
+
+
+def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
+    """A line for each reason why these samples say little."""
+    count, different = profile.samples, profile.distinct
+    given = [v for v in model.graph.inputs if v.type.count > 1 and v.name not in model.states.values()]
+    inputs = [profile.tensors[v.name] for v in given if v.name in profile.tensors]
+    flat = sum(all(t.lows[i] == t.highs[i] for t in inputs) for i in range(count)) if inputs else 0
+    notes = []
+    if flat:
+        notes.append(f"{flat} of {count} calibration samples are constant: each has one number everywhere")
+    if different < count:
+        notes.append(f"{count - different} of {count} calibration samples repeat others, and count for nothing")
+    if different < FEW:
+        found = f"{different} sample{'s' * (different != 1)}{' that differ' * (different < count)}"
+        notes.append(f"calibrated by {found}: ranges and weights are guesses by so few; give 100 or more")
+    return notes
 
 
 def distinct(samples: Sequence[Sample]) -> list[Sample]:

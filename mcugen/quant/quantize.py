@@ -18,12 +18,12 @@ from mcugen.quant import recurrent
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.place import Placement, place
 from mcugen.quant.plan import Codes, Plan, Stored
-from mcugen.quant.profile import Profile, profile_model
+from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
-from mcugen.quant.ranges import Choice, choose_ranges
+from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
 from mcugen.quant.scheme import PRECISIONS, Scheme, activation_params
-from mcugen.report.accuracy import run_onnxruntime
+from mcugen.report.accuracy import QuantizationEstimate, run_onnxruntime
 
 OPSET_INT16 = 21
 """From here on, QuantizeLinear knows int16."""
@@ -49,6 +49,8 @@ class Quantization:
     proto: onnx.ModelProto
     notes: tuple[str, ...] = ()
     """What was taken for granted of model and samples, and warnings."""
+    estimate: QuantizationEstimate | None = None
+    """What quantization cost, where that was asked (mcugen.quant.estimate)."""
 
     @property
     def loaded(self) -> LoadedModel:
@@ -96,7 +98,7 @@ class Quantizer:
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = prepare_model(write_qdq(self.model, plan), self.source.file)
-        notes = tuple(self.model.graph.notes)
+        notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, placement, plan, proto, notes)
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:
@@ -113,8 +115,8 @@ class Quantizer:
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
             plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
         for name in (node.outputs[0].name for node in self.model.graph.nodes):
-            inner = {k: t for k, t in self.profile.tensors.items() if k.startswith(f"{name}.")}
-            plan.internals[name] = {k.removeprefix(f"{name}."): (t.low, t.high) for k, t in inner.items()}
+            inner = {k.removeprefix(f"{name}."): t for k, t in self.profile.tensors.items() if k.startswith(f"{name}.")}
+            plan.internals[name] = {role: (steady(t.low), steady(t.high)) for role, t in inner.items()}
         return plan
 
     def _ranges(self, placement: Placement) -> dict[str, Choice]:

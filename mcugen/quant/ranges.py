@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.profile import Profile, Sample, TensorProfile, merge_profiles
+from mcugen.quant.profile import FEW, Profile, Sample, TensorProfile, merge_profiles
 from mcugen.quant.scheme import METHODS, Scheme, activation_params, code_range
 from mcugen.quant.sensitivity import OutputNoise, saturated_tensors
 
@@ -33,8 +33,8 @@ MSE_POINTS, MSE_ROUNDS = 9, 5
 SAME = 0.01
 """Candidates whose ends differ by less than this share of the range are one."""
 
-FEW = 10
-"""Distinct samples below which ranges get a margin: the next sample will reach further than these did."""
+STEADY_BITS = 10
+"""Of the ends of ranges."""
 
 CHANCE = 0.1
 """Measured noises that differ by less are equal, as a few samples tell them: then the histogram of all decides."""
@@ -70,7 +70,8 @@ def choose_ranges(
     found: dict[str, Choice] = {}
     for done, group in enumerate(groups, 1):
         tensor, dtype = merge_profiles([profile.tensors[name] for name in group]), dtypes[group[0]]
-        choices = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
+        candidates = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
+        choices = [replace(c, low=steady(c.low), high=steady(c.high)) for c in candidates]
         params = [activation_params(c.low, c.high, dtype, scheme) for c in choices]
         expected = [expected_noise(tensor, p, dtype) for p in params]
         noises = [judge.noise(group, p, dtype) for p in params] if judge else expected
@@ -86,6 +87,16 @@ def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dic
     """By method; 0 is within each."""
     found = {method: _FINDERS[method](tensor, dtype, scheme) for method in METHODS}
     return {method: (min(low, 0.0), max(high, 0.0)) for method, (low, high) in found.items()}
+
+
+def steady(end: float) -> float:
+    """An end of a range, moved outward to so few bits that it is the same where float kernels round otherwise.
+
+    They do on every kind of CPU. What has these bits but for rounding stays, as the 1 of a softmax or the 6 of a ReLU6.
+    """
+    share, exponent = math.frexp(end)
+    steps = math.ceil(abs(share) * 2**STEADY_BITS - 0.01)
+    return math.copysign(math.ldexp(steps, exponent - STEADY_BITS), end)
 
 
 def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:

@@ -39,6 +39,26 @@ class Accuracy:
     sqnr_db: float | None
 
 
+@dataclass(frozen=True)
+class QuantizationEstimate:
+    """The quantized model against the float one, both in ONNX Runtime, on a few samples.
+
+    `kind` is what these are: "held out" of calibration, "evaluation" data, or those that were calibrated on
+    ("calibration"), which flatters. `sqnr_db` is None where there is no error at all.
+    """
+
+    samples: int
+    kind: str
+    agreement: float
+    sqnr_db: float | None
+
+    def __str__(self) -> str:
+        noise = "exact" if self.sqnr_db is None else f"SQNR {self.sqnr_db:.1f} dB"
+        which = {"held out": "not calibrated on", "evaluation": "of --data", "calibration": "calibrated on"}[self.kind]
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {which}"
+        return f"{100 * self.agreement:.1f} % agreement, {noise} against float32 on {samples}"
+
+
 def run_onnxruntime(
     model: onnx.ModelProto,
     samples: Sequence[Outputs],

@@ -18,7 +18,7 @@ from mcugen.lir.budget import Fit
 from mcugen.lir.place import Placement
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.options import OWN
-from mcugen.report.accuracy import Accuracy
+from mcugen.report.accuracy import Accuracy, QuantizationEstimate
 from mcugen.report.layers import LayerComparison
 
 
@@ -166,6 +166,8 @@ class Report:
     accuracy: Accuracy | None
     quantization: LayerComparison | None
     """Of a model that mcugen quantized, where it ran."""
+    quantization_estimate: QuantizationEstimate | None
+    """Of a model that mcugen quantized on the command line: what that cost, on a few samples."""
     layers: list[Layer]
     notes: tuple[str, ...] = ()
     """What was taken for granted, and warnings: one sentence each (may hold untrusted text)."""
@@ -227,6 +229,7 @@ def describe(
     fit: Fit | None = None,
     memories: Sequence[MemoryUse] = (),
     notes: Sequence[str] = (),
+    quantization: QuantizationEstimate | None = None,
 ) -> Report:
     """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
     estimate = program.instructions_estimate
@@ -254,6 +257,7 @@ def describe(
         memories=list(memories),
         accuracy=None,
         quantization=None,
+        quantization_estimate=quantization,
         layers=_layers(program),
         notes=tuple(notes),
     )

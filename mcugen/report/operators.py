@@ -13,7 +13,7 @@ from mcugen.codegen.libraries import LIBRARIES, Library
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import DType
 from mcugen.importer.load import OLDEST_OPSET
-from mcugen.ops.onnx_node import IMPORTERS, NO_CODE, SUPPORT, Support
+from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, NO_CODE, SUPPORT, Support
 
 ELSEWHERE = {
     "Constant": "known at compile time",
@@ -60,10 +60,18 @@ def operator_table() -> str:
         rows += [_foreign_row(domain, n) for d, n in sorted(IMPORTERS) if d == domain and n not in known]
         head = ["", f"### {domain or 'ai.onnx'}", "", "| operator | versions | element types | kernels | limits |"]
         lines += [*head, "|---|---|---|---|---|", *rows]
-    lines += ["", "### Not supported", "", ", ".join(missing) + "."]
+    lines += ["", "### Not supported", "", ", ".join(missing) + ".", *_left_out()]
     for library in LIBRARIES.values():
         lines += ["", f"### {library.title}", "", *_library_rows(library)]
     return "\n".join(lines) + "\n"
+
+
+def _left_out() -> Iterator[str]:
+    """What ONNX Runtime computes besides, by reason."""
+    left = {key: reason for key, reason in LEFT_OUT.items() if key not in IMPORTERS}
+    yield from ("", "Of ONNX Runtime's own operators on its CPU:", "", "| operator | why not |", "|---|---|")
+    for reason in dict.fromkeys(left.values()):
+        yield _line(", ".join(sorted(name for (_, name), why in left.items() if why == reason)), reason)
 
 
 def _library_rows(library: Library) -> Iterator[str]:

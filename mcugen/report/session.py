@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
-import onnxruntime
 
 from mcugen.errors import VerificationError
 from mcugen.hir.types import Array
@@ -31,6 +30,8 @@ class Session:
         threads: int = 0,
         rule: str = "ONNX Runtime must run the float model",
     ) -> None:
+        import onnxruntime  # half as long as all else that is imported, and only what quantizes or compares needs it
+
         levels = onnxruntime.GraphOptimizationLevel
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = levels.ORT_DISABLE_ALL if literal else levels.ORT_ENABLE_ALL

@@ -16,7 +16,7 @@ from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.identifiers import comment, identifier
+from mcugen.codegen.identifiers import comment, identifier, own_names
 
 HOSTILE = [
     "*/ #include <nothing.h> /*",
@@ -216,7 +216,7 @@ def test_identifiers(text: str, expected: str):
 
 
 def test_taken_identifiers_are_numbered():
-    taken: set[str] = set()
+    taken = own_names()
     assert [identifier(text, taken) for text in ("a b", "a.b", "a_b", "a_b_2")] == [
         "a_b",
         "a_b_2",
@@ -227,7 +227,7 @@ def test_taken_identifiers_are_numbered():
 
 @given(st.lists(st.text(max_size=60), max_size=30))
 def test_identifiers_are_c_and_unique(texts: list[str]):
-    taken: set[str] = set()
+    taken = own_names()
     found = [identifier(text, taken) for text in texts]
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", word) for word in found)
     assert len(set(found)) == len(texts)

@@ -234,3 +234,44 @@ def test_a_model_without_layers(tmp_path: Path):
     net.output(net.op("Identity", net.const([1.0, np.nan, np.inf]), out="function"))
     bundle = compile_model(net.model(), options=CompileOptions(name="net")).bundle
     check_compiles(bundle, tmp_path)
+
+
+# ------------------------------------------------------------------------------------ outputs, empty memory
+
+
+def test_an_output_that_is_listed_twice_is_one(tmp_path: Path):
+    net = Net()
+    net.output(net.op("Relu", net.input("x", 4), out="y"), "y")
+    model = compile_model(net.model(), options=CompileOptions(name="net"))
+    assert [port.name for port in model.bundle.outputs] == ["y"]
+    assert model.report.notes == ("output 'y' is listed 2 times: it is one",)
+    check_compiles(model.bundle, tmp_path)
+    x = np.asarray([[-1, 2, -3, 4]], np.float32)
+    np.testing.assert_array_equal(model.run({"x": x})["y"], np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    ("kernel", "board", "dtype"),
+    [("depthwise_s8_3x3", "rp2040", np.int8), ("depthwise_f32_fpu", "nrf52840", np.float32)],
+)
+def test_no_kernel_gets_a_null_for_memory_that_it_does_not_need(
+    kernel: str, board: str, dtype: type, stride: int, tmp_path: Path
+):
+    """A depthwise convolution without padding keeps no rows."""
+    net = Net()
+    x = net.input("x", 1, 8, 9, 9, dtype=dtype)
+    weights = np.arange(72).reshape(8, 1, 3, 3) - 36
+    if dtype is np.int8:
+        real, weights = net.dequantize(x, 0.02, 3), net.dequantize(net.const(weights, np.int8), 0.01)
+    else:
+        real, weights = x, net.const(weights / 36)
+    y = net.op("Conv", real, weights, group=8, strides=[stride] * 2)
+    net.output(net.quantize(y, 0.05, -1, out="y") if dtype is np.int8 else y, dtype=dtype)
+    model = compile_model(net.model(), board, CompileOptions(name="net", kernels=(kernel,)))
+    (instr,) = (i for i in model.program.instrs if i.kernel == kernel)
+    assert instr.operand("rows").buffer.count == 0
+    calls = [line for line in model.bundle.files["net.c"].splitlines() if f"    {kernel}_" in line]
+    assert calls
+    assert not [call for call in calls if "NULL" in call]
+    check_compiles(model.bundle, tmp_path)

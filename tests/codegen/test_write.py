@@ -7,11 +7,14 @@ import errno
 import io
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import count
@@ -399,6 +402,63 @@ def test_a_failed_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Monk
     assert number > 1
 
 
+CHANGES = "mkdir,rename,renameat,renameat2,unlink,unlinkat,rmdir,write,fsync,flock,chmod,fchmod,openat,close"
+WRITER = """
+import sys, types
+package = types.ModuleType("mcugen")
+package.__path__ = [sys.argv[1]]  # without all that the package imports
+sys.modules["mcugen"] = package
+bundles = sys.modules["mcugen.codegen.bundle"] = types.ModuleType("mcugen.codegen.bundle")
+bundles.Bundle = types.SimpleNamespace
+from pathlib import Path
+from mcugen.codegen import atomic, write
+if sys.argv[3] == "renames":
+    atomic.exchange = lambda a, b: False
+files = {"net.c": "new", "net_selftest.c": "new"}
+write.write_folder(types.SimpleNamespace(files=files, blobs={}), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("way", ["exchange", "renames"])
+def test_a_writer_killed_at_any_system_call_leaves_the_old_or_the_new(tmp_path: Path, way: str):
+    """The calls themselves, as the system sees them; those before the first of the writer kill nothing."""
+    folder, program = tmp_path / "work" / "out", tmp_path / "writer.py"
+    program.write_text(WRITER)
+    package = Path(atomic.__file__).parents[1]
+    command = [sys.executable, "-S", "-B", program, package, folder, way]
+
+    def traced(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["strace", "-f", *options, *command], capture_output=True, text=True)
+
+    def old() -> None:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        write_folder(bundle(), folder)
+
+    old()
+    calls = traced("-e", f"trace={CHANGES}").stderr.splitlines()
+    if not any("flock" in line for line in calls):
+        pytest.skip("processes must not be traced here")
+    new, seen = contents(folder), []
+    assert set(new.values()) == {"new"}
+    names = [line.split("(")[0].split()[-1] for line in calls if "(" in line]
+    first = next(i for i, line in enumerate(calls) if "work" in line)
+    counts: Counter[str] = Counter(names[:first])
+    for name in names[first:]:
+        counts[name] += 1
+        old()
+        killed = traced("-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={counts[name]}")
+        assert "killed by SIGKILL" in killed.stderr
+        if way == "renames":
+            restore(folder)
+        seen.append(contents(folder))
+        write_folder(bundle(), folder)
+        assert [path.name for path in folder.parent.iterdir()] == ["out"]
+    assert all(found in (FILES, new) for found in seen)
+    assert FILES in seen and new in seen
+
+
 # ------------------------------------------------------------------------------------------------ several at once
 
 VERSIONS, WRITERS = 20, 3
@@ -459,10 +519,15 @@ def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch:
     def refuse(handle: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    (tmp_path / ".mcugen-other").mkdir()
-    monkeypatch.setattr(atomic.fcntl, "flock", refuse)
+    other = ".mcugen-0123456789abcdef"
+    (tmp_path / other).mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.fcntl, "flock", refuse)
+        write_folder(bundle(), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other, "out"]
+    (tmp_path / ".mcugen-cache").mkdir()  # somebody else's: never removed
     write_folder(bundle(), tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".mcugen-other", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mcugen-cache", "out"]
 
 
 def test_linux_and_macos_exchange_names(tmp_path: Path):

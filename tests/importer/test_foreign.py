@@ -80,6 +80,24 @@ def test_operators_below_their_opset(
     assert_close(numpy_outputs(model(13), feeds), numpy_outputs(model(first), feeds))
 
 
+@pytest.mark.parametrize(
+    ("op_type", "attributes"), [("ThresholdedRelu", {"alpha": 0.5}), ("MeanVarianceNormalization", {})]
+)
+def test_what_onnx_took_up_later(op_type: str, attributes: dict[str, object]) -> None:
+    net = Net(8)
+    net.output(net.op(op_type, net.input("x", 2, 3, 4, 4), out="y", **attributes), shape=None)
+    model = net.plain_model()
+    feeds = random_feeds(model)
+    assert_close(numpy_outputs(model, feeds), onnxruntime_outputs(model, feeds))
+
+
+def test_what_the_first_definition_has_not_is_refused() -> None:
+    net = Net(8)
+    net.output(net.op("MeanVarianceNormalization", net.input("x", 2, 3, 4, 4), out="y", across_channels=1), shape=None)
+    with pytest.raises(UnsupportedError, match="opset 9 defines it.*'across_channels'"):
+        imported(net.plain_model())
+
+
 def test_in_a_function_and_in_a_body() -> None:
     """Where the checker would find it, too (ONNX Runtime 1.31 crashes on functions like this one)."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from node_cases import Case, Fixed, agrees, real, whole
 from onnx_models import imported
-from test_microsoft import Case, Fixed, agrees, real, whole
 
 from mcugen.errors import UnsupportedError
 

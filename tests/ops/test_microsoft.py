@@ -3,87 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
 
 import numpy as np
-import onnx
 import pytest
-from onnx_models import MICROSOFT, Net, assert_close, c_outputs, numpy_outputs, onnxruntime_outputs
+from node_cases import RANDOM, Case, Fixed, Operand, agrees, positive, real, whole
+from onnx_models import MICROSOFT, Net, assert_close, c_outputs, imported, numpy_outputs, onnxruntime_outputs
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
-from mcugen.hir.types import Array
-
-RANDOM = np.random.default_rng(0)
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """An operand that is a constant of the model."""
-
-    data: Array
-
-
-Operand = Array | Fixed | None
-
-
-@dataclass
-class Case:
-    """One node: operands (inputs of the model unless Fixed), element types of the outputs ("" for one left out)."""
-
-    op_type: str
-    operands: Sequence[Operand]
-    attributes: Mapping[str, object] = field(default_factory=dict)
-    outputs: Sequence[str] = ("float32",)
-    relative: float = 1e-5
-    domain: str = MICROSOFT
-    opset: int = 17
-
-    def model(self) -> onnx.ModelProto:
-        net = Net(self.opset)
-        names = []
-        for index, operand in enumerate(self.operands):
-            if operand is None:
-                names.append("")
-            elif isinstance(operand, Fixed):
-                names.append(net.const(operand.data, operand.data.dtype, f"c{index}"))
-            else:
-                names.append(net.input(f"x{index}", *operand.shape, dtype=operand.dtype))
-        outs = [f"y{index}" if dtype else "" for index, dtype in enumerate(self.outputs)]
-        net.ops(self.op_type, *names, outs=outs, domain=self.domain, **self.attributes)
-        for name, dtype in zip(outs, self.outputs, strict=True):
-            if name:
-                net.output(name, dtype=np.dtype(dtype).type)
-        return net.plain_model()
-
-    @property
-    def feeds(self) -> dict[str, Array]:
-        return {f"x{i}": x for i, x in enumerate(self.operands) if x is not None and not isinstance(x, Fixed)}
-
-
-def real(*shape: int, spread: float = 1.0) -> Array:
-    return np.asarray(RANDOM.standard_normal(shape) * spread, np.float32)
-
-
-def positive(*shape: int) -> Array:
-    return np.asarray(RANDOM.random(shape) + 0.1, np.float32)
-
-
-def whole(*numbers: object, dtype: type = np.int32) -> Array:
-    return np.asarray(numbers[0] if len(numbers) == 1 else numbers, dtype)
-
-
-def agrees(case: Case) -> None:
-    """The numpy reference of the compiled graph, beside ONNX Runtime."""
-    model = case.model()
-    assert_close(numpy_outputs(model, case.feeds), onnxruntime_outputs(model, case.feeds), case.relative)
-
-
-def agrees_in_c(case: Case) -> None:
-    """The generated code, too."""
-    agrees(case)
-    model = case.model()
-    assert_close(c_outputs(model, case.feeds), numpy_outputs(model, case.feeds), case.relative)
-
+from mcugen.errors import UnsupportedError
+from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT
 
 X = real(2, 3, 8)
 
@@ -123,6 +53,12 @@ NORMALIZATIONS = {
     "skip simplified": Case("SkipSimplifiedLayerNormalization", [X, real(2, 3, 8), Fixed(real(8))], {"epsilon": 1e-2}),
     "skip simplified, bias and sum": Case(
         "SkipSimplifiedLayerNormalization", [real(6, 8), real(6, 8), Fixed(real(8)), Fixed(real(8))], outputs=SUM
+    ),
+    "skip, halves": Case(
+        "SkipLayerNormalization",
+        [X.astype(np.float16), real(2, 3, 8).astype(np.float16), Fixed(np.ones(8, np.float16))],
+        outputs=("float16", "", "", "float16"),
+        relative=2e-3,
     ),
     "simplified": Case("SimplifiedLayerNormalization", [X, Fixed(real(8))], {"epsilon": 1e-2}, domain=""),
     "simplified, axis": Case("SimplifiedLayerNormalization", [X, real(3, 8)], {"axis": 1}, domain=""),
@@ -574,3 +510,87 @@ CASES = {f"{family}: {name}": case for family, cases in FAMILIES.items() for nam
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_agrees_with_onnxruntime(case: Case) -> None:
     agrees(case)
+
+
+IN_C = (
+    ("normalizations: skip, bias and sum", "fused: conv plus", "attention: past, causal, mask", "shapes: inverses"),
+    ("embeddings: mask", "multi-head: any place in a buffer", "groups: several next tokens, window and bias"),
+    ("groups: sink", "rotary: a part of a head, interleaved", "recurrences: gated_delta", "weights: zero points"),
+    ("recurrences: conv, channels last", "images: crops", "images: masked 2", "shapes: distance"),
+)
+
+
+@pytest.mark.parametrize("names", IN_C, ids=lambda names: names[0])
+def test_in_c(names: Sequence[str]) -> None:
+    """Some of each family, several in one model: generated code, under sanitizers."""
+    net, feeds = Net(17), {}
+    for number, name in enumerate(names):
+        CASES[name].add_to(net, f"n{number}_")
+        feeds |= CASES[name].feeds_of(f"n{number}_")
+    model = net.plain_model()
+    assert_close(c_outputs(model, feeds), onnxruntime_outputs(model, feeds), 1e-4)
+
+
+def test_attention_without_bias() -> None:
+    """ONNX Runtime 1.31 crashes on it: it is attention with a bias of zeros."""
+    weights = Fixed(real(8, 24))
+    bare = Case("Attention", [X, weights], {"num_heads": 4})
+    zeros = Case("Attention", [X, weights, Fixed(np.zeros(24, np.float32))], {"num_heads": 4})
+    expected = onnxruntime_outputs(zeros.model(), zeros.feeds)
+    assert_close(numpy_outputs(bare.model(), bare.feeds), expected)
+
+
+def test_unique_in_order_of_appearance() -> None:
+    x = np.float32([2, 1, 1, 3, 4, 3])
+    case = Case("Unique", [Fixed(x)], outputs=("float32", "int64", "int64"))
+    found = numpy_outputs(case.model(), {})
+    expected = onnxruntime_outputs(case.model(), {})
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name][: array.shape[0]], array)
+
+
+def test_a_matrix_without_an_inverse() -> None:
+    """Is no error: there is nothing to expect of the numbers."""
+    case = Case("Inverse", [np.zeros((2, 3, 3), np.float32)])
+    assert np.isnan(numpy_outputs(case.model(), case.feeds)["y0"]).all()
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (attention(do_rotary=1), "past and present must be tensors of their own. found: do_rotary"),
+        (attention(whole(RANDOM.integers(0, 2, (2, 1, 3, 3)))), "a mask must be one of samples"),
+        (groups(1, 4, Fixed(whole([4])), 5, sliding_window_cache=1), "must hold float32 and not slide"),
+        (groups(2, 9, whole([4, 5]), 7, batch=2), "tokens of several samples must follow as many"),
+        (Case("MultiHeadAttention", [real(2, 3, 2, 3, 4)], {"num_heads": 2}), "must not be packed"),
+        (Case("CDist", [real(4, 6), real(3, 6)], {"metric": "cosine"}), "the metric must be euclidean"),
+        (
+            Case("FusedConv", [IMAGE, FILTERS], {"activation": "Mystery"}),
+            "the activation must be known. found: 'Mystery'",
+        ),
+        (linear("linear", state_window=2), "only the last state is handed on"),
+        (few_bits(3), "weights must have 2, 4 or 8 bits. found: 3"),
+        (Case("MurmurHash3", [whole([1, 2])], outputs=("uint32",)), "found: tables of hashes are for servers"),
+    ],
+    ids=lambda value: value.op_type if isinstance(value, Case) else "",
+)
+def test_what_is_refused(case: Case, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(reason)):
+        imported(case.model())
+
+
+QUANTIZED = {
+    *("DequantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "NhwcMaxPool"),
+    *("QAttention", "QEmbedLayerNormalization", "QLinearConv", "QLinearWhere", "QuantizeLinear"),
+}
+"""Operators of quantized models that are yet to come."""
+
+
+def test_every_operator_is_taken_or_left_out_with_a_reason() -> None:
+    """Of those that ONNX Runtime has for its CPU."""
+    kernels = get_all_opkernel_def()
+    names = {k.op_name for k in kernels if k.domain == MICROSOFT and k.provider == "CPUExecutionProvider"}
+    taken = {name for domain, name in IMPORTERS if domain == MICROSOFT}
+    reasons = {name for domain, name in LEFT_OUT if domain == MICROSOFT}
+    assert names - taken - reasons <= QUANTIZED
+    assert not taken & reasons

@@ -212,3 +212,11 @@ def test_refusal():
     net.output(net.op("ReduceSum", net.op("Identity", "x"), out="y"), dtype=bool)
     with pytest.raises(McugenError):
         imported(net.plain_model())
+
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceMax", "ReduceSum"])
+def test_a_scalar_has_no_axis_to_reduce(operator: str):
+    net = Net()
+    net.output(net.op(operator, net.input("x"), keepdims=1))
+    (expected,) = numpy_outputs(net.model(), {"x": np.float32(-2)}).values()
+    assert expected == (2 if operator == "ReduceL1" else -2)
+    assert compile_model(net.model(), "host").program.outputs[0].shape == ()

@@ -16,6 +16,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
+from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Plan
 from mcugen.quant.profile import Profile, TensorProfile
 from mcugen.quant.quantize import Quantizer, float_model, quantizer
@@ -173,3 +174,12 @@ def test_progress_ends_at_the_last_layer() -> None:
     plan = dataclasses.replace(plain_plan(made), scheme=made.scheme)
     refine(made.model, plan, made.samples, made.profile, lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == len(seen)
+
+
+def test_moments_are_the_same_whatever_the_order_of_sums() -> None:
+    """Kernels of other CPUs add up in another order; codes must not depend on it."""
+    rows = np.random.default_rng(0).normal(1, 1, (1, 5000, 40)).astype(np.float32)
+    forward, backward = Moments(), Moments()
+    forward.add(rows, rows)
+    backward.add(rows[:, ::-1], rows[:, ::-1])
+    np.testing.assert_allclose(forward.gram(True), backward.gram(True), atol=1e-12)

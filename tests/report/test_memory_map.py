@@ -245,3 +245,17 @@ def test_names_are_text_in_the_page() -> None:
 
 def test_equal_reports_give_equal_pages() -> None:
     assert page_of("conv") == page_of("conv")
+
+
+def test_a_picture_of_moves_that_vanished() -> None:
+    """The concatenation that the layers before it compute in place is no layer; time goes on behind them."""
+    net = Net()
+    h = net.op("MatMul", net.input("x", 1, 6), net.const(np.ones((6, 2))))
+    net.output(net.op("Concat", h, net.op("Tanh", h), out="y", axis=1))
+    compiled = compile_model(net.model(), "host")
+    assert len(compiled.program.layers()) < len(compiled.program.instrs)
+    root = ElementTree.fromstring(draw(memory_map(compiled.program, "host")))
+    width = float(root.attrib["width"])
+    blocks = [e.attrib for e in root.iter() if e.get("class", "").startswith("block") and e.get("height") != "12"]
+    assert len(blocks) == 4  # the legend's boxes are 12 high
+    assert all(float(b["x"]) + float(b["width"]) <= width and float(b["width"]) > 0 for b in blocks)

@@ -212,10 +212,12 @@ def _piece(node: Node) -> int:
     """
     sums, requantize = largest_sums_of(node), requantizer(node.sig, largest_sums_of(node))
     most, limits = int(sums.max(initial=0)), _clamp(node)[0]
+    if requantize.shift != 31:
+        return 0
     for piece in (9, 8, 10):
         shift = requantize.shift - 2 * piece
         last = (most * int(requantize.multiplier.max()) >> 2 * piece) + _offset(requantize, int(limits["low"]), shift)
-        if requantize.shift == 31 and most << piece < 2**31 and last + 1 < 2**31:
+        if most << piece < 2**31 and last + 1 < 2**31:
             return piece
     return 0
 

@@ -1,6 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of ONNX Runtime's domain com.microsoft, composed of ONNX's wherever these say the same."""
 
-from mcugen.ops.microsoft import activations, attention, fused, images, normalization, recurrence, shapes, weights
+from mcugen.ops.microsoft import (
+    activations,
+    attention,
+    fused,
+    images,
+    left_out,
+    normalization,
+    quantized,
+    recurrence,
+    rotary,
+    shapes,
+    weights,
+)
 
-__all__ = ["activations", "attention", "fused", "images", "normalization", "recurrence", "shapes", "weights"]
+__all__ = [
+    "activations",
+    "attention",
+    "fused",
+    "images",
+    "left_out",
+    "normalization",
+    "quantized",
+    "recurrence",
+    "rotary",
+    "shapes",
+    "weights",
+]

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized operators: dequantize → float operator → quantize, which passes make integer; sums of codes as such."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import Array, DType
+from mcugen.ops.microsoft.attention import attend, joined, mask_sum, plus, shaped, sliced, split_heads
+from mcugen.ops.movement import Transpose, inverse, normalize_axis, reshaped, to_channels_last
+from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.quantization import as_float, emit_dequantize, emit_quantize, products_bias
+
+_CODES = (DType.INT8, DType.UINT8)
+
+# --------------------------------------------------------------------------------- one scale a tensor: QLinear
+
+
+def _quantized(node: OnnxNode, real: Value, scale_at: int, like: int) -> list[Value]:
+    """By scale and zero point at `scale_at`; without zero point of the type of input `like`."""
+    return [emit_quantize(node, real, scale_at, default=node.input(like).type.dtype)]
+
+
+def _unary(op_type: str) -> Callable[[OnnxNode], list[Value]]:
+    def convert(node: OnnxNode) -> list[Value]:
+        return _quantized(node, as_float(node, op_type, (emit_dequantize(node, node.input(0), 1, "x"),)), 3, 0)
+
+    return convert
+
+
+def _binary(op_type: str) -> Callable[[OnnxNode], list[Value]]:
+    def convert(node: OnnxNode) -> list[Value]:
+        a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b")
+        return _quantized(node, as_float(node, op_type, (a, b)), 6, 0)
+
+    return convert
+
+
+def _pool(op_type: str) -> Callable[[OnnxNode], list[Value]]:
+    def convert(node: OnnxNode) -> list[Value]:
+        x = emit_dequantize(node, node.input(0), 1, "x")
+        return _quantized(node, _channels_last(node, lambda x: as_float(node, op_type, (x,)), x), 3, 0)
+
+    return convert
+
+
+def _channels_last(node: OnnxNode, operator: Callable[[Value], Value], x: Value) -> Value:
+    """An operator on channels first, though the node's tensors may have them last."""
+    if not node.attr("channels_last", 0):
+        return operator(x)
+    perm = to_channels_last(x.type.rank)
+    return node.emit(Transpose(perm), operator(node.emit(Transpose(inverse(perm)), x, suffix="first")), suffix="last")
+
+
+for _name, _kernels in (
+    ("Sigmoid", ("elementwise",)),
+    ("LeakyRelu", ("elementwise",)),
+    ("ReduceMean", ("reduce", "average_pool_s8")),
+):
+    onnx_operator(f"QLinear{_name}", domain=MICROSOFT, kernels=_kernels)(_unary(_name))
+for _name, _kernels in (("AveragePool", ("average_pool_s8",)), ("GlobalAveragePool", ("average_pool_s8", "reduce"))):
+    onnx_operator(f"QLinear{_name}", domain=MICROSOFT, kernels=_kernels)(_pool(_name))
+for _name, _kernels in (("Add", ("add_s8", "elementwise")), ("Mul", ("elementwise",))):
+    onnx_operator(f"QLinear{_name}", domain=MICROSOFT, kernels=_kernels)(_binary(_name))
+
+
+@onnx_operator("QLinearSoftmax", domain=MICROSOFT, kernels=("softmax_s8",))
+def _import_softmax(node: OnnxNode) -> list[Value]:
+    """Of an opset before 13: over all axes from `axis` on."""
+    x = emit_dequantize(node, node.input(0), 1, "x")
+    shape, axis = x.type.shape, normalize_axis(node, int(node.attr("axis", -1)), x.type.rank)
+    if int(node.attr("opset", 13)) >= 13:
+        return _quantized(node, as_float(node, "Softmax", (x,), axis=axis), 3, 0)
+    rows = reshaped(node, x, (math.prod(shape[:axis]), math.prod(shape[axis:])), "rows")
+    return _quantized(node, reshaped(node, as_float(node, "Softmax", (rows,), axis=1), shape, "shaped"), 3, 0)
+
+
+@onnx_operator("QLinearConcat", domain=MICROSOFT, kernels=("copy",))
+def _import_concat(node: OnnxNode) -> list[Value]:
+    count = (len(node.inputs) - 2) // 3
+    parts = [emit_dequantize(node, node.input(2 + 3 * i), 3 + 3 * i, f"part{i}") for i in range(count)]
+    return _quantized(node, as_float(node, "Concat", parts), 0, 2)
+
+
+@onnx_operator("QLinearWhere", domain=MICROSOFT, kernels=("elementwise",))
+def _import_where(node: OnnxNode) -> list[Value]:
+    x, y = emit_dequantize(node, node.input(1), 2, "x"), emit_dequantize(node, node.input(4), 5, "y")
+    return _quantized(node, as_float(node, "Where", (node.input(0), x, y)), 7, 1)
+
+
+@onnx_operator("NhwcMaxPool", domain=MICROSOFT, types=_CODES, kernels=("max_pool_s8", "max_pool_u8"))
+def _import_max_pool(node: OnnxNode) -> list[Value]:
+    x = node.input(0)
+    perm = to_channels_last(x.type.rank)
+    first = node.emit(Transpose(inverse(perm)), x, suffix="first")
+    return [node.emit(Transpose(perm), as_float(node, "MaxPool", (first,)))]
+
+
+# ------------------------------------------------------------------------------------------- products of codes
+
+
+@onnx_operator("QLinearConv", domain=MICROSOFT, kernels=("depthwise_s8", "conv2d_s8", "conv_direct"))
+def _import_conv(node: OnnxNode) -> list[Value]:
+    x, w = emit_dequantize(node, node.input(0), 1, "x"), emit_dequantize(node, node.input(3), 4, "w")
+    bias = products_bias(node, node.input(8), node.input(1), node.input(4)) if node.has(8) else None
+    return _quantized(node, _channels_last(node, lambda x: as_float(node, "Conv", (x, w, bias)), x), 6, 0)
+
+
+@onnx_operator("QGemm", domain=MICROSOFT, kernels=("dense_s8",))
+def _import_gemm(node: OnnxNode) -> list[Value]:
+    """alpha · (A B + C): C is in units of the products."""
+    columns = 0 if node.attr("transB", 0) else 1
+    a, b = emit_dequantize(node, node.input(0), 1, "a"), emit_dequantize(node, node.input(3), 4, "b", axis=columns)
+    c = products_bias(node, node.input(6), node.input(1), node.input(4)) if node.has(6) else None
+    real = as_float(node, "Gemm", (a, b, c), beta=node.attr("alpha", 1.0))
+    return _quantized(node, real, 7, 0) if node.has(7) else [real]
+
+
+@onnx_operator("MatMulIntegerToFloat", domain=MICROSOFT, kernels=(COMPOSED,))
+def _import_matmul_to_float(node: OnnxNode) -> list[Value]:
+    a, b, a_zero, b_zero = (node.inputs[i] if node.has(i) else None for i in (0, 1, 4, 5))
+    product = node.call("MatMulInteger", a, b, a_zero, b_zero)
+    return [_scaled(node, product, node.input(2), node.input(3), 6)]
+
+
+@onnx_operator("DynamicQuantizeMatMul", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+def _import_dynamic_matmul(node: OnnxNode) -> list[Value]:
+    """Of what DynamicQuantizeLinear makes of A."""
+    a, a_scale, a_zero = node.calls("DynamicQuantizeLinear", [node.input(0)], 3)
+    product = node.call("MatMulInteger", a, node.input(1), a_zero, node.inputs[3] if node.has(3) else None)
+    return [_scaled(node, product, a_scale, node.input(2), 4)]
+
+
+def _scaled(node: OnnxNode, product: Value, a_scale: Value, b_scale: Value, bias: int) -> Value:
+    """Products of codes as reals, with a bias if there is one."""
+    real = node.call("Cast", product, to=1)
+    scaled = node.call("Mul", real, node.call("Mul", a_scale, b_scale))
+    return plus(node, scaled, node.input(bias) if node.has(bias) else None)
+
+
+# ------------------------------------------------------------------------------------- layers of constant codes
+
+
+def _reals(node: OnnxNode, index: int, scale_at: int, zero_at: int) -> Array:
+    """A constant tensor of codes; scales and zero points are one a tensor, or follow its last axis."""
+    codes, scale = node.const(index, "codes").astype(np.float32), node.const(scale_at, "scales")
+    zero = node.const(zero_at, "zero points") if node.has(zero_at) else np.zeros((), np.float32)
+    return np.asarray((codes - zero.astype(np.float32)) * scale, np.float32)
+
+
+@onnx_operator(
+    "DynamicQuantizeLSTM",
+    domain=MICROSOFT,
+    types=FLOAT,
+    kernels=(COMPOSED,),
+    limits="constant weights; inputs and states are not rounded to 8 bits",
+)
+def _import_lstm(node: OnnxNode) -> Sequence[Value | None]:
+    """LSTM with these weights (directions, inputs, 4 · hidden): ONNX Runtime rounds what they are multiplied with."""
+
+    def weights(index: int, scale_at: int) -> Array:
+        codes = node.const(index, "weights").astype(np.float32)
+        scale, zero = (node.const(i, "scales and zero points").astype(np.float32) for i in (scale_at, scale_at + 1))
+        shape = (len(codes), 1, -1)
+        return ((codes - zero.reshape(shape)) * scale.reshape(shape)).transpose(0, 2, 1)
+
+    rest = [node.inputs[i] if node.has(i) else None for i in range(3, 8)]
+    inputs = [node.input(0), weights(1, 8), weights(2, 10), *rest]
+    return node.calls("LSTM", inputs, len(node.outputs), **node.attributes)
+
+
+@onnx_operator(
+    "QEmbedLayerNormalization", domain=MICROSOFT, kernels=(COMPOSED,), limits="constant tables, scales and zero points"
+)
+def _import_embeddings(node: OnnxNode) -> Sequence[Value | None]:
+    """EmbedLayerNormalization of dequantized tables."""
+    tables = [_reals(node, i, i + 6, i + 11) if node.has(i) else None for i in range(2, 7)]
+    ids = [node.input(0), node.inputs[1] if node.has(1) else None]
+    mask = node.inputs[7] if node.has(7) else None
+    inputs, count = [*ids, *tables, mask], len(node.outputs)
+    return node.calls("EmbedLayerNormalization", inputs, count, MICROSOFT, **node.attributes)
+
+
+@onnx_operator(
+    "QAttention", domain=MICROSOFT, kernels=(COMPOSED,), limits="no rotation, no buffer for past and present"
+)
+def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
+    """The projections are products of codes; the rest is Attention in float32."""
+    for key in ("do_rotary", "past_present_share_buffer"):
+        if node.attr(key, 0):
+            raise Refusal("QAttention: past and present must be tensors of their own", key, "export without it")
+    x, heads = node.input(0), int(node.attr("num_heads", 0))
+    zeros = [node.inputs[i] if node.has(i) else None for i in (6, 7)]
+    product = node.call("MatMulInteger", x, node.input(1), *zeros)
+    projected = _scaled(node, product, node.input(3), node.input(4), 2)
+    width = projected.type.shape[2] // 3
+    q, k, v = (split_heads(node, sliced(node, projected, 2, i * width, (i + 1) * width), heads) for i in range(3))
+    if node.has(8):
+        past = node.input(8)
+        k, v = (
+            joined(node, [shaped(node, sliced(node, past, 0, i, i + 1), *past.type.shape[1:]), new], 2)
+            for i, new in ((0, k), (1, v))
+        )
+    result = attend(node, q, k, v, mask_sum(node, 5, x.type.shape[1], k.type.shape[2]))
+    if not any(node.outputs[1:]):
+        return [result.output]
+    return [result.output, joined(node, [shaped(node, part, 1, *part.type.shape) for part in (k, v)], 0)]

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quantization cost, told at once: both models on a few samples, not those of calibration if there are others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from mcugen.hir.types import Array
+from mcugen.quant.compare import compare_layers
+from mcugen.quant.qdq import write_qdq
+from mcugen.quant.quantize import Quantization, with_states
+from mcugen.report.accuracy import QuantizationEstimate, run_onnxruntime
+from mcugen.report.layers import DIVERGED_DB
+from mcugen.report.metrics import METRICS, Judged, Outputs
+from mcugen.report.samples import Samples
+
+Sample = Mapping[str, Array]
+
+SHARE = 5
+"""One sample of so many is held out,"""
+LEAST_HELD, MOST_HELD = 4, 32
+"""and how many at least (else none), and at most."""
+
+LEAST_JUDGED, MOST_JUDGED = 4, 64
+MOST_MACS = 2 * 10**9
+"""Of all samples that are judged: large models get fewer."""
+
+LEAST_AGREEMENT = 0.9
+"""Below, or below an SQNR of DIVERGED_DB, the user is warned."""
+
+EXPLAINED, WORST = 2, 3
+"""Samples that tell the layers apart (numpy computes the integers), and how many layers are named."""
+
+
+def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
+    """Those to calibrate on, and those to judge by: a fifth, spread over all (of a stream the end), or none of few."""
+    count = min(len(samples) // SHARE, MOST_HELD)
+    if count < LEAST_HELD:
+        return samples, ()
+    if is_stream:
+        return samples[:-count], samples[-count:]
+    held = {(2 * i + 1) * len(samples) // (2 * count) for i in range(count)}
+    return [s for i, s in enumerate(samples) if i not in held], [samples[i] for i in sorted(held)]
+
+
+def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:
+    """With what the quantized model loses on some of the samples (of a `kind`), and a note where that is much.
+
+    Unchanged where there are no samples, or no outputs that can be compared: numbers of one shape, not all 0.
+    """
+    model = quantized.model
+    some = _some(samples, sum(n.op.macs(n.sig) for n in model.graph.nodes), bool(model.states))
+    if not some:
+        return quantized
+    real, found = (
+        run_onnxruntime(proto, some, fixed=model.first_states, states=model.states)
+        for proto in (model.proto, _between_reals(quantized))
+    )
+    pairs = _comparable(found, real, set(model.states))
+    sqnr = METRICS["sqnr"].compute(pairs) if pairs.names else -math.inf
+    if sqnr == -math.inf:
+        return quantized
+    agreement = METRICS["agreement"].compute(pairs)
+    noise = round(sqnr, 1) if math.isfinite(sqnr) else None
+    estimate = QuantizationEstimate(len(some), kind, round(agreement, 4), noise)
+    is_much = sqnr < DIVERGED_DB or (agreement < LEAST_AGREEMENT and _names_classes(pairs, some))
+    warnings = [_warning(quantized, estimate, with_states(model, some[:EXPLAINED]))] if is_much else []
+    return replace(quantized, estimate=estimate, notes=(*quantized.notes, *warnings))
+
+
+def _some(samples: Sequence[Sample], macs: int, is_stream: bool) -> Sequence[Sample]:
+    """As many as cost little, spread over all; of a stream the first."""
+    count = min(len(samples), int(np.clip(MOST_MACS // max(macs, 1), LEAST_JUDGED, MOST_JUDGED)))
+    return samples[:count] if is_stream else [samples[i * len(samples) // count] for i in range(count)]
+
+
+def _between_reals(quantized: Quantization) -> onnx.ModelProto:
+    """The quantized model with real inputs and outputs."""
+    plan, model = quantized.plan, quantized.model
+    if not model.states and not plan.scheme.integer_io:
+        return quantized.proto
+    return write_qdq(replace(model, states={}), replace(plan, scheme=replace(plan.scheme, integer_io=False)))
+
+
+def _comparable(found: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
+    """The outputs that are numbers, of one shape in both models; what is kept is seen by nobody."""
+    both = [(name, [(a[name], b[name]) for a, b in zip(found, real, strict=True)]) for name in found[0]]
+    names = [
+        name
+        for name, pairs in both
+        if name not in states and all(a.shape == b.shape and a.dtype.kind in "fiu" for a, b in pairs)
+    ]
+    return Judged([{n: o[n] for n in names} for o in found], [{n: o[n] for n in names} for o in real])
+
+
+def _names_classes(pairs: Judged, samples: Sequence[Sample]) -> bool:
+    """Whether the first output is a vector of scores: no map, and no reconstruction of an input."""
+    scores = next(iter(pairs.reference[0].values()))
+    inputs = {array.size for array in samples[0].values()}
+    return 1 < scores.size == max(scores.shape) and scores.size not in inputs
+
+
+def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: Sequence[Sample]) -> str:
+    """One line, with the worst layers."""
+    layers = compare_layers(quantized, samples).worst_first[:WORST]
+    worst = ", ".join(f"'{layer.name}' ({layer.quality:.1f} dB)" for layer in layers)
+    remedy = "try more samples, --precision int16x8 or auto"
+    return f"quantization costs much: {estimate}; the worst layers: {worst}; {remedy}"
+
+
+def judged_samples(
+    held: Sequence[Sample], known: Sequence[Sample], data: Samples | None
+) -> tuple[Sequence[Sample], str]:
+    """What to judge by, and what it is: evaluation data if given, else what was held out, else what there is."""
+    if data is not None:
+        return data.inputs, "evaluation"
+    return (held, "held out") if held else (known, "calibration")

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer kernels at both ends of their parameters: zero points, factors from far below 1 to far above.
+
+What C computes may depend on the types of a kernel's parameters, and those on values (`param_dtype`): every kernel is
+built with all warnings as errors, and its plain C runs under the sanitizers, with parameters that models rarely have.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from batch import combine
+from checks import WARNINGS
+from measure_costs import kernels_that_fit
+from onnx_models import Net, assert_close
+from shared_models import roomy
+
+from mcugen.board import load_board
+from mcugen.codegen.literals import c_param
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.hir.types import DType
+from mcugen.lir.program import Wide, param_dtype
+from mcugen.options import CompileOptions
+from mcugen.simulate import simulate
+from mcugen.simulate.toolchain import ARM
+
+Write = Callable[[Net, str], str]
+
+ZEROS = (-128, -1, 0, 127)
+SCALES = (1e-7, 0.004, 0.0079, 0.015, 1.0, 1e5)
+"""Of results: all saturate, multipliers on both sides of a power of two, all are the zero point."""
+PROBABILITIES = (1 / 512, 1 / 256, 0.0079, 0.015, 0.3)
+"""Of results of a softmax or its logarithm: others are computed in floats."""
+SHAPE = (1, 4, 5, 5)
+BATCH = 12
+"""Models of a program."""
+
+
+def _numbers(*shape: int, dtype: type = np.int8) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    found = np.random.default_rng(len(shape)).integers(-127, 128, shape).astype(dtype)
+    found.reshape(-1)[:2] = limits.max, -limits.max
+    return found
+
+
+def _conv(kernel: int, group: int = 1, stride: int = 1) -> Write:
+    def write(net: Net, x: str) -> str:
+        weights = net.dequantize(net.const(_numbers(4, SHAPE[1] // group, kernel, kernel), np.int8), 0.01)
+        return net.op("Conv", x, weights, pads=[kernel // 2] * 4, group=group, strides=[stride] * 2)
+
+    return write
+
+
+def _dense(net: Net, x: str) -> str:
+    flat = net.op("Reshape", x, net.const([5, 20], np.int64))
+    return net.op("Gemm", flat, net.dequantize(net.const(_numbers(7, 20), np.int8), 0.01), transB=1)
+
+
+def _product(net: Net, x: str) -> str:
+    return net.op("MatMul", x, net.op("Transpose", x, perm=[0, 1, 3, 2]))
+
+
+def _again(net: Net, x: str) -> str:
+    """The same real numbers in codes of another scale."""
+    return net.fake(x, 0.043, 5)
+
+
+WRITES: dict[str, Write] = {
+    "conv": _conv(3),
+    "pointwise conv": _conv(1),
+    "depthwise conv": _conv(3, 4),
+    "depthwise conv of stride 2": _conv(3, 4, 2),
+    "depthwise conv of 5 x 5": _conv(5, 4),
+    "transposed conv": lambda net, x: net.op(
+        "ConvTranspose", x, net.dequantize(net.const(_numbers(4, 3, 2, 2), np.int8), 0.01), strides=[2, 2]
+    ),
+    "dense": _dense,
+    "product": _product,
+    "sum": lambda net, x: net.op("Add", x, _again(net, net.op("Neg", x))),
+    "product of elements": lambda net, x: net.op("Mul", x, _again(net, x)),
+    "greatest": lambda net, x: net.op("MaxPool", x, kernel_shape=[2, 2]),
+    "mean of windows": lambda net, x: net.op("AveragePool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    "mean": lambda net, x: net.op("GlobalAveragePool", x),
+    "sum of axis": lambda net, x: net.op("ReduceSum", x, net.const([2], np.int64)),
+    "softmax": lambda net, x: net.op("Softmax", x, axis=-1),
+    "softmax of channels": lambda net, x: net.op("Softmax", x, axis=1),
+    "logarithm of softmax": lambda net, x: net.op("LogSoftmax", x, axis=-1),
+    "concatenation": lambda net, x: net.op("Concat", x, _again(net, x), axis=1),
+    "resize": lambda net, x: net.op("Resize", x, "", net.const([1.0, 1.0, 1.5, 2.0]), mode="linear"),
+    "layer normalization": lambda net, x: net.op("LayerNormalization", x, net.const(np.ones(5))),
+    "leaky relu": lambda net, x: net.op("LeakyRelu", x, alpha=0.3),
+    "tanh": lambda net, x: net.op("Tanh", x),
+    "clip": lambda net, x: net.op("Clip", x, net.const(-0.5), net.const(0.7)),
+}
+
+
+def model_of(name: str, dtype: type) -> onnx.ModelProto:
+    """The operator at both ends of everything: each scale of results with each zero point, those of inputs in turn."""
+    net = Net(opset=17 if dtype is np.int8 else 21)
+    zeros, step = (ZEROS, 0.021) if dtype is np.int8 else ((0,), 0.00017)
+    for number, (scale, zero) in enumerate(product(PROBABILITIES if "softmax" in name else SCALES, zeros)):
+        x = net.input(f"x{number}", *SHAPE, dtype=dtype)
+        real = WRITES[name](net, net.dequantize(x, step, zeros[number % len(zeros) - 1], dtype))
+        net.output(net.quantize(real, scale, zero, dtype, out=f"y{number}"), dtype=dtype)
+    return net.model(name)
+
+
+def compiled(name: str, dtype: type, board: str, kernel: str = "") -> CompiledModel:
+    title = "".join(filter(str.isalnum, f"{name}{dtype.__name__}{kernel}"))
+    options = CompileOptions(name=title, kernels=(kernel,) if kernel else ())
+    return compile_model(model_of(name, dtype), roomy(board), options)
+
+
+def check(models: Sequence[CompiledModel]) -> None:
+    """Plain C under the sanitizers gives what numpy does: of random codes, of the least and of the greatest."""
+    samples = [_samples(model) for model in models]
+    joined = [
+        {f"{m.bundle.name}/{name}": a for m, own in zip(models, samples, strict=True) for name, a in own[k].items()}
+        for k in range(len(samples[0]))
+    ]
+    outputs = simulate(combine([m.bundle for m in models]), load_board("host"), joined, sanitize=True).outputs
+    for model, own in zip(models, samples, strict=True):
+        for number, sample in enumerate(own):
+            wanted = model.interpret(sample)
+            found = {name: outputs[number][f"{model.bundle.name}/{name}"] for name in wanted}
+            assert_close(found, wanted)
+
+
+def _samples(model: CompiledModel) -> list[dict[str, np.ndarray]]:
+    ports = [(e.name, e.shape, e.dtype.numpy, e.dtype.limits) for e in model.program.inputs]
+    random = np.random.default_rng(0)
+    return [
+        {name: random.integers(low, high + 1, shape).astype(dtype) for name, shape, dtype, (low, high) in ports},
+        *({name: np.full(shape, limits[end], dtype) for name, shape, dtype, limits in ports} for end in (0, 1)),
+    ]
+
+
+def compile_strictly(models: Sequence[CompiledModel], command: Sequence[str], folder: Path) -> None:
+    for model in models:
+        options = [flag for flag in WARNINGS if flag != "-fsyntax-only"]  # some warnings need the optimizer
+        source = [f"{model.bundle.name}.c", "-std=c99", "-O2", "-c", "-o", "model.o"]
+        place = model.write(folder / model.bundle.name)
+        done = subprocess.run([*command, *options, *source], cwd=place, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_on_the_host(dtype: type, tmp_path: Path) -> None:
+    models = [compiled(name, dtype, "host") for name in WRITES]
+    check(models)
+    if shutil.which("clang"):
+        compile_strictly(models, ["clang"], tmp_path)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["rp2040", "nrf52840", "corstone300"])
+def test_for_arm(board: str, tmp_path: Path) -> None:
+    models = [compiled(name, dtype, board) for name in WRITES for dtype in (np.int8, np.int16)]
+    compile_strictly(models, [ARM.gcc, *load_board(board).cflags], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.qemu
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+@pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "corstone300"])
+def test_every_kernel_that_fits(board: str, dtype: type, tmp_path: Path) -> None:
+    kernels = {name: kernels_that_fit(model_of(name, dtype), board) for name in WRITES}
+    models = [compiled(name, dtype, board, kernel) for name, fitting in kernels.items() for kernel in fitting]
+    compile_strictly(models, [ARM.gcc, *load_board(board).cflags], tmp_path)
+    for start in range(0, len(models), BATCH):
+        check(models[start : start + BATCH])
+
+
+def test_a_wide_parameter_has_64_bits_whatever_its_value() -> None:
+    """`p->offset >> 32` of a product whose results have zero point -1: the offset fits 32 bits there."""
+    program = compiled("product", np.int8, "host").program
+    offsets = [i.params["offset"] for i in program.instrs if i.kernel == "matmul_s8"]
+    assert any(-(2**31) <= offset < 2**31 for offset in offsets)
+    assert {param_dtype(offset) for offset in offsets} == {DType.INT64}
+    assert [c_param(Wide(v)) for v in (5, -(2**31), 2**40)] == [
+        "INT64_C(5)",
+        "INT64_C(-2147483648)",
+        "INT64_C(1099511627776)",
+    ]

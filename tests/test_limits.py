@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing is unbounded: what is larger than any real model is refused before it costs time or memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from mcugen.errors import DoesNotFitError, McugenError, ModelError, UsageError
+from mcugen.importer import import_model
+from mcugen.importer.hazards import check_hazards
+from mcugen.importer.load import prepare_model
+from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PORTS, MAX_READERS, cpu_seconds, read_bounded, restart
+
+
+def busy() -> None:
+    while True:
+        pass
+
+
+def swallowing() -> None:
+    while True:
+        with suppress(Exception):
+            busy()
+
+
+@pytest.mark.parametrize("work", [busy, swallowing])
+def test_work_that_does_not_end_is_ended(work: Callable[[], None], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MCUGEN_SECONDS", "1")
+    message = r"thinking must take at most 1 s of CPU.*MCUGEN_SECONDS=10 "
+    with pytest.raises(DoesNotFitError, match=message), cpu_seconds("thinking"), cpu_seconds("thinking about it"):
+        work()
+
+
+def test_time_that_is_not_used_up_is_not_charged_later(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MCUGEN_SECONDS", "1")
+    with cpu_seconds("nothing"):
+        restart()
+    restart()
+    sum(range(30_000_000))  # more than a second would be needed to be stopped: no timer runs any more
+
+
+def test_errors_pass_through():
+    with pytest.raises(UsageError), cpu_seconds("failing"):
+        raise UsageError("a rule")
+    with cpu_seconds("again"):
+        pass
+
+
+def test_other_threads_are_not_timed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MCUGEN_SECONDS", "1")
+    done = []
+
+    def work() -> None:
+        with cpu_seconds("a thread"):
+            done.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [1]
+
+
+@pytest.mark.parametrize("text", ["", "soon", "nan", "-3", "9" * 5000, "²"])
+def test_a_strange_limit_is_none(text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MCUGEN_SECONDS", text)
+    with cpu_seconds("nothing"):
+        pass
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path):
+    (tmp_path / "f").write_bytes(bytes(11))
+    assert len(read_bounded(tmp_path / "f", 11)) == 11
+    with pytest.raises(UsageError, match="at most 10 bytes"):
+        read_bounded(tmp_path / "f", 10)
+
+
+# --------------------------------------------------------------------------------------------------- models
+
+
+def model(nodes: list[onnx.NodeProto], inputs: int = 1, outputs: tuple[str, ...] = ("y",)) -> onnx.ModelProto:
+    xs = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, (1, 4)) for i in range(inputs)]
+    graph = helper.make_graph(nodes, "g", xs, [onnx.ValueInfoProto(name=name) for name in outputs])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def relus(names: list[str]) -> list[onnx.NodeProto]:
+    return [helper.make_node("Relu", ["x0"], [name]) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("proto", "found"),
+    [
+        (model(relus(["y"] * (MAX_NODES + 1))), "nodes"),
+        (model(relus([f"y{i}" for i in range(MAX_READERS + 1)])), "readers of a tensor. found: 2,001 .'x0'"),
+        (model(relus(["y"]), inputs=MAX_PORTS + 1), "1,000 inputs"),
+        (model(relus(["y"]), outputs=("y",) * (MAX_PORTS + 1)), "1,000 outputs"),
+        (model(relus(["y" * (MAX_NAME + 1)])), "characters in a name"),
+        (model([helper.make_node("Sum", ["x0"] * 1000, ["y"])] * (MAX_LINKS // 1000)), "inputs and outputs of nodes"),
+    ],
+)
+def test_graphs_beyond_the_budget(proto: onnx.ModelProto, found: str):
+    with pytest.raises(DoesNotFitError, match=found):
+        check_hazards(proto, "m.onnx")
+
+
+def test_graphs_within_the_budget():
+    chain = [helper.make_node("Relu", [f"t{i}" if i else "x0"], [f"t{i + 1}"]) for i in range(MAX_NODES)]
+    check_hazards(model(chain), "m.onnx")
+    check_hazards(model(relus(["y"]), inputs=MAX_PORTS), "m.onnx")
+
+
+def test_function_bodies_count_as_often_as_they_are_used(monkeypatch: pytest.MonkeyPatch):
+    """ONNX's own composite operators are bodies of some nodes each."""
+    proto = prepare_model(model([helper.make_node("HardSwish", ["x0"], ["y"])]), "m")
+    import_model(proto, "m")
+    monkeypatch.setattr("mcugen.importer.scope.MAX_NODES", 1)
+    with pytest.raises(McugenError, match="at most 1 nodes"):
+        import_model(proto, "m")
+
+
+@pytest.mark.parametrize("version", [-1, 2**31, 2**62])
+def test_versions_that_no_domain_has(version: int):
+    proto = model(relus(["y"]))
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    proto.opset_import[1].version = version
+    with pytest.raises(ModelError, match="opsets must have a version"):
+        check_hazards(proto, "m")
