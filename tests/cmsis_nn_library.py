@@ -18,7 +18,7 @@ import pytest
 from mcugen.board import Board
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.options import CMSIS_NN, LibraryFiles
-from mcugen.simulate.toolchain import ARM, host_compiler
+from mcugen.simulate.toolchain import ARM, Compiler, Unit, find_program, host_compiler
 
 SOURCES = Path(__file__).parent / "cmsis_nn"
 INCLUDE, LIB = LIBRARIES[CMSIS_NN].variables
@@ -42,11 +42,10 @@ def _reference(cpu: str, cflags: tuple[str, ...], macros: tuple[str, ...]) -> Pa
     """Built once for a CPU."""
     _FOLDERS.append(tempfile.TemporaryDirectory(prefix="cmsis-nn-"))
     folder = Path(_FOLDERS[-1].name)
-    compiler, archiver = (host_compiler(), "ar") if cpu == "host" else ((ARM.gcc,), f"{ARM.name}-ar")
-    flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", str(SOURCES / "include"), *cflags]
-    sources = sorted(str(path) for path in SOURCES.glob("*.c"))
-    defined = [f"-D{macro}" for macro in macros]
-    subprocess.run([*compiler, *flags, *defined, "-ffunction-sections", "-c", *sources], cwd=folder, check=True)
-    objects = sorted(path.name for path in folder.glob("*.o"))
+    program, archiver = (host_compiler(), "ar") if cpu == "host" else ((find_program(ARM.gcc),), f"{ARM.name}-ar")
+    flags = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", str(SOURCES / "include"), *cflags)
+    units = [Unit(str(path), f"{path.stem}.o", ("-ffunction-sections",)) for path in sorted(SOURCES.glob("*.c"))]
+    Compiler(program, (*flags, *(f"-D{macro}" for macro in macros)), folder).compile(units)
+    objects = [unit.object for unit in units]
     subprocess.run([archiver, "rcs", "libcmsis-nn.a", *objects], cwd=folder, check=True)
     return folder / "libcmsis-nn.a"

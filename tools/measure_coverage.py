@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,9 +51,12 @@ def run(tests: Sequence[str]) -> str:
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     for step in (["combine", "-q"], ["json", "-q", "-o", str(BUILD / "python.json")]):
         subprocess.run([*_COVERAGE, step[0], f"--rcfile={configuration}", *step[1:]], cwd=ROOT, check=True)
-    return done.stdout.strip().splitlines()[-1]
+    said = done.stdout.strip().splitlines()[-1].strip("= ")
+    _SAID.write_text(said)
+    return said
 
 
+_SAID = BUILD / "pytest.txt"
 _COVERAGE = (sys.executable, "-m", "coverage")
 
 
@@ -133,9 +137,9 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true", help="do not run: read what the last run left")
     options, tests = parser.parse_known_args()
     tests = tests or ["-n", "2", "-m", "not slow"]
-    said = "" if options.kept else run(tests)
+    said = _SAID.read_text() if options.kept else run(tests)
     kernels = kernel_branches(BUILD / "c")
-    measured = f"(`make coverage`: `pytest {' '.join(tests)}`, {said.strip('= ')}.)"
+    measured = f"(`make coverage`: `pytest {shlex.join(tests)}`, {said}.)"
     text = "\n\n".join([python_table(BUILD / "python.json"), kernel_table(kernels), measured])
     print(text)
     if options.write_docs:

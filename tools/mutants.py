@@ -251,9 +251,10 @@ def _sound(tests: Sequence[Path], options: Sequence[str]) -> bool:
     return passes(tests, None, options)
 
 
-def outcome(mutant: Mutant, options: Sequence[str]) -> str:
+def outcome(mutant: Mutant, options: Sequence[str], only_nearest: bool) -> str:
     """By which tests the mutant was found, or that it survived. Without it they must pass."""
-    for label, tests in zip(("nearest", "wider"), mutant.tests, strict=True):
+    stages = list(zip(("nearest", "wider"), mutant.tests, strict=True))
+    for label, tests in stages[:1] if only_nearest else stages:
         if not _sound(tests, tuple(options)):
             sys.exit(f"without any mutant, a test fails of {' '.join(map(str, tests))}: --deselect it")
         if not passes(tests, mutant, options):
@@ -277,6 +278,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS)
     parser.add_argument("--deselect", action="append", default=[], help="a test that fails without any mutant")
+    parser.add_argument("--nearest", action="store_true", help="run no wider tests")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
     options = parser.parse_args()
@@ -287,11 +289,12 @@ def main() -> None:
         print("\n".join(f"{m.place}: {m.change}" for each in mutants.values() for m in each))
         return
     preload()
+    sys.dont_write_bytecode = False  # forks need not compile each module again
     deselected = [f"--deselect={name}" for name in options.deselect]
     fates: dict[str, list[str]] = {room: [] for room in mutants}
     for room, each in mutants.items():
         for one in each:
-            fates[room].append(outcome(one, deselected))
+            fates[room].append(outcome(one, deselected, options.nearest))
             print(f"{fates[room][-1]:9} {one.place}: {one.change}", flush=True)
     text = _table(fates, options.seed)
     print(text)

@@ -86,6 +86,14 @@ def test_reshaping_scattered_channels_is_left():
     assert operators(apply(net_with(build), fold_constants)) == ["dequantize", "reshape", "matmul"]
 
 
+def test_slices_of_channels_with_scales_of_their_own_are_left():
+    def build(net: Net) -> str:
+        bounds = [net.const([value], np.int64) for value in (1, 2, 0)]
+        return net.op("Add", "x", net.op("Slice", int8_constant(net, 0), *bounds))
+
+    assert operators(apply(net_with(build), fold_constants)) == ["dequantize", "slice", "add"]
+
+
 def test_dequantized_constants_become_floats_last():
     model = net_with(lambda net: net.op("Add", "x", int8_constant(net, 1)))
     assert operators(apply(model, fold_constants)) == ["dequantize", "add"]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coverage: the tables, and that gcc's counts of programs in folders that are gone are found by kernel."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from c_coverage import measure
+from measure_coverage import kernel_branches, kernel_table, python_table
+from onnx_models import Net
+
+from mcugen.compiler import compile_model
+
+
+def test_rooms_and_all(tmp_path: Path):
+    def figures(*numbers: int) -> dict[str, dict[str, int]]:
+        keys = ("covered_lines", "num_statements", "covered_branches", "num_branches")
+        return {"summary": dict(zip(keys, numbers, strict=True))}
+
+    files = {
+        "mcugen/lir/plan.py": figures(90, 100, 3, 4),
+        "mcugen/lir/order.py": figures(5, 100, 0, 0),
+        "mcugen/cli.py": figures(1, 1000, 0, 0),
+    }
+    (tmp_path / "report.json").write_text(json.dumps({"files": files}))
+    assert python_table(tmp_path / "report.json").splitlines()[2:] == [
+        "| lir/ | 200 | 47.5 % | 4 | 75.0 % |",
+        "| modules beside them | 1,000 | 0.1 % | 0 | none |",
+        "| all | 1,200 | 8.0 % | 4 | 75.0 % |",
+    ]
+
+
+def test_the_kernels_with_most_to_do_come_first():
+    found = {
+        "full": {("a", 0): True, ("a", 1): True},
+        "some": {("a", 0): True, ("a", 1): False},
+        "none": {("a", 0): False, ("a", 1): False},
+    }
+    assert kernel_table(found).splitlines()[2:] == [
+        "| `none` | 2 | 0.0 % |",
+        "| `some` | 2 | 50.0 % |",
+        "| all 3 that were built | 6 | 50.0 % |",
+    ]
+    assert kernel_table(found, most=1).count("\n") == 3
+
+
+@pytest.mark.skipif(shutil.which("gcov") is None, reason="needs gcov")
+def test_branches_that_any_program_takes_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A maximum that is the first of its window, and then one that is the last."""
+    measure(monkeypatch, tmp_path)
+    net = Net()
+    net.output(net.op("MaxPool", net.input("x", 1, 2, 4, 4), kernel_shape=[2, 2], out="y"))
+    model = compile_model(net.model())
+    (kernel,) = (i.kernel for i in model.program.instrs if i.kernel.startswith("max_pool"))
+    ramp = np.arange(32, dtype=np.float32).reshape(1, 1, 2, 4, 4)
+
+    def taken(x: np.ndarray) -> int:
+        model.run({"x": x}, sanitize=True)
+        found = kernel_branches(tmp_path)[kernel]
+        assert 0 < sum(found.values()) <= len(found)
+        return sum(found.values())
+
+    falling, both = taken(-ramp), taken(ramp)
+    assert falling < both
