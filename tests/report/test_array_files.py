@@ -35,11 +35,17 @@ def archive(path: Path, **members: bytes) -> Path:
 
 
 def test_arrays_are_those_that_numpy_wrote(tmp_path: Path):
-    arrays = {"x": np.arange(6.0).reshape(2, 3), "y": np.asfortranarray(np.eye(3, dtype=np.int8)), "z": np.zeros((0, 4))}
+    arrays = {
+        "x": np.arange(6.0).reshape(2, 3),
+        "y": np.asfortranarray(np.eye(3, dtype=np.int8)),
+        "z": np.zeros((0, 4)),
+    }
     np.savez_compressed(tmp_path / "a.npz", **arrays)
     found = read_npz(tmp_path / "a.npz")
     assert list(found) == ["x", "y", "z"] and len(found) == 3
-    assert all(np.array_equal(found[name], array) and found[name].dtype == array.dtype for name, array in arrays.items())
+    assert all(
+        np.array_equal(found[name], array) and found[name].dtype == array.dtype for name, array in arrays.items()
+    )
     np.save(tmp_path / "x.npy", arrays["y"])
     assert np.array_equal(read_npy(tmp_path / "x.npy"), arrays["y"])
 
