@@ -16,7 +16,17 @@ from mcugen.errors import DoesNotFitError, McugenError, ModelError, UsageError
 from mcugen.importer import import_model
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.load import prepare_model
-from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PORTS, MAX_READERS, cpu_seconds, read_bounded, restart
+from mcugen.limits import (
+    MAX_LINKS,
+    MAX_NAME,
+    MAX_NODES,
+    MAX_PARTS,
+    MAX_PORTS,
+    MAX_READERS,
+    cpu_seconds,
+    read_bounded,
+    restart,
+)
 
 
 def busy() -> None:
@@ -102,6 +112,7 @@ def relus(names: list[str]) -> list[onnx.NodeProto]:
         (model(relus(["y"]), inputs=MAX_PORTS + 1), "1,000 inputs"),
         (model(relus(["y"]), outputs=("y",) * (MAX_PORTS + 1)), "1,000 outputs"),
         (model(relus(["y" * (MAX_NAME + 1)])), "characters in a name"),
+        (model([helper.make_node("Split", ["x0"], [f"y{i}" for i in range(MAX_PARTS + 1)])]), "of a node.*'Split'"),
         (model([helper.make_node("Sum", ["x0"] * 1000, ["y"])] * (MAX_LINKS // 1000)), "inputs and outputs of nodes"),
     ],
 )
