@@ -143,3 +143,11 @@ def test_versions_that_no_domain_has(version: int):
     proto.opset_import[1].version = version
     with pytest.raises(ModelError, match="opsets must have a version"):
         check_hazards(proto, "m")
+
+
+def test_operators_on_maps_never_reach_shape_inference():
+    """It reads the type of a map where there is none, and dies."""
+    proto = model([helper.make_node("DictVectorizer", ["x0"], ["y"], domain="ai.onnx.ml", string_vocabulary=["w"])])
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    with pytest.raises(ModelError, match="maps must be tensors"):
+        prepare_model(proto, "m")

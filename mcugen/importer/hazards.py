@@ -43,6 +43,8 @@ def hazard(node: onnx.NodeProto, opset: int) -> str:
     parts = [a.i for a in node.attribute if a.name == "num_outputs" and node.op_type == "Split"]
     if parts and parts[0] != len(node.output):
         return "num_outputs must be the number of outputs"
+    if node.op_type in ("DictVectorizer", "CastMap"):  # without the type of a map it reads what is not there
+        return "maps must be tensors"
     return _against_schema(node, opset)
 
 
