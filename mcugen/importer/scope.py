@@ -329,6 +329,9 @@ class Scope:
         )
 
     def _attribute(self, attribute: onnx.AttributeProto) -> object:
+        if attribute.ref_attr_name:
+            found = f"'{attribute.name}' refers to '{attribute.ref_attr_name}'"
+            raise ModelError("attributes must have values where they belong to no function", found, "repair the model")
         value = helper.get_attribute_value(attribute)
         if isinstance(value, onnx.GraphProto):
             return Subgraph(self, value)
