@@ -339,7 +339,7 @@ class Scope:
             return value.decode("utf-8", "replace")
         if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
             return [item.decode("utf-8", "replace") for item in value]
-        return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+        return to_array(value) if isinstance(value, onnx.TensorProto) else value
 
     # ----------------------------------------------------------------------------------------------- halves
 
