@@ -69,8 +69,9 @@ def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     ends = np.cumsum(lengths + 2).tolist()  # a comma and a space
     begin = written = 0
     while begin < len(texts):
-        end = max(bisect_right(ends, written + width + 1, begin, min(begin + width, len(ends))), begin + 1)
-        yield f"{', '.join(texts[begin:end])},"
+        end = bisect_right(ends, written + width + 1, begin)
+        end += end == begin  # one that is too long has a line of its own
+        yield ", ".join(texts[begin:end]) + ","
         begin, written = end, ends[end - 1]
 
 
