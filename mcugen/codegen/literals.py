@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -66,13 +65,14 @@ def c_param_type(value: float) -> str:
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """The elements of a constant, as lines of an initializer: each as full as it can be, with a comma behind each."""
     texts, lengths = _texts((data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1))
-    ends = np.cumsum(lengths + 2).tolist()  # a comma and a space
-    begin = written = 0
+    ends = np.cumsum(lengths + 2)  # a comma and a space
+    fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")
+    after = np.maximum(fit, np.arange(1, len(texts) + 1)).tolist()  # one that is too long has a line of its own
+    begin = 0
     while begin < len(texts):
-        end = bisect_right(ends, written + width + 1, begin)
-        end += end == begin  # one that is too long has a line of its own
+        end = after[begin]
         yield ", ".join(texts[begin:end]) + ","
-        begin, written = end, ends[end - 1]
+        begin = end
 
 
 def _texts(flat: Array) -> tuple[list[str], Array]:
