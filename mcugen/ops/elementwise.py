@@ -135,7 +135,7 @@ class Elementwise(Operator):
         if out.rank < 3 or out.shape[0] != 1:
             return None
         streamed = [t is not None and i not in self.tables and t.rank == out.rank for i, t in enumerate(sig.inputs)]
-        whole = [t is None or i in self.tables or t.count == t.shape[-1] for i, t in enumerate(sig.inputs)]
+        whole = [t is None or i in self.tables or t.shape[-1:] in ((), (t.count,)) for i, t in enumerate(sig.inputs)]
         if not all(
             w or (s and sig.input(i).shape[1] == out.shape[1])
             for i, (w, s) in enumerate(zip(whole, streamed, strict=True))
