@@ -52,7 +52,7 @@ def compile_model(
     name = identifier(options.name or Path(source.file).stem)
     check_ranges(options.ranges)
     variants = Variants(source.proto, name, options, target)
-    with cpu_seconds("compilation"), threadpool_limits(1):  # threads would mostly wait for each other, and sums vary
+    with cpu_seconds("compilation"), threadpool_limits(1):  # threads wait for each other, and sums vary
         graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
         symbols = variants.symbols(graph)
         optimize(graph, trace)
