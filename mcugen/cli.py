@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one function a command; results on stdout, progress and errors on stderr.
 
-The compiler is imported by the commands that need it, so that help and lists of boards come at once.
+numpy and the compiler are imported by the commands that need it, so that help and lists of boards come at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -195,6 +194,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Runs the generated code on samples and writes what it returned."""
+    import numpy as np
+
     from mcugen.codegen.write import replace_file
     from mcugen.compiled import stacked
     from mcugen.report.samples import load_samples

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands of the command line share, and how their texts are read."""
+"""Options that several commands of the command line share, and how their texts are read.
+
+numpy and the compiler are imported by the functions that need them, so that help comes at once.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,31 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import numpy as np
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
-from mcugen.hir.types import Array, DType
 from mcugen.limits import MAX_DIGITS
-from mcugen.options import AUTO_PLACE, CMSIS_NN, FAMILIES, GOALS, OWN, CompileOptions, LibraryFiles, Places
-from mcugen.quant.scheme import METHODS, PRECISIONS, Scheme
-from mcugen.report.array_files import read_npy
-from mcugen.report.metrics import METRICS
+from mcugen.options import (
+    AUTO_PLACE,
+    CMSIS_NN,
+    FAMILIES,
+    GOALS,
+    METHODS,
+    METRICS,
+    OWN,
+    PRECISIONS,
+    CompileOptions,
+    LibraryFiles,
+    Places,
+)
+
+if TYPE_CHECKING:
+    from mcugen.hir.types import Array, DType
+    from mcugen.quant.scheme import Scheme
 
 T = TypeVar("T")
 
@@ -220,6 +234,9 @@ def quantizing(
     ] = None,
 ) -> Quantizing:
     """The options of all commands that quantize."""
+    from mcugen.hir.types import DType
+    from mcugen.quant.scheme import Scheme
+
     precision = precision or ("int8" if calibration or profile else "float32")
     _one_of("--precision", precision, (*PRECISIONS, AUTO))
     _one_of("--method", method, ("", *METHODS))
@@ -229,7 +246,7 @@ def quantizing(
         remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json"
         raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
     scheme = Scheme(
-        PRECISIONS.get(precision, DType.INT8),
+        DType(PRECISIONS.get(precision, "int8")),
         method,
         symmetric,
         power_of_two,
@@ -330,13 +347,15 @@ def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
 
 def _layers(texts: list[str]) -> dict[str, DType]:
     """Precisions by layer."""
+    from mcugen.hir.types import DType
+
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")
         if not name or precision not in PRECISIONS:
             examples = f"a precision is one of: {', '.join(PRECISIONS)}"
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)
-        pairs.append((name, PRECISIONS[precision]))
+        pairs.append((name, DType(PRECISIONS[precision])))
     return _named_once("--layer", pairs)
 
 
@@ -357,6 +376,8 @@ def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
 
 def _bound(texts: list[str]) -> dict[str, Array]:
     """Values of inputs: numbers as JSON, or .npy files."""
+    from mcugen.report.array_files import read_npy
+
     values = []
     for text in texts:
         name, _, value = text.partition("=")
@@ -369,6 +390,8 @@ def _bound(texts: list[str]) -> dict[str, Array]:
 
 def _json_array(text: str, value: str) -> Array:
     """Numbers as JSON; `text` is the option."""
+    import numpy as np
+
     try:
         return np.asarray(json.loads(value))
     except RecursionError as error:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
+from threadpoolctl import threadpool_limits
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.identifiers import identifier
@@ -51,7 +52,7 @@ def compile_model(
     name = identifier(options.name or Path(source.file).stem)
     check_ranges(options.ranges)
     variants = Variants(source.proto, name, options, target)
-    with cpu_seconds("compilation"):
+    with cpu_seconds("compilation"), threadpool_limits(1):  # threads wait for each other, and sums vary
         graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
         symbols = variants.symbols(graph)
         optimize(graph, trace)

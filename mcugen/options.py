@@ -20,6 +20,25 @@ FAMILIES = (OWN, CMSIS_NN, AUTO)
 """Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever takes fewer
 instructions."""
 
+METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
+"""Ways to choose the range of an activation from its profile."""
+
+PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
+"""What a layer's activations are (a DType) by the name of the precision; weights are int8 unless it is float32."""
+
+METRICS = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "auc": "AUC",
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+    "cosine": "cosine",
+    "max_abs_error": "largest error",
+    "sqnr": "SQNR",
+    "agreement": "agreement",
+}
+"""Titles of the measures of how good outputs are (mcugen.report.metrics), by name."""
+
 
 @dataclass(frozen=True)
 class LibraryFiles:

@@ -66,11 +66,12 @@ def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """The elements of a constant, as lines of an initializer: each as full as it can be, with a comma behind each."""
     texts, lengths = _texts((data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1))
     ends = np.cumsum(lengths + 2)  # a comma and a space
+    fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")
+    after = np.maximum(fit, np.arange(1, len(texts) + 1)).tolist()  # one that is too long has a line of its own
     begin = 0
     while begin < len(texts):
-        room = width + 1 + (ends[begin - 1] if begin else 0)
-        end = max(int(np.searchsorted(ends, room, "right")), begin + 1)
-        yield f"{', '.join(texts[begin:end])},"
+        end = after[begin]
+        yield ", ".join(texts[begin:end]) + ","
         begin = end
 
 
@@ -97,8 +98,12 @@ def _literals(numbers: Array) -> list[str]:
 def _float_literals(numbers: Array) -> list[str]:
     """As c_float gives them; numpy writes most of them at once."""
     magnitudes, texts = np.abs(numbers), numbers.astype("U16")
-    at_once = (numbers == 0) | ((magnitudes >= 1e-4) & (magnitudes < 1e7) & (np.strings.find(texts, "e") < 0))
+    has_exponent = np.strings.find(texts, "e") >= 0
+    plain = (numbers == 0) | ((magnitudes >= 1e-4) & (magnitudes < 1e7) & ~has_exponent)
+    small = has_exponent & (magnitudes < 1e-4) & ~np.strings.endswith(texts, "e-05")
+    if small.any():  # numpy replaces nothing in an empty array
+        texts[small] = np.strings.replace(texts[small], "e-0", "e-")
     literals: list[str] = np.strings.add(texts, "f").tolist()
-    for index in np.flatnonzero(~at_once).tolist():
+    for index in np.flatnonzero(~(plain | small)).tolist():
         literals[index] = c_float(float(numbers[index]))
     return literals

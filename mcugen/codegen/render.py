@@ -168,6 +168,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        optimized=False,  # most templates are rendered a few times: to fold their constants takes longer
     )
     env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
     env.filters["lines"] = _indented

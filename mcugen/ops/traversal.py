@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.hir.types import Array, TensorType
-from mcugen.lir.overlap import least_lead
 from mcugen.lir.program import Overlap
 
 
@@ -73,13 +72,12 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
     """
     if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
         return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
-    steps = [(0, x.nbytes)]  # where all is read before anything is written, y may begin anywhere in x
+    lead = -x.nbytes  # where all is read before anything is written, y may begin anywhere in x
     for order in orders:
         written = np.maximum.accumulate(order.writes[:-1]) * y.dtype.nbytes
         unread = np.minimum.accumulate(order.reads[:0:-1])[::-1] * x.dtype.nbytes
         matters = (written > 0) & (unread < x.nbytes)
-        steps += zip(written[matters].tolist(), unread[matters].tolist(), strict=True)
-    lead = least_lead(steps)
+        lead = int(np.max(written - unread, where=matters, initial=lead))
     return [Overlap(out, into, lead)] if lead < y.nbytes else []
 
 

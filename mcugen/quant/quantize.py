@@ -13,7 +13,7 @@ import onnx
 from mcugen.errors import UnsupportedError, UsageError
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, prepare_model
-from mcugen.options import CompileOptions
+from mcugen.options import PRECISIONS, CompileOptions
 from mcugen.quant import recurrent
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.place import Placement, place
@@ -22,7 +22,7 @@ from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
-from mcugen.quant.scheme import PRECISIONS, Scheme, activation_params
+from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.report.accuracy import QuantizationEstimate, run_onnxruntime
 
 OPSET_INT16 = 21
@@ -59,7 +59,7 @@ class Quantization:
 
     def describe(self) -> str:
         """For the banner of the generated code."""
-        precision = next(key for key, dtype in PRECISIONS.items() if dtype is self.plan.scheme.activations)
+        precision = next(key for key, dtype in PRECISIONS.items() if dtype == self.plan.scheme.activations.value)
         others = Counter(d for d in self.placement.precision.values() if d is not self.plan.scheme.activations)
         parts = [f"precision {precision} by {self.profile.samples} samples"]
         parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items()]

@@ -10,12 +10,6 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType, QuantParams
 
-METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
-"""Ways to choose the range of an activation from its profile."""
-
-PRECISIONS = {"float32": DType.FLOAT32, "int8": DType.INT8, "int16x8": DType.INT16}
-"""What a layer's activations are, by the name of the precision; weights are int8 unless the layer is float32."""
-
 LEAST_SCALE = 2.0**-40
 """Of a tensor that is always 0."""
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
+from mcugen.options import METRICS as TITLES
 
 Outputs = Mapping[str, Array]
 
@@ -216,21 +217,25 @@ def agreement(judged: Judged) -> float:
     return float((classes(judged.outputs, names) == classes(judged.reference, names)).mean())
 
 
-def _referring(name: str, title: str, function: Callable[[Array, Array], float], unit: str, lower: bool) -> Metric:
-    return Metric(name, title, _by_elements(function), unit, lower, by_reference=True)
+def _metric(name: str, compute: Callable[[Judged], float], unit: str, *, by_reference: bool = False) -> Metric:
+    return Metric(name, TITLES[name], compute, unit, by_reference=by_reference)
+
+
+def _referring(name: str, function: Callable[[Array, Array], float], unit: str, *, lower: bool) -> Metric:
+    return Metric(name, TITLES[name], _by_elements(function), unit, lower, by_reference=True)
 
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("top1", "top-1", partial(_top, k=1), "%"),
-        Metric("top5", "top-5", partial(_top, k=5), "%"),
-        Metric("auc", "AUC", _auc, "%"),
-        _referring("mse", "mean squared error", _mean_squared, "", True),
-        _referring("mae", "mean absolute error", _mean_absolute, "", True),
-        _referring("cosine", "cosine", cosine, "", False),
-        _referring("max_abs_error", "largest error", max_abs_error, "", True),
-        _referring("sqnr", "SQNR", sqnr_db, "dB", False),
-        Metric("agreement", "agreement", agreement, "%", by_reference=True),
+        _metric("top1", partial(_top, k=1), "%"),
+        _metric("top5", partial(_top, k=5), "%"),
+        _metric("auc", _auc, "%"),
+        _referring("mse", _mean_squared, "", lower=True),
+        _referring("mae", _mean_absolute, "", lower=True),
+        _referring("cosine", cosine, "", lower=False),
+        _referring("max_abs_error", max_abs_error, "", lower=True),
+        _referring("sqnr", sqnr_db, "dB", lower=False),
+        _metric("agreement", agreement, "%", by_reference=True),
     )
 }

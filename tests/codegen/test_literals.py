@@ -116,6 +116,15 @@ def test_floats_are_c_and_exact(value: float):
     assert len(text) <= len(repr(float(np.float32(value)))) + 3
 
 
+def test_many_floats_are_written_as_each_is():
+    random = np.random.default_rng(0)
+    magnitudes = np.append(10.0 ** random.uniform(-46, 38, 5000), 10.0 ** np.arange(-45, 38))
+    near = [np.nextafter(magnitudes.astype(np.float32), np.float32(end)) for end in (0, np.inf)]
+    numbers = np.concatenate([magnitudes.astype(np.float32), *near, SPECIAL_FLOATS], dtype=np.float32)
+    for array in (numbers, -numbers):
+        assert " ".join(c_rows(array)) == " ".join(f"{c_float(float(v))}," for v in array)
+
+
 @pytest.mark.parametrize(
     ("value", "text", "ctype"),
     [

@@ -16,6 +16,7 @@ import onnx
 import pytest
 from c_programs import build_and_run, check_compiles, write
 from onnx_models import Net
+from threadpoolctl import threadpool_limits
 
 from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.codegen.render import ABI_VERSION
@@ -237,6 +238,18 @@ def test_a_model_without_layers(tmp_path: Path):
 
 
 # ------------------------------------------------------------------------------------ outputs, empty memory
+
+
+def test_bytes_do_not_depend_on_the_number_of_threads():
+    """The self-test's outputs are sums, which many threads take in another order."""
+    net = Net()
+    weights = np.random.default_rng(0).standard_normal((1024, 256))
+    net.output(net.op("MatMul", net.input("x", 16, 1024), net.const(weights)))
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append(compile_model(net.model()).bundle.files)
+    assert found[0] == found[1]
 
 
 def test_an_output_that_is_listed_twice_is_one(tmp_path: Path):

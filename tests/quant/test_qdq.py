@@ -13,7 +13,8 @@ from onnx_models import Net, onnxruntime_outputs
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
 from mcugen.hir.types import DType
-from mcugen.quant.scheme import METHODS, Scheme
+from mcugen.options import METHODS
+from mcugen.quant.scheme import Scheme
 
 
 def stored(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from test_profile import fused, profile_of, profiled
 
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.options import METHODS
 from mcugen.quant import ranges, sensitivity
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.profile import BINS, Profile, TensorProfile
@@ -31,7 +32,7 @@ from mcugen.quant.ranges import (
     expected_sqnr,
     steady,
 )
-from mcugen.quant.scheme import METHODS, Scheme, activation_params
+from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.sensitivity import OutputNoise, judged_tensors, saturated_tensors
 from mcugen.report.session import Session
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 
+from mcugen import options
 from mcugen.errors import UsageError
 from mcugen.evaluate import metric_of
 from mcugen.hir.types import Array
@@ -32,6 +33,10 @@ def judged(
 def probabilities(count: int, classes: int) -> Array:
     scores = np.exp(RANDOM.standard_normal((count, classes)))
     return scores / scores.sum(1, keepdims=True)
+
+
+def test_all_have_titles_that_the_command_line_knows():
+    assert {name: metric.title for name, metric in METRICS.items()} == options.METRICS
 
 
 @pytest.mark.parametrize(("name", "k"), [("top1", 1), ("top5", 5)])
