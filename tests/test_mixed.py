@@ -95,9 +95,9 @@ def test_only_the_sensitive_layer_is_raised() -> None:
 
 
 def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:
-    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=45))
+    walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=55))
     found = walk.run()
-    assert walk.steps[0].value < 45 <= sqnr_of(found, walk.samples)
+    assert walk.steps[0].value < 55 <= sqnr_of(found, walk.samples)
     assert 0 < len(raised(found)) < len(found.placement.precision)
     kept = {step.layer: step.precision for step in walk.steps if step.kept and step.layer}
     assert {n for n, p in kept.items() if p != "int8"} <= raised(found)

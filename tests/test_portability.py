@@ -32,7 +32,7 @@ from mcugen.simulate import simulate
 BIG_ENDIAN = "powerpc-linux-gnu-gcc -static"
 HERE = Path(__file__).parent
 ELSEWHERE = {
-    *("log_softmax_f64", "matmul_f64", "softmax_f64", "max_roi_pool", "slice_at"),
+    *("log_softmax_f64", "matmul_f64", "softmax_f64", "max_roi_pool", "slice_at", "inverse"),
     *("rbf", "svm_coupling", "svm_duels", "svm_winner", "translate", "trees_code"),
 }
 """Kernels that no model here takes: float64, and a few of one operator each."""

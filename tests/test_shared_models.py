@@ -97,7 +97,7 @@ def test_generated_code_compiles_without_a_warning(name: str, compiler: tuple[st
     subprocess.run([*compiler, *flags, *folder.glob("*.c")], check=True)
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [80, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str, count: int) -> None:
     model, _ = load_model(MODELS / f"{name}.onnx")

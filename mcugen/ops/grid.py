@@ -291,6 +291,9 @@ def _import_deform_conv(node: OnnxNode) -> list[Value]:
     if x.type.rank != 4:
         raise Refusal("DeformConv: two spatial axes are supported", f"{x.type.rank - 2}", "add an axis of size 1")
     op = DeformConv(conv_window(node), int(node.attr("group", 1)), int(node.attr("offset_group", 1)))
+    if min(op.groups, op.offset_groups) < 1:
+        found = f"{op.groups} and {op.offset_groups}"
+        raise Refusal("DeformConv: group and offset_group must be positive", found, "repair the model")
     inputs = [node.inputs[i] if node.has(i) else None for i in range(5)]
     for value in inputs[1:]:
         if value is not None:

@@ -740,6 +740,8 @@ def _import_expand(node: OnnxNode) -> list[Value]:
     wanted = decided_shape(node, 1)
     if wanted is None:
         wanted = tuple(node.ints("shape", 1) or ())
+    if any(size < 0 for size in wanted):
+        raise Refusal("Expand: sizes must not be negative", str(wanted), "repair the model")
     return [emit_expanded(node, node.input(0), np.broadcast_shapes(node.input(0).type.shape, wanted))]
 
 

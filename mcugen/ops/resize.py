@@ -463,6 +463,8 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
         _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
         assert scales is not None
         factors = [np.float32(s) for s in scales]
+        given = len(factors) == len(axes) and all(np.isfinite(s) and s > 0 for s in factors)
+        _refuse_unless(node, given, "scales must be positive numbers, one for each axis", f"{factors[:8]}")
         rows = zip(axes, factors, strict=True)
         found = {a: Axis(shape[a], int(s * np.float32(shape[a])), float(s)) for a, s in rows}
     sizes = [axis.out for axis in found.values()]

@@ -262,7 +262,11 @@ def _import_scatter_elements(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("ScatterND", kernels=("scatter_nd",), keeps_halves=True)
 def _import_scatter_nd(node: OnnxNode) -> list[Value]:
-    depths = node.input(0).type.shape[: node.input(1).type.shape[-1]]
+    data, index = node.input(0).type, node.input(1).type
+    if not 1 <= (index.shape[-1] if index.shape else 0) <= data.rank:
+        found = f"indices {index.shape}, data {data.shape}"
+        raise Refusal("ScatterND: the last axis of the indices must hold one for each of the first axes", found)
+    depths = data.shape[: index.shape[-1]]
     return _emit_scatter(node, ScatterND(_reduction(node)), depths)
 
 

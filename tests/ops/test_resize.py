@@ -268,9 +268,9 @@ def test_fractional_lengths_with_aligned_corners():
         ({"axes": [4]}, _sizes(6), "the axis must be one of the tensor's"),
         ({"axes": [2]}, _sizes(2**40), "sizes must be positive"),
         ({"axes": [2]}, _sizes(-1), "sizes must be positive"),
-        ({"axes": [2]}, _scales(np.nan), "attributes and shapes must be consistent"),
-        ({"axes": [2]}, _scales(np.inf), "attributes and shapes must be consistent"),
-        ({"axes": [2]}, _sizes(2, 3), "attributes and shapes must be consistent"),
+        ({"axes": [2]}, _scales(np.nan), "scales must be positive numbers"),
+        ({"axes": [2]}, _scales(np.inf), "scales must be positive numbers"),
+        ({"axes": [2]}, _sizes(2, 3), "sizes must be as many as axes"),
         (
             {"coordinate_transformation_mode": "tf_crop_and_resize"},
             (np.zeros(3, np.float32), None, _sizes(1, 1, 6, 6)[2]),

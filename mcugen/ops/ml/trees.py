@@ -276,7 +276,13 @@ def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
     owners = [of_key.get(k) for k in zip(ints(node, f"{side}_treeids"), ints(node, f"{side}_nodeids"), strict=True)]
     weights: dict[int | None, list[tuple[int, float]]] = {}
     reals = floats(node, f"{side}_weights").astype(x.type.dtype.numpy).tolist()
-    for owner, target, weight in zip(owners, ints(node, f"{side}_ids"), reals, strict=True):
+    targets = ints(node, f"{side}_ids")
+    if not len(owners) == len(targets) == len(reals):
+        found = f"{len(owners)}, {len(targets)} and {len(reals)}"
+        raise Refusal(
+            f"{node.op_type}: nodes, ids and weights of targets must be consistent", found, "repair the model"
+        )
+    for owner, target, weight in zip(owners, targets, reals, strict=True):
         weights.setdefault(owner, []).append((target, weight))
     if None in weights:
         raise Refusal(f"{node.op_type}: weights must belong to nodes that exist", "one does not", "repair the model")
@@ -288,7 +294,11 @@ def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
         roots.setdefault(tree, ref[index])
 
     def child(index: int, children: tuple[int, ...]) -> int:
-        return ref[of_key[trees[index], children[index]]]
+        key = trees[index], children[index]
+        if key not in of_key:
+            rule = f"{node.op_type}: the numbers of nodes must be consistent"
+            raise Refusal(rule, f"node {key[1]} of tree {key[0]} is missing", "repair the model")
+        return ref[of_key[key]]
 
     splits = [
         Split(features[i], _mode(node, names[i]), float(thresholds[i]), nans[i] == 1, child(i, yes), child(i, no))
