@@ -48,8 +48,11 @@ def least_bytes(graph: Graph, options: CompileOptions) -> int:
 
 
 def require_room(graph: Graph, board: Board, options: CompileOptions) -> None:
-    """DoesNotFitError if the weights of an optimized graph exceed the board's flash, or what the user allows of it."""
-    weights, room = _weights(graph), _room(board, options)
+    """DoesNotFitError if the weights of an optimized graph exceed the board's flash.
+
+    A budget of the user's is the ladder's to refuse: it looks for the least that can be had (`fitting`).
+    """
+    weights, room = _weights(graph), _room(board, replace(options, max_flash=None))
     if sum(_nbytes(v, options) for v in weights) <= room.size:  # mostly: nothing is to be compared
         return
     needed = least_bytes(graph, options)
@@ -66,7 +69,7 @@ def require_room_quantized(
     board: Board,
     options: CompileOptions,
 ) -> None:
-    """The same of a float model that is to be quantized: what it will be like is told by a draft of few samples.
+    """The same, and by --max-flash, of a float model that is to be quantized, of which a draft of few samples tells.
 
     A draft is made only where the weights as they are, a byte each, are too many: constant channels, which will not be
     stored, may be most of them.

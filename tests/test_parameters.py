@@ -52,10 +52,8 @@ def test_what_no_board_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
         compile_model(dense(128, 512), SMALL)
 
 
-def test_max_flash_and_place_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "build_program", never)
-    with pytest.raises(DoesNotFitError, match=r"the weights must fit --max-flash 4,000\. found: 4,096 .*allow more"):
-        compile_model(dense(16, 64), "host", CompileOptions(max_flash=4000))
     with pytest.raises(DoesNotFitError, match="the weights must fit in memory 'flash' of board 'stm32f103'"):
         compile_model(dense(128, 512), SMALL, CompileOptions(place=Places(weights="flash")))
 

@@ -32,8 +32,8 @@ def objection(
     try:
         onnx.checker.check_node(node, context)
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception as error:  # onnx raises a dozen types, some of them its own, without a common base
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         return lines[-1 if lines[0].startswith("[ShapeInferenceError] Inference error") else 0][:LONGEST]
     return ""
 

@@ -329,6 +329,9 @@ class Scope:
         )
 
     def _attribute(self, attribute: onnx.AttributeProto) -> object:
+        if attribute.ref_attr_name:
+            found = f"'{attribute.name}' refers to '{attribute.ref_attr_name}'"
+            raise ModelError("attributes must have values where they belong to no function", found, "repair the model")
         value = helper.get_attribute_value(attribute)
         if isinstance(value, onnx.GraphProto):
             return Subgraph(self, value)
@@ -336,7 +339,7 @@ class Scope:
             return value.decode("utf-8", "replace")
         if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
             return [item.decode("utf-8", "replace") for item in value]
-        return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+        return to_array(value) if isinstance(value, onnx.TensorProto) else value
 
     # ----------------------------------------------------------------------------------------------- halves
 

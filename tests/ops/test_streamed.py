@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx_models import Net, assert_close, imported, random_feeds
+from onnx_models import Net, assert_close, imported, outputs_in_c, random_feeds
 
 from mcugen import fitting
 from mcugen.board import load_board
@@ -321,3 +321,16 @@ def test_an_input_that_is_needed_as_a_whole_cannot_come_row_by_row() -> None:
     net.output(net.quantize(net.op("MatMul", x, w), STEP, out="y"), dtype=np.int8)
     with pytest.raises(UsageError, match="stream-input"):
         compile_model(net.model(), "host", CompileOptions(stream_input=True))
+
+
+def test_a_scalar_beside_rows():
+    """It has no axes at all, and is whole in every row."""
+    net = Net()
+    weights = net.const(np.random.default_rng(1).standard_normal((4, 4, 3, 3)))
+    first = net.op("Conv", net.input("x", 1, 4, 9, 9), weights, pads=[1, 1, 1, 1])
+    scaled = net.op("Floor", net.op("Mul", first, net.input("s")))
+    net.output(net.op("Conv", scaled, weights, pads=[1, 1, 1, 1]))
+    model = net.model()
+    feeds = random_feeds(model)
+    found = outputs_in_c(compile_model(model, "host", ROWS), feeds)
+    assert_close(found, interpret(imported(model), feeds))
