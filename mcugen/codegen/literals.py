@@ -76,16 +76,23 @@ def c_rows(data: Array, width: int = 108) -> Iterator[str]:
 
 
 def _texts(flat: Array) -> tuple[list[str], Array]:
-    """The elements' literals and their lengths; each number is written once, however often it comes."""
+    """The elements' literals and their lengths; numbers that come often are written once."""
     codes = flat.view(f"u{flat.itemsize}")
     if flat.itemsize == 1:
         codes, which = np.arange(256, dtype=np.uint8), codes
     else:
         codes, which = np.unique(codes, return_inverse=True)
+    if 2 * len(codes) > len(flat):  # to gather them would take longer than to write some twice
+        texts = _literals(flat)
+        return texts, _lengths(texts)
     known = _literals(codes.view(flat.dtype))
-    texts = np.empty(len(known), object)
-    texts[:] = known
-    return texts[which].tolist(), np.fromiter(map(len, known), np.int64, len(known))[which]
+    gathered = np.empty(len(known), object)
+    gathered[:] = known
+    return gathered[which].tolist(), _lengths(known)[which]
+
+
+def _lengths(texts: list[str]) -> Array:
+    return np.fromiter(map(len, texts), np.int64, len(texts))
 
 
 def _literals(numbers: Array) -> list[str]:

@@ -121,7 +121,7 @@ def test_many_floats_are_written_as_each_is():
     magnitudes = np.append(10.0 ** random.uniform(-46, 38, 5000), 10.0 ** np.arange(-45, 38))
     near = [np.nextafter(magnitudes.astype(np.float32), np.float32(end)) for end in (0, np.inf)]
     numbers = np.concatenate([magnitudes.astype(np.float32), *near, SPECIAL_FLOATS], dtype=np.float32)
-    for array in (numbers, -numbers):
+    for array in (numbers, -numbers, np.repeat(numbers, 3)):
         assert " ".join(c_rows(array)) == " ".join(f"{c_float(float(v))}," for v in array)
 
 
