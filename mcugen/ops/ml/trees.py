@@ -273,16 +273,16 @@ def _forest(node: OnnxNode, side: str, targets: int, x: Value) -> Forest:
     of_key = {key: index for index, key in enumerate(zip(trees, ids, strict=True))}
     if len(of_key) < len(ids):
         raise Refusal(f"{node.op_type}: a node must be described once", "one is twice", "repair the model")
-    owners = [of_key.get(k) for k in zip(ints(node, f"{side}_treeids"), ints(node, f"{side}_nodeids"), strict=True)]
-    weights: dict[int | None, list[tuple[int, float]]] = {}
+    parts = {part: ints(node, f"{side}_{part}") for part in ("treeids", "nodeids", "ids")}
     reals = floats(node, f"{side}_weights").astype(x.type.dtype.numpy).tolist()
-    targets = ints(node, f"{side}_ids")
-    if not len(owners) == len(targets) == len(reals):
-        found = f"{len(owners)}, {len(targets)} and {len(reals)}"
+    if len({len(reals), *map(len, parts.values())}) > 1:
+        found = ", ".join(str(len(part)) for part in (*parts.values(), reals))
         raise Refusal(
-            f"{node.op_type}: nodes, ids and weights of targets must be consistent", found, "repair the model"
+            f"{node.op_type}: the lengths of {side}'s attributes must be consistent", found, "repair the model"
         )
-    for owner, target, weight in zip(owners, targets, reals, strict=True):
+    owners = [of_key.get(k) for k in zip(parts["treeids"], parts["nodeids"], strict=True)]
+    weights: dict[int | None, list[tuple[int, float]]] = {}
+    for owner, target, weight in zip(owners, parts["ids"], reals, strict=True):
         weights.setdefault(owner, []).append((target, weight))
     if None in weights:
         raise Refusal(f"{node.op_type}: weights must belong to nodes that exist", "one does not", "repair the model")
