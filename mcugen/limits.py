@@ -45,6 +45,8 @@ MAX_FOLDED = 1 << 20
 
 SAMPLE_BYTES = 1 << 30
 """Of the arrays that are read from one file of samples."""
+MAX_SAMPLES = 1 << 18
+"""In a file: each is kept apart, and run under simulation."""
 PROFILE_BYTES = 1 << 26
 BOARD_BYTES = 1 << 18
 MAX_PIXELS = 1 << 24

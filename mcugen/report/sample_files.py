@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mcugen.errors import UsageError, listed
 from mcugen.hir.types import Array
+from mcugen.limits import MAX_SAMPLES
 from mcugen.report.array_files import read_npy, read_npz
 from mcugen.report.preprocess import Preprocessing
 
@@ -54,6 +55,8 @@ def read_samples(
     if len(set(counts.values())) != 1:
         raise UsageError(f"{path}: inputs must have equally many samples", str(counts), "repair the file")
     count = next(iter(counts.values()))
+    if count > MAX_SAMPLES:
+        raise UsageError(f"{path}: there must be at most {MAX_SAMPLES:,} samples", f"{count:,}", "give some of them")
     samples = [{n: RawArray(f"{r.place}[{i}]", r.key, r.array[i]) for n, r in chosen.items()} for i in range(count)]
     return samples, arrays
 
