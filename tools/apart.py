@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import io
 import multiprocessing
@@ -95,6 +96,7 @@ def _serve(commands: Sequence[Command], folder: Path, pipe: Connection) -> None:
     warnings.simplefilter("ignore")
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # what C++ code prints; Python's own is caught
+    faulthandler.disable()  # of pytest: crashes are outcomes here
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MOST_BYTES, limits[1]))
