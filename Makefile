@@ -4,7 +4,8 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests random-graphs sweep cpu-paths big-endian coverage mutants clean setup setup-demo
+.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
+	fuzz-inputs hostile sweep cpu-paths big-endian coverage mutants clean setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -49,12 +50,30 @@ onnx-tests: setup  ## all of ONNX's own tests; rewrites docs/onnx_coverage.md
 random-graphs: setup  ## 200 random models, under the sanitizers
 	$(BIN)/pytest -n 2 tests/test_random_graphs.py
 
+FUZZ_GRAPHS ?= --seeds 1000
+FUZZ_INPUTS ?= --count 100000
+
+fuzz: fuzz-graphs fuzz-inputs  ## what models and files could be, by seed
+
+fuzz-graphs: export PYTHONPATH := tests:tests/ops:tools
+fuzz-graphs: setup  ## random graphs of everything, by seed; what fails is made small and kept in build/fuzz
+	$(BIN)/python -W ignore tests/fuzz_graphs.py $(FUZZ_GRAPHS)
+
+fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no crash, no hang
+	$(BIN)/python tools/fuzz_inputs.py $(FUZZ_INPUTS)
+
+hostile: setup  ## the corpus of hostile input, whole
+	$(BIN)/python tools/hostile.py
+
 sweep: setup  ## the long tests
 	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 cpu-paths: setup  ## quantize and report on this CPU and on one without AVX, under QEMU: equal bytes and figures
 	$(BIN)/python tools/cpu_paths.py
 	qemu-x86_64 -cpu Nehalem $(BIN)/python -m pytest -q tests/report/test_session.py
+
+compile-time: setup  ## seconds of CPU that compiling takes, and how they grow with the number of nodes
+	$(BIN)/python tools/compile_time.py
 
 big-endian: setup  ## the tests of all operators on a big-endian CPU
 	CC="powerpc-linux-gnu-gcc -static" $(BIN)/pytest -n 2 -m "not qemu and not slow" tests/ops $(LITTLE:%=--deselect '%')

@@ -345,6 +345,10 @@ def version() -> None:
 MOST_ISLANDS = 10
 """Operators left in float32 that are named after a compilation."""
 
+MOST_NOTES = 12
+LONGEST_NOTE = 600
+"""Notes, and characters of each, that are printed."""
+
 stdout = Console()
 stderr = Console(stderr=True)
 
@@ -437,8 +441,11 @@ def _tell(text: str) -> None:
 
 def _tell_notes(notes: Sequence[str]) -> None:
     """On stderr; the JSON has them, too."""
-    for note in dict.fromkeys(notes):
-        _tell(f"note: {note}")
+    told = list(dict.fromkeys(notes))
+    for note in told[:MOST_NOTES]:
+        _tell(f"note: {shortened(note, LONGEST_NOTE)}")
+    if len(told) > MOST_NOTES:
+        _tell(f"and {len(told) - MOST_NOTES:,} more notes: --json has them all")
 
 
 def _tell_quantization(quantized: Quantization) -> None:

@@ -59,16 +59,16 @@ def compile_model(
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
         placement = place(program, target, options.place)
+        if options.weights_blob and placement.copies:
+            found = "--weights-blob and copies to RAM"
+            raise UsageError("a file of weights is read where it lies", found, "leave one out")
+        fit = fit.placed(target, options)
+        kernels = ", ".join(options.kernels) or options.family
+        memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
+        notes = [*graph.notes, *(quantized.notes if quantized else ())]
+        estimate = quantized.estimate if quantized else None
+        figures = describe(program, graph, target, source.sha256, kernels, fit, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
-    if options.weights_blob and placement.copies:
-        raise UsageError("a file of weights is read where it lies", "--weights-blob and copies to RAM", "leave one out")
-    fit = fit.placed(target, options)
-    kernels = ", ".join(options.kernels) or options.family
-    memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
-    notes = [*graph.notes, *(quantized.notes if quantized else ())]
-    figures = describe(
-        program, graph, target, source.sha256, kernels, fit, memories, notes, quantized.estimate if quantized else None
-    )
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
     bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)

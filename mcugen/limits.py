@@ -28,6 +28,8 @@ MAX_PORTS = 1_000
 """Inputs, and outputs, of a model."""
 MAX_READERS = 2_000
 """Of one tensor."""
+MAX_PARTS = 2_000
+"""Inputs, and outputs, of one node."""
 MAX_NESTED = 12
 """Control flow operators around one another: checking a plan takes twice as long with each."""
 MAX_RANK = 64

@@ -79,7 +79,7 @@ class Net:
         graph = self.graph(name)
         opsets = [helper.make_opsetid("", self.opset)]
         domains = dict.fromkeys(node.domain for graph in nested(graph) for node in graph.node if node.domain)
-        opsets += [helper.make_opsetid(domain, DOMAINS[domain]) for domain in domains]
+        opsets += [helper.make_opsetid(domain, DOMAINS[domain]) for domain in domains if domain in DOMAINS]
         return helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
 
     def graph(self, name: str) -> onnx.GraphProto:

@@ -167,3 +167,10 @@ def test_usage_errors_do_not_quote_all_of_it(arguments: tuple[str, ...], capsys:
 def test_an_output_folder_that_no_system_takes(model: Path, capsys: pytest.CaptureFixture[str]):
     assert main(("compile", str(model), "-b", "host", "-o", "o" * 300)) in (2, 9)
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_hundred_notes_are_not_all_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    cli._tell_notes([f"{i} " + "n" * 5000 for i in range(100)])
+    told = capsys.readouterr().err
+    assert "and 88 more notes" in told
+    assert len(told) < 13 * 700

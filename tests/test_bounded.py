@@ -315,3 +315,12 @@ def test_state_and_a_size():
     for sample, found in zip(samples, result.simulate(samples, measure=False, sanitize=True).outputs, strict=True):
         np.testing.assert_allclose(found["y"], sample["x"] - kept, rtol=1e-5, atol=1e-6)
         kept = kept * 0.5 + sample["x"].mean(0, keepdims=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (), (0, 1, 3, 4)])
+def test_arrays_without_equally_many_samples_are_refused(shape: tuple[int, ...]):
+    net = Net()
+    net.output(net.op("Add", net.input("a", 1, 4), net.input("b", 1, 4), out="y"))
+    given = {"a": np.zeros((2, 1, 4), np.float32), "b": np.zeros(shape, np.float32)}
+    with pytest.raises(UsageError, match="a leading axis of equally many samples"):
+        compile_model(net.model()).run(given)

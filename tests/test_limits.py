@@ -16,7 +16,17 @@ from mcugen.errors import DoesNotFitError, McugenError, ModelError, UsageError
 from mcugen.importer import import_model
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.load import prepare_model
-from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PORTS, MAX_READERS, cpu_seconds, read_bounded, restart
+from mcugen.limits import (
+    MAX_LINKS,
+    MAX_NAME,
+    MAX_NODES,
+    MAX_PARTS,
+    MAX_PORTS,
+    MAX_READERS,
+    cpu_seconds,
+    read_bounded,
+    restart,
+)
 
 
 def busy() -> None:
@@ -102,6 +112,7 @@ def relus(names: list[str]) -> list[onnx.NodeProto]:
         (model(relus(["y"]), inputs=MAX_PORTS + 1), "1,000 inputs"),
         (model(relus(["y"]), outputs=("y",) * (MAX_PORTS + 1)), "1,000 outputs"),
         (model(relus(["y" * (MAX_NAME + 1)])), "characters in a name"),
+        (model([helper.make_node("Split", ["x0"], [f"y{i}" for i in range(MAX_PARTS + 1)])]), "of a node.*'Split'"),
         (model([helper.make_node("Sum", ["x0"] * 1000, ["y"])] * (MAX_LINKS // 1000)), "inputs and outputs of nodes"),
     ],
 )
@@ -132,3 +143,11 @@ def test_versions_that_no_domain_has(version: int):
     proto.opset_import[1].version = version
     with pytest.raises(ModelError, match="opsets must have a version"):
         check_hazards(proto, "m")
+
+
+def test_operators_on_maps_never_reach_shape_inference():
+    """It reads the type of a map where there is none, and dies."""
+    proto = model([helper.make_node("DictVectorizer", ["x0"], ["y"], domain="ai.onnx.ml", string_vocabulary=["w"])])
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    with pytest.raises(ModelError, match="maps must be tensors"):
+        prepare_model(proto, "m")

@@ -27,7 +27,7 @@ SECONDS = 30
 """Of CPU for one command."""
 MOST_BYTES = 2 << 30
 """Of memory for one command, beyond what the process had before."""
-WALL_SECONDS = 240
+WALL_SECONDS = 900
 """A command that takes longer waits for something."""
 LONGEST_MESSAGE = 16_384
 """Characters on stderr: one message, with what was told before it."""

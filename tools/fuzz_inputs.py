@@ -428,12 +428,13 @@ def npy(make: Maker) -> tuple[str, ...]:
 def npz(make: Maker) -> tuple[str, ...]:
     """An archive of arrays."""
     random, file = make.random, io.BytesIO()
-    with zipfile.ZipFile(file, "w", random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+    kind = random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    with zipfile.ZipFile(file, "w") as archive:
         for _ in range(random.randrange(4)):
             name = random.choice(("x.npy", "x.npy", "x_uint8.npy", "labels.npy", "y.npy", "x", "../x.npy", "z" * 300))
             data = random.choice((_array, _array, _header, lambda m: m.damaged(_array(m)), lambda m: b"no array"))(make)
             if name not in archive.namelist():
-                archive.writestr(name, data)
+                archive.writestr(zipfile.ZipInfo(name), data, kind)  # without the time of day
     data = file.getvalue()
     return _profiled(make, make.write(".npz", data if random.random() < 0.5 else make.damaged(data)))
 

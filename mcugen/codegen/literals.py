@@ -12,7 +12,6 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Double, Wide, param_dtype
 
 
-
 def c_float(value: float) -> str:
     """The shortest decimal that gives back the same float32."""
     if math.isnan(value):

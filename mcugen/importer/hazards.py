@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx
 
 from mcugen.errors import DoesNotFitError, ModelError, shortened
-from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PORTS, MAX_RANK, MAX_READERS
+from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PARTS, MAX_PORTS, MAX_RANK, MAX_READERS
 
 
 def check_hazards(model: onnx.ModelProto, place: str) -> None:
@@ -43,6 +43,8 @@ def hazard(node: onnx.NodeProto, opset: int) -> str:
     parts = [a.i for a in node.attribute if a.name == "num_outputs" and node.op_type == "Split"]
     if parts and parts[0] != len(node.output):
         return "num_outputs must be the number of outputs"
+    if node.op_type in ("DictVectorizer", "CastMap"):  # without the type of a map it reads what is not there
+        return "maps must be tensors"
     return _against_schema(node, opset)
 
 
@@ -81,6 +83,7 @@ def _check_budget(model: onnx.ModelProto, place: str) -> None:
     nodes = [n for body in (graph, *model.functions) for n in _all_nodes(body.node)]
     readers = Counter(name for node in nodes for name in node.input if name)
     links = sum(len(node.input) + len(node.output) for node in nodes) + len(graph.initializer)
+    widest = max(((max(len(n.input), len(n.output)), n.op_type) for n in nodes), default=(0, ""))
     ports = (graph.input, graph.output, graph.initializer)
     names = [v.name for values in ports for v in values] + [n for node in nodes for n in (node.name, *node.output)]
     longest = max(names, key=len, default="")
@@ -91,6 +94,7 @@ def _check_budget(model: onnx.ModelProto, place: str) -> None:
         ("inputs and outputs of nodes", MAX_LINKS, links, ""),
         ("inputs", MAX_PORTS, inputs, ""),
         ("outputs", MAX_PORTS, len(graph.output), ""),
+        ("inputs or outputs of a node", MAX_PARTS, *widest),
         ("readers of a tensor", MAX_READERS, *max(((n, name) for name, n in readers.items()), default=(0, ""))),
         ("characters in a name", MAX_NAME, len(longest), longest),
     ):

@@ -27,8 +27,10 @@ def objection(
     if any(attribute.HasField("g") for attribute in node.attribute):
         return ""
     model = _model(node, types, known, opsets)
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = model.ir_version, dict(opsets)
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_node(node, context)
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -46,6 +48,5 @@ def _model(
             constants[name] = numpy_helper.from_array(array, name)
         elif type_ is not None:
             inputs[name] = helper.make_value_info(name, type_proto(type_))
-    outputs = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
-    graph = helper.make_graph([node], "judged", [*inputs.values()], outputs, [*constants.values()])
+    graph = helper.make_graph([node], "judged", [*inputs.values()], [], [*constants.values()])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in opsets.items()])

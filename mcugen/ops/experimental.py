@@ -15,6 +15,12 @@ def _times(node: OnnxNode, x: Value, key: str) -> Value:
     return x if factor == 1.0 else node.call("Mul", x, np.float32(factor))
 
 
+def _check_image(node: OnnxNode) -> None:
+    shape = node.input(0).type.shape
+    if len(shape) != 4:
+        raise Refusal(f"{node.op_type}: the input must be an image of four axes", f"{shape}", "repair the model")
+
+
 @onnx_operator("Affine", types=FLOAT, kernels=(COMPOSED,))
 def _import_affine(node: OnnxNode) -> list[Value]:
     """alpha · x + beta."""
@@ -29,6 +35,7 @@ def _import_scale(node: OnnxNode) -> list[Value]:
 @onnx_operator("ImageScaler", types=FLOAT, kernels=(COMPOSED,))
 def _import_image_scaler(node: OnnxNode) -> list[Value]:
     """scale · x + a bias a channel."""
+    _check_image(node)
     bias = np.asarray(node.attr("bias", ()), np.float32)
     if bias.size != node.input(0).type.shape[1]:
         found = f"{bias.size} for {node.input(0).type.shape[1]} channels"
@@ -51,12 +58,15 @@ def _import_tanh(node: OnnxNode) -> list[Value]:
 @onnx_operator("Crop", types=FLOAT, kernels=(COMPOSED,))
 def _import_crop(node: OnnxNode) -> list[Value]:
     """Without a border (left, top, right, bottom), or `scale` rows and columns of what is left and below of it."""
+    _check_image(node)
     height, width = node.input(0).type.shape[2:]
     border = [int(v) for v in node.attr("border", ())]
     if len(border) != 4:
         raise Refusal("Crop: the border must have four sides", f"{len(border)}", "repair the model")
     left, top, right, bottom = border
     size = [int(v) for v in node.attr("scale", ())]
+    if len(size) not in (0, 2):
+        raise Refusal("Crop: the scale must be rows and columns", f"{len(size)} numbers", "repair the model")
     ends = (top + size[0], left + size[1]) if size else (height - bottom, width - right)
     if not (0 <= top < ends[0] <= height and 0 <= left < ends[1] <= width):
         found = f"rows {top} to {ends[0]}, columns {left} to {ends[1]} of {height} x {width}"
@@ -67,4 +77,5 @@ def _import_crop(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("DynamicSlice", kernels=(COMPOSED,))
 def _import_dynamic_slice(node: OnnxNode) -> list[Value]:
-    return [node.call("Slice", *node.inputs)]
+    starts, ends = node.input(1), node.input(2)
+    return [node.call("Slice", node.input(0), starts, ends, *node.inputs[3:])]

@@ -386,6 +386,9 @@ def _import_gather_elements(node: OnnxNode) -> list[Value]:
     x, indices = node.input(0), require_integers(node, 1)
     axis = normalize_axis(node, node.attr("axis", 0), x.type.rank)
     indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
+    if indices.type.rank != x.type.rank:
+        found = f"{indices.type.rank} axes, the data has {x.type.rank}"
+        raise Refusal("GatherElements: the indices must have as many axes as the data", found, "repair the model")
     pairs = enumerate(zip(x.type.shape, indices.type.shape, strict=True))
     sizes = tuple(size if a == axis else min(size, wanted) for a, (size, wanted) in pairs)
     if sizes != x.type.shape:

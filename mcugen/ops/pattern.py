@@ -217,7 +217,10 @@ def _import_range(node: OnnxNode) -> list[Value]:
     "ConstantOfShape", kernels=("copy",), limits="a computed shape must be declared as the output's", keeps_halves=True
 )
 def _import_constant_of_shape(node: OnnxNode) -> list[Value]:
-    value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(())
+    value = np.asarray(node.attr("value", np.zeros(1, np.float32)))
+    if value.size != 1:
+        raise Refusal("ConstantOfShape: value must have one element", f"shape {value.shape}", "repair the model")
+    value = value.reshape(())
     shape: Shape | None = decided_shape(node, 0)
     if shape is None:
         shape = tuple(node.ints("shape", 0) or ())

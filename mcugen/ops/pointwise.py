@@ -826,6 +826,9 @@ def _import_clamp(node: OnnxNode) -> list[Value]:
     if any(b is not None and b.data is None for b in bounds):
         return [_clamp_by(node, x, bounds[0], bounds[1])]
     low, high = node.param("min", 1), node.param("max", 2)
+    for name, bound in (("min", low), ("max", high)):
+        if bound is not None and bound.size != 1:
+            raise Refusal(f"Clip: {name} must have one element", f"shape {bound.shape}", "repair the model")
     numbers = [default if b is None else _number(b) for b, default in ((low, -math.inf), (high, math.inf))]
     return [node.emit(Clamp(low=min(numbers), high=numbers[1]), x)]  # where they cross, ONNX gives the upper one
 

@@ -488,6 +488,8 @@ def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, Axis] | None:
         sizes = [int(n) for n in node.const(3, "sizes")]
     if not sizes:
         return None
+    _refuse_unless(node, len(sizes) == len(axes), "sizes must be as many as axes", f"{len(sizes)} for {len(axes)}")
+    _refuse_unless(node, all(shape[a] for a in axes), "there must be something to resize", f"shape {shape}")
     ratios = {a: n / shape[a] for a, n in zip(axes, sizes, strict=True)}
     if policy == "stretch":
         return {a: Axis(shape[a], n, ratios[a]) for a, n in zip(axes, sizes, strict=True)}

@@ -14,12 +14,20 @@ UNSEEN = 0.01
 """Variance that every input is thought to have, relative to the mean: what was never seen may come all the same."""
 
 
+ENOUGH, APART = 50, 0.01
+"""Samples by which a mean is believed in full, if their own means vary by that share of the mean's square."""
+
+LEAST_VARIANCE = 1e-3
+"""Of all inputs together, relative to their energy, whatever rounding left of it where samples are much the same."""
+
+
 class Moments:
     """Sums over the rows that a layer reads (`Operator.unfolded`): x real, x̂ as the quantized layer gets them."""
 
     def __init__(self) -> None:
         self._samples = 0
         self._count = 0
+        self._apart = 0.0
         self._real: Array | float = 0.0
         self._seen: Array | float = 0.0
         self._square: Array | float = 0.0
@@ -28,6 +36,7 @@ class Moments:
         """One sample, or the means of several: [groups, rows, depth] of both."""
         self._samples += samples
         self._count += seen.shape[1]
+        self._apart += float(np.square(seen.mean(1, dtype=np.float64)).sum())
         self._real = self._real + real.sum(1, np.float64)
         self._seen = self._seen + seen.sum(1, np.float64)
         seen = np.ascontiguousarray(seen, np.float64)  # float32 rounds otherwise on other CPUs
@@ -48,9 +57,12 @@ class Moments:
         """The share of a mean error that a bias should mend: none by one sample, which says nothing of the next.
 
         A mean over n samples is off by an n-th of the variance between samples, and that of one sample is all that
-        there is. However many rows a sample has, they are of one image, one voice, one machine.
+        there is. However many rows a sample has, they are of one image, one voice, one machine; and so are samples
+        that hardly differ.
         """
-        return 1 - 1 / self._samples
+        mean = float(np.square(self.seen).sum())
+        varies = self._apart / self._samples - mean >= APART * mean
+        return 1.0 if self._samples >= ENOUGH and varies else 1 - 1 / self._samples
 
     def gram(self, centred: bool) -> Array:
         """E[x̂ x̂ᵀ], [groups, depth, depth]; if centred, without what the bias mends: `trust` of E[x̂] E[x̂]ᵀ.
@@ -58,11 +70,12 @@ class Moments:
         Correlations are shrunk as far as the rows are few, and no input is thought constant.
         """
         gram = np.asarray(self._square, np.float64) / self._count
+        least = LEAST_VARIANCE * np.trace(gram, axis1=1, axis2=2)
         if centred:
             gram = gram - self.trust * self.seen[:, :, None] * self.seen[:, None, :]
         depth = gram.shape[-1]
         kept = self._count / (self._count + UNCORRELATED * depth)
         gram *= kept + (1 - kept) * np.eye(depth)
-        energy = np.trace(gram, axis1=1, axis2=2) / depth
+        energy = np.maximum(np.trace(gram, axis1=1, axis2=2), least) / depth
         result: Array = gram + UNSEEN * energy[:, None, None] * np.eye(depth)
         return result

@@ -23,6 +23,9 @@ BINS = 2048
 FEW = 10
 """Samples below which the user is told, and ranges get a margin: the next sample will reach further than these did."""
 
+TOLD = 0.05
+"""Share of constant or repeated samples above which the user is told."""
+
 Sample = Mapping[str, Array]
 
 
@@ -81,12 +84,12 @@ def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
     inputs = [profile.tensors[v.name] for v in given if v.name in profile.tensors]
     flat = sum(all(t.lows[i] == t.highs[i] for t in inputs) for i in range(count)) if inputs else 0
     notes = []
-    if flat:
+    if flat > TOLD * count:
         notes.append(f"{flat} of {count} calibration samples are constant: each has one number everywhere")
-    if different < count:
+    if count - different > TOLD * count:
         notes.append(f"{count - different} of {count} calibration samples repeat others, and count for nothing")
     if different < FEW:
-        found = f"{different} sample{'s' * (different != 1)}{' that differ' * (different < count)}"
+        found = f"{different} {'different ' * (different < count)}sample{'s' * (different != 1)}"
         notes.append(f"calibrated by {found}: ranges and weights are guesses by so few; give 100 or more")
     return notes
 

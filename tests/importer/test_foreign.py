@@ -94,7 +94,7 @@ def test_what_onnx_took_up_later(op_type: str, attributes: dict[str, object]) ->
 def test_what_the_first_definition_has_not_is_refused() -> None:
     net = Net(8)
     net.output(net.op("MeanVarianceNormalization", net.input("x", 2, 3, 4, 4), out="y", across_channels=1), shape=None)
-    with pytest.raises(UnsupportedError, match="opset 9 defines it.*'across_channels'"):
+    with pytest.raises(UnsupportedError, match=r"opset 9 defines it.*'across_channels'"):
         imported(net.plain_model())
 
 

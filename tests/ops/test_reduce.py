@@ -213,6 +213,7 @@ def test_refusal():
     with pytest.raises(McugenError):
         imported(net.plain_model())
 
+
 @pytest.mark.parametrize("operator", ["ReduceL1", "ReduceMax", "ReduceSum"])
 def test_a_scalar_has_no_axis_to_reduce(operator: str):
     net = Net()

@@ -132,7 +132,8 @@ HOLLOW: dict[str, tuple[Callable[[Array], Array], list[str]]] = {
     "one": (lambda x: x[:1], ["calibrated by 1 sample:"]),
     "repeated": (lambda x: x[[*range(12), 3, 3]], ["2 of 14 calibration samples repeat others"]),
     "constant": (lambda x: np.concatenate([x[:12], np.full_like(x[:1], 7)]), ["1 of 13 calibration samples are const"]),
-    "zeros": (lambda x: 0 * x[:14], ["14 of 14 .* constant", "13 of 14 .* repeat", "by 1 sample that differ"]),
+    "one of many": (lambda x: np.concatenate([x, x[:1]]), []),
+    "zeros": (lambda x: 0 * x[:14], ["14 of 14 .* constant", "13 of 14 .* repeat", "by 1 different sample:"]),
 }
 
 

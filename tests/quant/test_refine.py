@@ -124,6 +124,7 @@ HOLLOW: dict[str, Callable[[Array], list[Array]]] = {
     "two": lambda x: [x, x[..., ::-1]],
     "repeated": lambda x: [x] * 20,
     "nearly repeated": lambda x: [x + 1e-3 * np.random.default_rng(i).standard_normal(x.shape) for i in range(20)],
+    "a recording": lambda x: [x + 1e-3 * np.random.default_rng(i).standard_normal(x.shape) for i in range(60)],
     "zeros": lambda x: [0 * x],
     "many zeros": lambda x: [0 * x] * 20,
     "constants": lambda x: [np.full_like(x, i / 2) for i in range(10)],

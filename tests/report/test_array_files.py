@@ -35,17 +35,20 @@ def archive(path: Path, **members: bytes) -> Path:
 
 
 def test_arrays_are_those_that_numpy_wrote(tmp_path: Path):
-    arrays = {"x": np.arange(6.0).reshape(2, 3), "y": np.asfortranarray(np.eye(3, dtype=np.int8)), "z": np.zeros((0, 4))}
+    transposed = np.asfortranarray(np.arange(6, dtype=np.int8).reshape(2, 3))
+    arrays = {"x": np.arange(6.0).reshape(2, 3), "y": transposed, "z": np.zeros((0, 4))}
     np.savez_compressed(tmp_path / "a.npz", **arrays)
     found = read_npz(tmp_path / "a.npz")
     assert list(found) == ["x", "y", "z"] and len(found) == 3
-    assert all(np.array_equal(found[name], array) and found[name].dtype == array.dtype for name, array in arrays.items())
+    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+    assert found["y"].dtype == np.int8
     np.save(tmp_path / "x.npy", arrays["y"])
     assert np.array_equal(read_npy(tmp_path / "x.npy"), arrays["y"])
 
 
 def test_members_that_nobody_asks_for_are_not_read(tmp_path: Path):
-    file = archive(tmp_path / "a.npz", x=saved([1, 2]), bomb=claimed("(1073741824,)", "<f8", 1 << 20), text=b"no array")
+    bomb = claimed("(1073741824,)", "<f8", 1 << 20)
+    file = archive(tmp_path / "a.npz", x=saved([1, 2]), bomb=bomb, text=b"no array")
     assert read_npz(file)["x"].tolist() == [1, 2]
     for name in ("bomb", "text"):
         with pytest.raises(UsageError, match=f"a.npz: samples must be in an .npz file. found: '{name}': "):

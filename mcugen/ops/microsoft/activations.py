@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mcugen.hir.graph import Value
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Unary
 
@@ -82,7 +83,7 @@ def _import_linear_attention_gate(node: OnnxNode) -> Sequence[Value | None]:
 def branches(node: OnnxNode, x: Value) -> Value:
     """Streams as (..., C, H): the last axis holds C of them one after the other where `num_branches` says so."""
     count = int(node.attr("num_branches", 0))
-    if not count:
+    if not count and x.type.rank > 1:
         return x
     width = x.type.shape[-1]
     if count < 1 or width % count:
@@ -103,6 +104,7 @@ def _mix(node: OnnxNode, mix: Value, streams: Value) -> Value:
 
 
 @onnx_operator("HyperConnectionPreMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("... H")
 def _import_pre_mix(node: OnnxNode) -> list[Value]:
     """The weighted sum of the streams."""
     x = branches(node, node.input(0))
@@ -112,6 +114,7 @@ def _import_pre_mix(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("HyperConnectionPostMix", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("... H", "... F", "*", "... C C")
 def _import_post_mix(node: OnnxNode) -> list[Value]:
     """mixᵀ · streams + gate · block, the mixture being the identity where it is not given."""
     x, block = branches(node, node.input(0)), node.input(1)

@@ -15,6 +15,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.microsoft.rotary import rotate
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, not_constant, onnx_operator
 
@@ -159,6 +160,7 @@ def _heads(node: OnnxNode, key: str = "num_heads") -> int:
     kernels=(COMPOSED,),
     limits="no rotation, no buffer for past and present",
 )
+@axes("B S D", "D W", "W", "*", "2 B N P E", "_ _ S T")
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     """Queries, keys and values are products of one input and slices of the weights."""
     _refuse(node, [6], ["do_rotary", "past_present_share_buffer"], "past and present must be tensors of their own")
@@ -203,10 +205,6 @@ class Operands:
 def _operands(node: OnnxNode, bias: int, heads: int) -> Operands:
     """From inputs 0 to 2: three tensors, one with all three behind one another, or keys and values by heads."""
     query = node.input(0)
-    if query.type.rank != 3 or (node.has(1) and node.input(1).type.rank == 5):
-        raise Refusal(
-            f"{node.op_type}: queries, keys and values must not be packed", f"{query.type.shape}", "export each"
-        )
     if not node.has(1):
         third = query.type.shape[2] // 3
         parts = [sliced(node, query, 2, i * third, (i + 1) * third) for i in range(3)]
@@ -241,11 +239,13 @@ class _Places:
 
 
 @onnx_operator("MultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no beams")
+@axes("B S D", "B L D|B N L E", "B L V|B N L F", "W", "*", "_ _ S T", "B N P E", "B N P F", "1|", "*")
 def _import_multi_head(node: OnnxNode) -> Sequence[Value | None]:
     return _multi_head(node, _Places(bias=3, mask=4, added=5, past=6, count=8))
 
 
 @onnx_operator("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="no beams")
+@axes("B 1 _", "B L D|B N L E", "B L V|B N L F", "_ _", "_ _ 1 T", "B N P E", "B N P F", "1|", "*", "*", "W")
 def _import_decoder(node: OnnxNode) -> Sequence[Value | None]:
     """One query."""
     return _multi_head(node, _Places(bias=10, mask=3, added=4, past=5, count=7))
@@ -318,6 +318,7 @@ class Cache:
     kernels=(COMPOSED,),
     limits="float caches that do not slide; total_sequence_length constant, or at most the past's length",
 )
+@axes("B S _", "B S K", "B S K", "B N P E", "B N P E", "B", "1|", "M R", "M R", "_ S", "_ _ S T", "Q")
 def _import_group_query(node: OnnxNode) -> Sequence[Value | None]:
     """Several heads of queries share one of keys and values; those of the past come in a buffer or as they are."""
     _refuse(node, [12, 13], ["sliding_window_cache"], "the cache must hold float32 and not slide")
@@ -340,6 +341,9 @@ def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Val
         parts = [query, node.input(1), node.input(2)]
     else:
         size = query.type.shape[2] // (heads + 2 * shared)
+        if not size or size * (heads + 2 * shared) != query.type.shape[2]:
+            found = f"{query.type.shape[2]} for {heads} and twice {shared}"
+            raise Refusal("GroupQueryAttention: packed heads must be of equal size", found, "repair the model")
         ends = np.cumsum([0, heads, shared, shared]) * size
         parts = [sliced(node, query, 2, int(a), int(b)) for a, b in pairwise(ends)]
     q, k, v = (split_heads(node, x, n) for x, n in zip(parts, (heads, shared, shared), strict=True))
@@ -348,6 +352,8 @@ def _grouped(node: OnnxNode, heads: int, shared: int) -> tuple[Value, Value, Val
 
 def _cache(node: OnnxNode, length: int) -> Cache:
     lengths, total = node.input(5), node.input(6)
+    if node.has(3) != node.has(4):
+        raise Refusal("GroupQueryAttention: past keys must have past values", "one of them", "repair the model")
     held = node.input(3).type.shape[2] if node.has(3) else 0
     if total.data is None and not held:
         raise not_constant("GroupQueryAttention: total_sequence_length must be constant", total)
@@ -382,6 +388,9 @@ def _stored(node: OnnxNode, cache: Cache, past: Value | None, new: Value) -> Val
         return node.call("Concat", x, rest, axis=2) if rest.size else x
 
     if isinstance(cache.past, int):
+        if cache.past + length > cache.keys:
+            found = f"{cache.past} and {length} in {cache.keys}"
+            raise Refusal(f"{node.op_type}: the cache must have room for past and new keys", found, "repair the model")
         kept = sliced(node, past, 2, 0, cache.past) if past is not None and cache.past else None
         return filled(joined(node, [kept, new], 2), cache.past + length)
     assert past is not None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mcugen.hir.graph import Value
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, FLOATS, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
@@ -38,12 +39,15 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     total = node.call("Add", total, node.input(3)) if node.has(3) else total
     name, given = str(node.attr("activation", "")), [float(v) for v in node.attr("activation_params", ())]
     if name == "Clip":
+        if len(given) > 2:
+            raise Refusal("FusedConv: Clip has two limits", f"{len(given)}", "repair the model")
         low, high = (np.float32(v) for v in (*given, *(-np.inf, np.inf)[len(given) :]))
         return [node.call("Clip", total, low, high)]
     return [_activated(node, total, name, dict(zip(("alpha", "beta"), given, strict=False)))]
 
 
 @onnx_operator("FusedGemm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("_ _", "_ _", "*")
 def _import_gemm(node: OnnxNode) -> list[Value]:
     """activation(Gemm)."""
     attributes = {k: v for k, v in node.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
@@ -54,6 +58,7 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED,))
+@axes("... _", "... _")
 def _import_matmul(node: OnnxNode) -> list[Value]:
     """alpha · A · B of matrices that lie transposed, or whose rows lie before the batch."""
     a, b = (

@@ -11,6 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.attention import shaped
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.window import Window
 
@@ -31,6 +32,7 @@ class _Axis:
 
 
 @onnx_operator("CropAndResize", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant crop_size")
+@axes("N C H W", "R 4", "R", "2")
 def _import_crop(node: OnnxNode) -> list[Value]:
     """Pixels between, or next to, the corners of boxes, which are shares of the image's height and width."""
     x, mode = node.input(0), str(node.attr("mode", "bilinear"))
@@ -106,6 +108,7 @@ def _between(node: OnnxNode, y: Value, x: Value, at: object) -> Value:
 
 
 @onnx_operator("MaxpoolWithMask", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("N C _ ...", "_ _ _ ...")
 def _import_masked_pool(node: OnnxNode) -> list[Value]:
     """The maximum of a window whose rows end before the first element that the mask hides.
 
@@ -114,25 +117,29 @@ def _import_masked_pool(node: OnnxNode) -> list[Value]:
     """
     x = node.input(0)
     kernel = [int(k) for k in node.attr("kernel_shape", ())]
-    axes = len(kernel)
-    if not axes or x.type.rank != axes + 2:
+    rank = len(kernel)
+    if min(kernel, default=0) < 1 or x.type.rank != rank + 2:
         raise Refusal(
             "MaxpoolWithMask: the kernel must have all axes", f"{kernel} for {x.type.shape}", "repair the model"
         )
     window = Window.of(node, x.type.shape[2:], tuple(kernel))
     strides, pads = window.strides, (*window.before, *window.after)
-    visible = _mask(node, x.type.shape, axes)
-    sides = [0] * (x.type.rank - 1) + [pads[axes - 1]] + [0] * (x.type.rank - 1) + [pads[-1]]
+    if min(window.output(x.type.shape[2:], tuple(kernel))) < 1:
+        raise Refusal(
+            "MaxpoolWithMask: windows must lie in the image", f"{kernel} on {x.type.shape}", "repair the model"
+        )
+    visible = _mask(node, x.type.shape, rank)
+    sides = [0] * (x.type.rank - 1) + [pads[rank - 1]] + [0] * (x.type.rank - 1) + [pads[-1]]
     rows = node.call("Pad", x, np.array(sides, np.int64), np.float32(LOWEST)) if any(sides) else x
     seen = node.call("Pad", visible, np.array(sides, np.int64), np.int32(1)) if any(sides) else visible
     rows = _row_maxima(node, rows, seen, kernel[-1], strides[-1])
-    if axes == 1:
+    if rank == 1:
         return [rows]
-    outer = [*pads[: axes - 1], 0, *pads[axes:-1], 0]
+    outer = [*pads[: rank - 1], 0, *pads[rank:-1], 0]
     return [node.call("MaxPool", rows, kernel_shape=[*kernel[:-1], 1], strides=[*strides[:-1], 1], pads=outer)]
 
 
-def _mask(node: OnnxNode, shape: Sequence[int], axes: int) -> Value:
+def _mask(node: OnnxNode, shape: Sequence[int], rank: int) -> Value:
     """The mask in the shape of x, or of one image where all channels have the same."""
     mask, size = node.input(1), math.prod(shape[2:])
     if mask.type.shape[2:] != tuple(shape[2:]):
@@ -145,7 +152,7 @@ def _mask(node: OnnxNode, shape: Sequence[int], axes: int) -> Value:
         whole = shaped(node, whole, *shape)
     else:
         whole = shaped(node, node.call("Gather", flat, np.arange(size).astype(np.int64)), 1, 1, *shape[2:])
-    if axes == 1:
+    if rank == 1:
         return whole
     corner = np.zeros((1, 1, *shape[2:]), bool)
     corner.reshape(-1)[0] = True

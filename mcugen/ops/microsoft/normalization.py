@@ -10,6 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.activations import branches, gate
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
 _STANDARD, _ROOT_MEAN_SQUARE = "LayerNormalization", "SimplifiedLayerNormalization"
@@ -42,6 +43,7 @@ def _skip(node: OnnxNode, op_type: str, affine: Sequence[Value | None], bias: in
 
 
 @onnx_operator("EmbedLayerNormalization", domain=MICROSOFT, types=(), kernels=(COMPOSED,))
+@axes("B S", "B S", "_ H", "_ H", "_ H", "H", "H", "B S", "_ S")
 def _import_embedding(node: OnnxNode) -> Sequence[Value | None]:
     """Embeddings of words, positions and segments, summed and normalized; of a mask the number of ones."""
     ids, positions = node.input(0), node.input(3)
@@ -67,6 +69,7 @@ def _ones(node: OnnxNode, batch: int) -> Value:
 
 
 @onnx_operator("GatedRMSNorm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("... H", "C", "... H")
 def _import_gated(node: OnnxNode) -> list[Value]:
     """Each group of as many elements as there are scales is normalized, then multiplied by the gate."""
     x, scale = node.input(0), node.input(1)
@@ -80,6 +83,7 @@ def _import_gated(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("BranchwiseRMSNorm", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("... H")
 def _import_branchwise(node: OnnxNode) -> list[Value]:
     x = branches(node, node.input(0))
     count, width = x.type.shape[-2:]
@@ -91,6 +95,7 @@ def _import_branchwise(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("EngramGate", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("B S C H", "B S C H", "B S H", "C H", "C H", "C H")
 def _import_engram(node: OnnxNode) -> Sequence[Value | None]:
     """sigmoid(sign(d) · √max(|d|, 10⁻⁶)) · value, where d is the scaled product of normalized key and query."""
     key, query, value = (node.input(i) for i in range(3))

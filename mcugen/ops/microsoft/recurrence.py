@@ -13,6 +13,7 @@ from onnx import GraphProto
 from mcugen.hir.graph import Value
 from mcugen.ops.microsoft.activations import silu
 from mcugen.ops.microsoft.attention import joined, shaped, sliced
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
 
@@ -28,6 +29,7 @@ def _refuse_windows(node: OnnxNode) -> None:
 @onnx_operator(
     "CausalConvWithState", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="one axis, state_window 0"
 )
+@axes("B _ ... _", "C 1 K", "C", "B _ ... _")
 def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
     """Each channel is convolved with its own taps; the state is what they reach back to."""
     _refuse_windows(node)
@@ -71,6 +73,7 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 
 
 @onnx_operator("LinearAttention", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="state_window 0")
+@axes("B T _", "B T K", "B T V", "B H D E", "B T _", "B T _")
 def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
     """A Scan over the steps: the state (B, heads, D, D') decays, takes in k ⊗ v, and is read by q."""
     _refuse_windows(node)
@@ -81,6 +84,10 @@ def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
         raise Refusal("LinearAttention: rule and heads must be known and fit", found, "repair the model")
     (batch, _, key_width), value_width = node.input(1).type.shape, node.input(2).type.shape[2]
     size, values = key_width // heads, value_width // heads
+    widths = [node.input(i).type.shape[2] for i in range(3)] + [n.type.shape[2] for n in node.inputs[4:5] if n]
+    if widths[0] != queries * size or any(width % heads for width in widths[1:]):
+        found = f"widths {widths} of {queries} and {heads} heads"
+        raise Refusal("LinearAttention: heads must be of equal size", found, "repair the model")
     steps = {
         "q": _queries(node, queries, heads, size),
         "k": _by_step(node, node.input(1), heads, size, 1),
@@ -91,6 +98,9 @@ def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
         steps["g"] = node.call("Exp", _by_step(node, decay, heads, decay.type.shape[2] // heads, 1))
     if rule.endswith("delta"):
         beta = node.input(5)
+        if beta.type.shape[2] not in (1, heads):
+            found = f"{beta.type.shape[2]} for {heads} heads"
+            raise Refusal("LinearAttention: there must be an update rate a head", found, "repair the model")
         steps["b"] = _by_step(node, beta, beta.type.shape[2], 1, 1)
     state = node.input(3) if node.has(3) else node.call("Identity", np.zeros((batch, heads, size, values), np.float32))
     body = _step(steps, state)

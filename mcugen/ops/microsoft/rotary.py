@@ -7,6 +7,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
 
@@ -52,8 +53,8 @@ def _slice(node: OnnxNode, x: Value, start: int, end: int, step: int) -> Value:
 def _by_heads(node: OnnxNode, x: Value, cos: Value) -> Value:
     """(B, S, N · H) → (B, N, S, H)."""
     batch, length, width = x.type.shape
-    heads = int(node.attr("num_heads", 0)) or width // (2 * cos.type.shape[1])
-    if width % max(heads, 1):
+    heads = int(node.attr("num_heads", 0)) or width // max(2 * cos.type.shape[1], 1)
+    if heads < 1 or width % heads:
         raise Refusal(f"{node.op_type}: heads must be of equal size", f"{heads} of {width}", "repair the model")
     parted = node.call("Reshape", x, np.array([batch, length, heads, width // heads], np.int64))
     return node.call("Transpose", parted, perm=[0, 2, 1, 3])
@@ -74,6 +75,7 @@ def _length(x: Value) -> int:
 
 
 @onnx_operator("RotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("B S D|B N S E", "1|B S", "M R", "M R")
 def _import_rotary(node: OnnxNode) -> list[Value]:
     """Positions are given each, or the first of them. ONNX Runtime's CPU knows neither a scale nor packed batches."""
     positions = node.input(1)
@@ -85,6 +87,7 @@ def _import_rotary(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("MRotaryEmbedding", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
+@axes("B S D|B N S E", "3 B S", "M R", "M R")
 def _import_sections(node: OnnxNode) -> list[Value]:
     """Of three positions a token (time, row, column), each tells the angles of a section of pairs."""
     owner = _sections(node)

@@ -9,6 +9,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.ops.inverse import Inverse
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import (
     COMPOSED,
@@ -26,8 +27,11 @@ def _same(op_type: str) -> Callable[[OnnxNode], Sequence[Value | None]]:
     return lambda node: as_standard(node, op_type, *node.inputs, **node.attributes)
 
 
-for _name, _kernel in (("GatherND", "gather"), ("GridSample", "grid_sample"), ("Trilu", "trilu")):
+for _name, _kernel in (("GridSample", "grid_sample"), ("Trilu", "trilu")):
     onnx_operator(_name, domain=MICROSOFT, kernels=(_kernel,))(_same(_name))
+
+
+onnx_operator("GatherND", domain=MICROSOFT, kernels=("gather",))(axes("... _", "... _")(_same("GatherND")))
 
 
 @onnx_operator("Range", domain=MICROSOFT, kernels=(COMPOSED,))
@@ -85,6 +89,7 @@ def _import_unfold(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("CDist", domain=MICROSOFT, types=FLOATS, kernels=(COMPOSED,), limits="euclidean and sqeuclidean")
+@axes("M N", "K N")
 def _import_cdist(node: OnnxNode) -> list[Value]:
     """√Σ (a − b)² of each pair of rows, or its square."""
     a, b = node.input(0), node.input(1)

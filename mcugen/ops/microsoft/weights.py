@@ -7,6 +7,7 @@ import numpy as np
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 
@@ -25,6 +26,7 @@ def _bits(node: OnnxNode) -> int:
 
 
 @onnx_operator("MatMulNBits", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant weights, no g_idx")
+@axes("... K", "N Z Y", "*", "*", "*", "N")
 def _import_few_bits(node: OnnxNode) -> list[Value]:
     """The product in float32, whatever accuracy_level allows."""
     if node.has(4) or node.attr("weight_prepacked", 0):
@@ -35,6 +37,13 @@ def _import_few_bits(node: OnnxNode) -> list[Value]:
         int(node.attr("N", 0)),
         int(node.attr("block_size", 0)),
     )
+    blocks = node.input(1).type.shape[1]
+    whole = (columns, blocks, block * bits // 8), (columns * blocks,)
+    found = node.input(1).type.shape, (node.input(2).type.count,)
+    if found != whole or not 0 < rows <= blocks * block:
+        raise Refusal(
+            "MatMulNBits: weights and scales must be those of N, K and block_size", f"{found}", "quantize again"
+        )
     codes = _fields(node.const(1, "weights"), bits)
     scales = node.const(2, "scales").astype(np.float32).reshape(columns, -1, 1)
     weights = (codes.reshape(columns, -1, block).astype(np.float32) - _zeros(node, bits, columns, scales)) * scales
@@ -46,8 +55,11 @@ def _zeros(node: OnnxNode, bits: int, columns: int, scales: Array) -> Array:
     """Zero points a block: (N, blocks, 1)."""
     if not node.has(3):
         return np.full((1, 1, 1), 1 << (bits - 1), np.float32)
-    zeros = node.const(3, "zero points")
-    if zeros.dtype == np.uint8:
+    zeros, blocks = node.const(3, "zero points"), scales.shape[1]
+    packed = zeros.dtype == np.uint8
+    if zeros.size != columns * (-(-blocks * bits // 8) if packed else blocks):
+        raise Refusal("MatMulNBits: there must be a zero point a block", f"{zeros.shape}", "quantize again")
+    if packed:
         zeros = _fields(zeros.reshape(columns, -1), bits)[:, : scales.shape[1]]
     return zeros.reshape(columns, -1, 1).astype(np.float32)
 
@@ -62,14 +74,17 @@ _BNB4 = (np.concatenate([_FP4, -_FP4]), np.array(_NF4, np.float32))
 
 
 @onnx_operator("MatMulBnb4", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant weights")
+@axes("... K")
 def _import_bnb4(node: OnnxNode) -> list[Value]:
     """Codes of 4 bits, the upper ones of a byte first, are places in a table; blocks have a scale."""
     rows, columns = int(node.attr("K", 0)), int(node.attr("N", 0))
     packed, scales = node.const(1, "weights").reshape(-1), node.const(2, "scales").astype(np.float32).reshape(-1)
+    table, block = int(node.attr("quant_type", 0)), int(node.attr("block_size", 0))
+    if table not in (0, 1) or block < 1 or min(2 * packed.size, scales.size * block) < rows * columns or rows < 1:
+        found = f"{packed.size} bytes, {scales.size} scales for {rows} x {columns}"
+        raise Refusal("MatMulBnb4: weights and scales must be those of N, K and block_size", found, "quantize again")
     codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: rows * columns]
-    weights = (
-        _BNB4[int(node.attr("quant_type", 0))][codes] * np.repeat(scales, int(node.attr("block_size", 0)))[: codes.size]
-    )
+    weights = _BNB4[table][codes] * np.repeat(scales, block)[: codes.size]
     matrix = weights.reshape(columns, rows)
     return [node.call("MatMul", node.input(0), np.ascontiguousarray(matrix.T if node.attr("transB", 1) else matrix))]
 
@@ -80,6 +95,7 @@ def _import_bnb4(node: OnnxNode) -> list[Value]:
     kernels=(COMPOSED,),
     limits="constant data and scales, no float8 or float4",
 )
+@axes("... _", "*", "... _", "... _")
 def _import_gather(node: OnnxNode) -> list[Value]:
     """Rows of the dequantized table."""
     data, scales, stored = node.const(0, "data"), node.const(2, "scales").astype(np.float32), node.input(0).type.dtype
@@ -94,6 +110,10 @@ def _import_gather(node: OnnxNode) -> list[Value]:
         zero = node.const(3, "zero points")
         zero = _fields(zero, bits)[..., : scales.shape[-1]] if stored.value == "uint8" else zero
     block, size = int(node.attr("block_size", 128)), data.shape[axis]
+    parts = tuple(-(-n // max(block, 1)) if a == axis else n for a, n in enumerate(data.shape))
+    if block < 1 or scales.shape != parts or (node.has(3) and zero.shape != parts):
+        found = f"scales {scales.shape} of blocks of {block} of {data.shape}"
+        raise Refusal("GatherBlockQuantized: there must be a scale a block", found, "quantize again")
 
     def spread(array: Array) -> Array:
         return np.repeat(array, block, axis).take(range(size), axis) if array.ndim else array
@@ -103,5 +123,6 @@ def _import_gather(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("MatMulInteger16", domain=MICROSOFT, kernels=(COMPOSED,))
+@axes("... _", "... _")
 def _import_integer16(node: OnnxNode) -> list[Value]:
     return [node.call("MatMul", *(node.call("Cast", node.input(i), to=6) for i in (0, 1)))]

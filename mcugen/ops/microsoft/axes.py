@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ONNX's schemas do not tell of operators that are not its own: the axes of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import Shape
+from mcugen.ops.onnx_node import Importer, OnnxNode, Refusal
+
+Axes = Callable[[Importer], Callable[[OnnxNode], Sequence[Value | None]]]
+
+
+def axes(*specs: str) -> Axes:
+    """Inputs must have these axes, or be absent; Refusal else.
+
+    By input: names, one an axis, which stand for one size in all inputs ("B S H"); numbers; "_" for any size, "..." for
+    any axes; "|" between alternatives; "*" for any shape.
+    """
+
+    def decorate(importer: Importer) -> Callable[[OnnxNode], Sequence[Value | None]]:
+        @wraps(importer)
+        def checked(node: OnnxNode) -> Sequence[Value | None]:
+            _check(node, specs)
+            return importer(node)
+
+        return checked
+
+    return decorate
+
+
+def _check(node: OnnxNode, specs: Sequence[str]) -> None:
+    sizes: dict[str, int] = {}
+    for index, spec in enumerate(specs):
+        if spec == "*" or not node.has(index):
+            continue
+        shape = node.input(index).type.shape
+        found = next((f for one in spec.split("|") if (f := _match(one.split(), shape, sizes)) is not None), None)
+        if found is None:
+            known = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in spec.split())
+            rule = f"{node.op_type}: input {index} must have axes '{spec}'"
+            raise Refusal(rule, f"{shape}{' where ' + known if known else ''}", "repair the model")
+        sizes |= found
+
+
+def _match(names: list[str], shape: Shape, sizes: dict[str, int]) -> dict[str, int] | None:
+    """The sizes of the names, if the shape can be read so."""
+    if "..." in names:
+        at = names.index("...")
+        behind = len(names) - at - 1
+        if len(shape) < at + behind:
+            return None
+        names, shape = names[:at] + names[at + 1 :], shape[:at] + shape[len(shape) - behind :]
+    if len(names) != len(shape):
+        return None
+    found: dict[str, int] = {}
+    for name, size in zip(names, shape, strict=True):
+        if name == "_":
+            continue
+        if size != (int(name) if name.isdigit() else (sizes | found).get(name, size)):
+            return None
+        if not name.isdigit():
+            found[name] = size
+    return found
