@@ -48,6 +48,15 @@ def test_normalization(axes: tuple[int, ...], centered: bool, reciprocal: bool):
     check_everywhere(net.model())
 
 
+def test_sums_with_the_mean_are_not_centered():
+    net = Net()
+    x = net.input("x", *SHAPE)
+    net.output(spelled_out(net, net.op("Add", x, mean(net, x, (2,))), centered=False))
+    graph = apply(net.model(), fold_constants, recognize_normalization, simplify)
+    (node,) = (node for node in graph.nodes if isinstance(node.op, Normalize))
+    assert not node.op.centered
+
+
 @pytest.mark.parametrize("shape", [(8,), (1, 8), (5, 8), (1, 1, 1), ()], ids=str)
 def test_its_scale_and_bias(shape: tuple[int, ...]):
     net = Net()
