@@ -732,7 +732,7 @@ def _import_scan(node: OnnxNode) -> list[Value]:
 
 
 def _padded(node: OnnxNode, key: str, count: int) -> list[int]:
-    given = [int(v) for v in node.attr(key, [])]
+    given = node.integers(key)
     return (given + [0] * count)[: max(count, 0)]
 
 

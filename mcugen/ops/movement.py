@@ -113,6 +113,9 @@ class Reshape(Movement):
 
 def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
     """`value` in another shape; constants are reshaped at once."""
+    if value.type.count != math.prod(shape):
+        found = f"{value.type.shape} of '{value.name}' for {shape}"
+        raise Refusal(f"{node.op_type}: an input must have another number of elements", found, "repair the model")
     if value.data is not None and value.type.quant is None:
         name = f"{node.outputs[0]}.{value.name}.reshaped"
         return node.graph.constant(name, value.data.reshape(shape), dtype=value.type.dtype)

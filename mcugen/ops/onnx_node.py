@@ -110,8 +110,32 @@ class OnnxNode:
         return value
 
     def attr(self, key: str, default: Any) -> Any:
-        """An attribute, or its default."""
-        return self.attributes.get(key, default)
+        """An attribute, or its default; Refusal if it is not of the default's kind.
+
+        Only operators that have a schema come checked by ONNX.
+        """
+        found = self.attributes.get(key, default)
+        kind = _kind(default)
+        if kind and not isinstance(found, _KINDS[kind]):
+            self._refuse_kind(key, f"{kind}", found)
+        return found
+
+    def reals(self, key: str) -> list[float]:
+        """An attribute that is a list of numbers; empty if absent."""
+        return [float(v) for v in self._list(key, "a number")]
+
+    def integers(self, key: str) -> list[int]:
+        """An attribute that is a list of integers; empty if absent."""
+        return [int(v) for v in self._list(key, "an integer")]
+
+    def _list(self, key: str, kind: str) -> Sequence[Any]:
+        found: Sequence[Any] = self.attr(key, ())
+        if not all(isinstance(item, _KINDS[kind]) for item in found):
+            self._refuse_kind(key, f"{kind} in each place", found)
+        return found
+
+    def _refuse_kind(self, key: str, kind: str, found: object) -> None:
+        raise Refusal(f"{self.op_type}: attribute {key} must be {kind}", str(found)[:80], "repair the model")
 
     def const(self, index: int, what: str) -> Array:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
@@ -130,7 +154,9 @@ class OnnxNode:
     def ints(self, key: str, index: int) -> list[int] | None:
         """`param` as a list of Python ints."""
         found = self.param(key, index)
-        return None if found is None else [int(v) for v in np.asarray(found).reshape(-1)]
+        if found is not None and found.size and found.dtype.kind not in "biu":
+            self._refuse_kind(key, "an integer in each place", found.reshape(-1)[:8])
+        return None if found is None else [int(v) for v in found.reshape(-1)]
 
     def body(self, key: str) -> Body:
         """A graph attribute."""
@@ -177,6 +203,19 @@ class OnnxNode:
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "an integer": (int, np.integer, np.bool_),
+    "a number": (int, float, np.number, np.bool_),
+    "a text": (str,),
+    "a list": (list, tuple, np.ndarray),
+}
+
+
+def _kind(default: object) -> str:
+    """What an attribute must be whose default this is; "" for anything."""
+    return next((kind for kind, types in _KINDS.items() if isinstance(default, types)), "")
 
 
 def not_constant(rule: str, value: Value, also: str = "") -> Refusal:

@@ -205,8 +205,10 @@ def _import_range(node: OnnxNode) -> list[Value]:
     if decided is None:
         parts = (("start", 0), ("limit", 1), ("delta", 2))
         start, limit, delta = (node.const(i, f"the {what}").reshape(-1)[:1].astype(np.float64) for what, i in parts)
-        if delta == 0:
-            raise Refusal("Range: delta must not be 0", "0", "repair the model")
+        ends = np.concatenate([start, limit, delta])
+        if len(ends) != 3 or not np.isfinite(ends).all() or delta == 0:
+            rule = "Range: start, limit and delta must be finite numbers, and delta not 0"
+            raise Refusal(rule, f"{ends.tolist()}", "repair the model")
         count = max(math.ceil(float((limit - start)[0] / delta[0])), 0)
     else:
         (count,) = decided

@@ -615,7 +615,7 @@ def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...
 
 
 def _parameters(node: OnnxNode, key: str, defaults: Sequence[float | None]) -> list[float]:
-    given = [float(v) for v in node.attr(f"activation_{key}", ())]
+    given = node.reals(f"activation_{key}")
     rest = iter(given)
     values = [0.0 if default is None else next(rest, default) for default in defaults]
     if any(math.isnan(v) for v in values):

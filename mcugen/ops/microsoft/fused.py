@@ -37,7 +37,7 @@ def _import_conv(node: OnnxNode) -> list[Value]:
     bias = node.inputs[2] if node.has(2) else None
     total = node.call("Conv", node.input(0), node.input(1), bias, **attributes)
     total = node.call("Add", total, node.input(3)) if node.has(3) else total
-    name, given = str(node.attr("activation", "")), [float(v) for v in node.attr("activation_params", ())]
+    name, given = str(node.attr("activation", "")), node.reals("activation_params")
     if name == "Clip":
         if len(given) > 2:
             raise Refusal("FusedConv: Clip has two limits", f"{len(given)}", "repair the model")
@@ -53,7 +53,7 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     attributes = {k: v for k, v in node.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
     total = node.call("Gemm", node.input(0), node.input(1), *node.inputs[2:3], **attributes)
     names = {"alpha": "activation_alpha", "beta": "activation_beta"}
-    given = {short: float(node.attributes[long]) for short, long in names.items() if long in node.attributes}
+    given = {short: float(node.attr(long, 0.0)) for short, long in names.items() if long in node.attributes}
     return [_activated(node, total, str(node.attr("activation", "")), given)]
 
 

@@ -116,7 +116,7 @@ def _import_masked_pool(node: OnnxNode) -> list[Value]:
     axes never looks at the first element's.
     """
     x = node.input(0)
-    kernel = [int(k) for k in node.attr("kernel_shape", ())]
+    kernel = node.integers("kernel_shape")
     rank = len(kernel)
     if min(kernel, default=0) < 1 or x.type.rank != rank + 2:
         raise Refusal(

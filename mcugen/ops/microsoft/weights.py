@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from mcugen.hir.graph import Value
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
@@ -16,6 +16,13 @@ def _fields(packed: Array, bits: int) -> Array:
     """Numbers of `bits` bits from bytes along the last axis, those of the lower bits first."""
     parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
+
+
+def _bytes(node: OnnxNode, index: int) -> Array:
+    """Packed codes."""
+    packed = node.const(index, "weights")
+    node.require_dtype(node.input(index), DType.UINT8)
+    return packed
 
 
 def _bits(node: OnnxNode) -> int:
@@ -44,7 +51,7 @@ def _import_few_bits(node: OnnxNode) -> list[Value]:
         raise Refusal(
             "MatMulNBits: weights and scales must be those of N, K and block_size", f"{found}", "quantize again"
         )
-    codes = _fields(node.const(1, "weights"), bits)
+    codes = _fields(_bytes(node, 1), bits)
     scales = node.const(2, "scales").astype(np.float32).reshape(columns, -1, 1)
     weights = (codes.reshape(columns, -1, block).astype(np.float32) - _zeros(node, bits, columns, scales)) * scales
     product = node.call("MatMul", node.input(0), np.ascontiguousarray(weights.reshape(columns, -1)[:, :rows].T))
@@ -78,13 +85,18 @@ _BNB4 = (np.concatenate([_FP4, -_FP4]), np.array(_NF4, np.float32))
 def _import_bnb4(node: OnnxNode) -> list[Value]:
     """Codes of 4 bits, the upper ones of a byte first, are places in a table; blocks have a scale."""
     rows, columns = int(node.attr("K", 0)), int(node.attr("N", 0))
-    packed, scales = node.const(1, "weights").reshape(-1), node.const(2, "scales").astype(np.float32).reshape(-1)
+    packed, scales = _bytes(node, 1).reshape(-1), node.const(2, "scales").astype(np.float32).reshape(-1)
     table, block = int(node.attr("quant_type", 0)), int(node.attr("block_size", 0))
-    if table not in (0, 1) or block < 1 or min(2 * packed.size, scales.size * block) < rows * columns or rows < 1:
+    if (
+        table not in (0, 1)
+        or block < 1
+        or min(2 * packed.size, scales.size * block) < rows * columns
+        or min(rows, columns) < 1
+    ):
         found = f"{packed.size} bytes, {scales.size} scales for {rows} x {columns}"
         raise Refusal("MatMulBnb4: weights and scales must be those of N, K and block_size", found, "quantize again")
     codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: rows * columns]
-    weights = _BNB4[table][codes] * np.repeat(scales, block)[: codes.size]
+    weights = _BNB4[table][codes] * scales[np.arange(codes.size) // block]
     matrix = weights.reshape(columns, rows)
     return [node.call("MatMul", node.input(0), np.ascontiguousarray(matrix.T if node.attr("transB", 1) else matrix))]
 
@@ -116,7 +128,7 @@ def _import_gather(node: OnnxNode) -> list[Value]:
         raise Refusal("GatherBlockQuantized: there must be a scale a block", found, "quantize again")
 
     def spread(array: Array) -> Array:
-        return np.repeat(array, block, axis).take(range(size), axis) if array.ndim else array
+        return array.take(np.arange(size) // block, axis) if array.ndim else array
 
     table = (data.astype(np.float32) - spread(zero.astype(np.float32))) * spread(scales)
     return [node.call("Gather", table, node.input(1), axis=gathered)]
