@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import onnx
 
 from mcugen.errors import McugenError
 from mcugen.hir.graph import Graph, Value
@@ -120,6 +121,11 @@ class OnnxNode:
             self._refuse_kind(key, f"{kind}", found)
         return found
 
+    def attributes_of(self, op_type: str) -> dict[str, Any]:
+        """Those attributes that ONNX's operator `op_type` has, too; empty lists are as if left out."""
+        known = onnx.defs.get_schema(op_type).attributes
+        return {k: v for k, v in self.attributes.items() if k in known and not (isinstance(v, Sequence) and not len(v))}
+
     def reals(self, key: str) -> list[float]:
         """An attribute that is a list of numbers; empty if absent."""
         return [float(v) for v in self._list(key, "a number")]
@@ -157,6 +163,14 @@ class OnnxNode:
         if found is not None and found.size and found.dtype.kind not in "biu":
             self._refuse_kind(key, "an integer in each place", found.reshape(-1)[:8])
         return None if found is None else [int(v) for v in found.reshape(-1)]
+
+    def whole(self, index: int, what: str) -> int:
+        """The only element of an input that must be known at compile time."""
+        found = self.const(index, what)
+        if found.size != 1 or not np.isfinite(found).all():
+            elements = ", ".join(str(v) for v in found.reshape(-1)[:8].tolist())
+            raise Refusal(f"{self.op_type}: {what} must be one number", f"[{elements}]", "repair the model")
+        return int(found.reshape(())[()])
 
     def body(self, key: str) -> Body:
         """A graph attribute."""

@@ -182,10 +182,7 @@ def _import_one_hot(node: OnnxNode) -> list[Value]:
         raise Refusal("OneHot: indices must be numbers", "bool", "cast them to int64")
     axis = normalized_new_axis(node, node.attr("axis", -1), index.type.rank)
     decided = decided_shape(node, 1)
-    if decided is not None and len(decided) > axis:
-        depth = decided[axis]
-    else:
-        depth = int(node.const(1, "the depth").reshape(-1)[0])
+    depth = decided[axis] if decided is not None and len(decided) > axis else node.whole(1, "the depth")
     return [node.emit(OneHot(depth, axis), index, values)]
 
 

@@ -275,7 +275,7 @@ def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | N
     past, held, length = node.input(at.count), node.input(at.past).type.shape[2], new.k.type.shape[2]
     pairs = ((at.past, new.k), (at.past + 1, new.v))
     if past.data is not None:
-        count = int(past.data.reshape(-1)[0])
+        count = node.whole(at.count, "the past's length")
         k, v = (joined(node, [_part(node, i, 0, count), part], 2) for i, part in pairs)
         result = attend(node, new.q, k, v, *_added(node, at, new.q, k))
         whole = (

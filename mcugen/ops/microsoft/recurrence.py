@@ -38,6 +38,9 @@ def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
     last = bool(node.attr("channels_last", 0))
     x, weight, dilation = node.input(0), node.input(1), int(node.attr("dilation", 1))
     channels, _, taps = weight.type.shape
+    if min(taps, dilation) < 1:
+        found = f"{taps} and {dilation}"
+        raise Refusal("CausalConvWithState: there must be taps, at a positive distance", found, "repair the model")
     reach = (taps - 1) * dilation
     rows = _channels_first(node, x, channels) if last else x
     past = node.input(3) if node.has(3) else None

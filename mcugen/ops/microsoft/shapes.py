@@ -24,7 +24,7 @@ from mcugen.ops.onnx_node import (
 
 
 def _same(op_type: str) -> Callable[[OnnxNode], Sequence[Value | None]]:
-    return lambda node: as_standard(node, op_type, *node.inputs, **node.attributes)
+    return lambda node: as_standard(node, op_type, *node.inputs, **node.attributes_of(op_type))
 
 
 for _name, _kernel in (("GridSample", "grid_sample"), ("Trilu", "trilu")):

@@ -15,7 +15,7 @@ from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, 
 def _fields(packed: Array, bits: int) -> Array:
     """Numbers of `bits` bits from bytes along the last axis, those of the lower bits first."""
     parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
+    return np.stack(parts, -1).reshape(*packed.shape[:-1], packed.shape[-1] * len(parts))
 
 
 def _bytes(node: OnnxNode, index: int) -> Array:
