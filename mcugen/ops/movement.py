@@ -705,6 +705,9 @@ def _import_blocks(node: OnnxNode) -> list[Value]:
 def _import_concat(node: OnnxNode) -> list[Value]:
     parts = [node.input(i) for i in range(max(len(node.inputs), 1))]
     parts = [p for p in parts if p.type.count] or parts
+    if len({p.type.rank for p in parts}) > 1:
+        found = ", ".join(str(p.type.shape) for p in parts[:8])
+        raise Refusal(f"{node.op_type}: what is joined must have as many axes", found, "repair the model")
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 

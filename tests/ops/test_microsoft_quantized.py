@@ -360,6 +360,7 @@ EMPTY = np.zeros(0, np.float32)
         ("QLinearSigmoid", [0.1, np.zeros(0, np.int8), 0.1, np.zeros(1, np.int8)], "there must be a scale, and a zero"),
         ("QGemm", [0.1, np.int8(0), np.zeros(4, np.int8), 0.1, np.int8(0)], "input 3 must have axes"),
         ("QAttention", [codes(4, 5), EMPTY, 0.1, 0.1], "input 0 must have axes"),
+        ("QLinearConcat", [0.1, np.int8(0)], "input 0 must be given"),
         ("MatMulIntegerToFloat", [codes(4, 5), 0.1, 0.1, np.zeros(0, np.int8)], "another number of elements"),
     ],
 )

@@ -19,8 +19,8 @@ def _fields(packed: Array, bits: int) -> Array:
 
 
 def _bytes(node: OnnxNode, index: int) -> Array:
-    """Packed codes."""
-    packed = node.const(index, "weights")
+    """Packed weights or zero points."""
+    packed = node.const(index, "what is packed")
     node.require_dtype(node.input(index), DType.UINT8)
     return packed
 
@@ -112,15 +112,15 @@ def _import_gather(node: OnnxNode) -> list[Value]:
     """Rows of the dequantized table."""
     data, scales, stored = node.const(0, "data"), node.const(2, "scales").astype(np.float32), node.input(0).type.dtype
     bits = _bits(node)
-    if stored.value == "uint8":
+    if stored is DType.UINT8:
         data = _fields(data, bits)
     rank = data.ndim
     axis = normalize_axis(node, int(node.attr("quantize_axis", 1)), rank)
     gathered = normalize_axis(node, int(node.attr("gather_axis", 0)), rank)
-    zero: Array = np.asarray(1 << (bits - 1) if stored.value == "uint8" else 0)
+    zero: Array = np.asarray(1 << (bits - 1) if stored is DType.UINT8 else 0)
     if node.has(3):
-        zero = node.const(3, "zero points")
-        zero = _fields(zero, bits)[..., : scales.shape[-1]] if stored.value == "uint8" else zero
+        packed = stored is DType.UINT8
+        zero = _fields(_bytes(node, 3), bits)[..., : scales.shape[-1]] if packed else node.const(3, "zero points")
     block, size = int(node.attr("block_size", 128)), data.shape[axis]
     parts = tuple(-(-n // max(block, 1)) if a == axis else n for a, n in enumerate(data.shape))
     if block < 1 or scales.shape != parts or (node.has(3) and zero.shape != parts):

@@ -149,15 +149,6 @@ def test_constant_strings_are_taken_by_position() -> None:
         ("LabelEncoder", {"keys_floats": [1.0], "values_floats": [1.0, 2.0]}, "value for each numeric key"),
         ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "value for each numeric key"),
         ("LabelEncoder", {"keys_floats": [float("nan")], "values_floats": [1.0]}, "besides NaN"),
-        (
-            "LabelEncoder",
-            {
-                "keys_int64s": [1],
-                "values_int64s": [1],
-                "default_tensor": onnx.numpy_helper.from_array(np.zeros(0, np.int64)),
-            },
-            "the default must be one number",
-        ),
     ],
 )
 def test_refusals(op_type: str, attributes: dict[str, object], message: str) -> None:
