@@ -583,6 +583,8 @@ def test_a_matrix_without_an_inverse() -> None:
             "attribute pads must be an integer in each place",
         ),
         (Case("Range", []), "input 0 must be given"),
+        (crop(0, 3), "crop_size must be positive. found: 0 x 3"),
+        (crop(3, -(2**31)), "crop_size must be positive"),
         (
             Case("MatMulBnb4", [X, Fixed(real(8)), Fixed(positive(8))], {"K": 8, "N": 6, "block_size": 16}),
             "the element type must be one of uint8",

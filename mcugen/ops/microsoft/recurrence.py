@@ -108,7 +108,7 @@ def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
     state = node.input(3) if node.has(3) else node.call("Identity", np.zeros((batch, heads, size, values), np.float32))
     body = _step(steps, state)
     last, outputs = node.calls("Scan", [state, *steps.values()], 2, body=body, num_scan_inputs=len(steps))
-    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(size)
+    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(max(size, 1))
     turned = node.call("Transpose", node.call("Mul", outputs, np.float32(scale)), perm=[1, 0, 2, 3, 4])
     return [shaped(node, turned, *turned.type.shape[:2], math.prod(turned.type.shape[2:])), last]
 
