@@ -42,7 +42,7 @@ class SequenceNode:
         """A constant position within a sequence."""
         if not self.node.has(index):
             return default
-        place = int(self.node.const(index, "the position").reshape(-1)[0])
+        place = self.node.whole(index, "the position")
         if not -length <= place < length:
             raise Refusal(f"{self.node.op_type}: the position must lie within", f"{place} of {length}", "repair it")
         return place % length
@@ -56,7 +56,7 @@ def _insert(s: SequenceNode) -> list[Value]:
     items = list(s.sequence())
     place = len(items)
     if s.node.has(2):
-        place = int(s.node.const(2, "the position").reshape(-1)[0])
+        place = s.node.whole(2, "the position")
         place += len(items) if place < 0 else 0
         if not 0 <= place <= len(items):
             raise Refusal("SequenceInsert: the position must lie within", f"{place} of {len(items)}", "repair it")

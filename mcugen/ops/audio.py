@@ -125,6 +125,8 @@ class Dft(Operator):
 def _whole(node: OnnxNode, name: str, index: int, default: int) -> int:
     """A parameter that is one number."""
     found = node.ints(name, index)
+    if found is not None and len(found) != 1:
+        raise Refusal(f"{node.op_type}: {name} must be one number", f"{found}", "repair the model")
     return default if found is None else found[0]
 
 

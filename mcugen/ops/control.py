@@ -691,7 +691,7 @@ def _import_loop(node: OnnxNode) -> list[Value]:
     """Steps must be known: memory and time are, too."""
     if not node.has(0):
         raise Refusal("Loop: the number of steps needs a static bound", "none", "give the loop a constant trip count")
-    steps = max(int(node.const(0, "the trip count, a static bound of the steps,").reshape(-1)[0]), 0)
+    steps = max(node.whole(0, "the trip count, a static bound of the steps,"), 0)
     return _Repetition(
         node,
         node.body("body"),
@@ -732,7 +732,7 @@ def _import_scan(node: OnnxNode) -> list[Value]:
 
 
 def _padded(node: OnnxNode, key: str, count: int) -> list[int]:
-    given = [int(v) for v in node.attr(key, [])]
+    given = node.integers(key)
     return (given + [0] * count)[: max(count, 0)]
 
 

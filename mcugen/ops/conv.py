@@ -347,7 +347,7 @@ def conv_window(node: OnnxNode) -> Window:
     if x.rank < 3 or x.rank != w.rank:
         found = f"{x.shape} by {w.shape}"
         raise ModelError(f"{node.op_type}: tensors must have spatial axes", found, "repair the model")
-    if tuple(node.attr("kernel_shape", None) or kernel) != kernel:
+    if tuple(node.integers("kernel_shape") or kernel) != kernel:
         found = f"kernel_shape {node.attr('kernel_shape', kernel)}, weights {w.shape}"
         raise Refusal(f"{node.op_type}: kernel_shape must be that of the weights", found, "repair the model")
     return Window.of(node, x.shape[2:], kernel)

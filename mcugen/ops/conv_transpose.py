@@ -329,7 +329,7 @@ class FoldColumns(Scatter):
 
 
 def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
-    found = tuple(int(v) for v in node.attr(key, None) or (default,) * rank)
+    found = tuple(int(v) for v in node.integers(key) or (default,) * rank)
     if len(found) != rank:
         raise ModelError(f"{node.op_type}: {key} must have one entry an axis", f"{found}", "repair the model")
     check_reach(node, found)
@@ -343,8 +343,8 @@ def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     node.require_dtype(w, x.type.dtype)
     rank = x.type.rank - 2
     kernel, space = w.type.shape[2:], x.type.shape[2:]
-    if rank < 1 or w.type.rank != x.type.rank or tuple(node.attr("kernel_shape", None) or kernel) != kernel:
-        found = f"{x.type.shape} by {w.type.shape}, kernel_shape {node.attr('kernel_shape', None)}"
+    if rank < 1 or w.type.rank != x.type.rank or tuple(node.integers("kernel_shape") or kernel) != kernel:
+        found = f"{x.type.shape} by {w.type.shape}, kernel_shape {node.integers('kernel_shape')}"
         raise ModelError("ConvTranspose: the kernel must be that of the weights", found, "repair the model")
     strides, dilations = _row(node, "strides", rank, 1), _row(node, "dilations", rank, 1)
     if min(strides + dilations) < 1:

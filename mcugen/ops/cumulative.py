@@ -92,7 +92,7 @@ def _import_cumulative(node: OnnxNode) -> list[Value]:
     """A tensor of one axis leaves no choice of it."""
     x = node.input(0)
     computed = node.has(1) and not node.input(1).is_constant
-    axis = 0 if computed and x.type.rank == 1 else int(node.const(1, "the axis").reshape(-1)[0])
+    axis = 0 if computed and x.type.rank == 1 else node.whole(1, "the axis")
     axis = normalize_axis(node, axis, x.type.rank)
     op = Cumulative(node.op_type, axis, bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0)))
     return [node.emit(op, x)]

@@ -36,7 +36,7 @@ def _import_scale(node: OnnxNode) -> list[Value]:
 def _import_image_scaler(node: OnnxNode) -> list[Value]:
     """scale · x + a bias a channel."""
     _check_image(node)
-    bias = np.asarray(node.attr("bias", ()), np.float32)
+    bias = np.asarray(node.reals("bias"), np.float32)
     if bias.size != node.input(0).type.shape[1]:
         found = f"{bias.size} for {node.input(0).type.shape[1]} channels"
         raise Refusal("ImageScaler: there must be a bias for each channel", found, "repair the model")
@@ -60,11 +60,11 @@ def _import_crop(node: OnnxNode) -> list[Value]:
     """Without a border (left, top, right, bottom), or `scale` rows and columns of what is left and below of it."""
     _check_image(node)
     height, width = node.input(0).type.shape[2:]
-    border = [int(v) for v in node.attr("border", ())]
+    border = node.integers("border")
     if len(border) != 4:
         raise Refusal("Crop: the border must have four sides", f"{len(border)}", "repair the model")
     left, top, right, bottom = border
-    size = [int(v) for v in node.attr("scale", ())]
+    size = node.integers("scale")
     if len(size) not in (0, 2):
         raise Refusal("Crop: the scale must be rows and columns", f"{len(size)} numbers", "repair the model")
     ends = (top + size[0], left + size[1]) if size else (height - bottom, width - right)

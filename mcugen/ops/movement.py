@@ -15,6 +15,7 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
+from mcugen.limits import check_size
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.fixedpoint import quantize, same_codes
@@ -113,6 +114,9 @@ class Reshape(Movement):
 
 def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
     """`value` in another shape; constants are reshaped at once."""
+    if value.type.count != math.prod(shape):
+        found = f"{value.type.shape} of '{value.name}' for {shape}"
+        raise Refusal(f"{node.op_type}: an input must have another number of elements", found, "repair the model")
     if value.data is not None and value.type.quant is None:
         name = f"{node.outputs[0]}.{value.name}.reshaped"
         return node.graph.constant(name, value.data.reshape(shape), dtype=value.type.dtype)
@@ -699,8 +703,11 @@ def _import_blocks(node: OnnxNode) -> list[Value]:
 
 @onnx_operator("Concat", kernels=("move", "copy"), keeps_halves=True)
 def _import_concat(node: OnnxNode) -> list[Value]:
-    parts = [node.input(i) for i in range(len(node.inputs))]
+    parts = [node.input(i) for i in range(max(len(node.inputs), 1))]
     parts = [p for p in parts if p.type.count] or parts
+    if len({p.type.rank for p in parts}) > 1:
+        found = ", ".join(str(p.type.shape) for p in parts[:8])
+        raise Refusal(f"{node.op_type}: what is joined must have as many axes", found, "repair the model")
     return [node.emit(Concat(normalize_axis(node, node.attr("axis", 1), parts[0].type.rank)), *parts)]
 
 
@@ -742,6 +749,7 @@ def _import_expand(node: OnnxNode) -> list[Value]:
         wanted = tuple(node.ints("shape", 1) or ())
     if any(size < 0 for size in wanted):
         raise Refusal("Expand: sizes must not be negative", str(wanted), "repair the model")
+    check_size("Expand", node.outputs[0], math.prod(wanted))
     return [emit_expanded(node, node.input(0), np.broadcast_shapes(node.input(0).type.shape, wanted))]
 
 
@@ -778,7 +786,7 @@ def _import_dropout(node: OnnxNode) -> list[Value]:
     """Nothing is dropped outside of training; the mask is all true."""
     x = node.input(0)
     training = node.has(2) and bool(np.any(node.const(2, "whether it is training")))
-    if training and (not node.has(1) or float(node.const(1, "the ratio").reshape(-1)[0]) != 0.0):
+    if training and (not node.has(1) or node.const(1, "the ratio").any()):
         raise Refusal(
             "Dropout: the model must not be in training mode", "training_mode is true", "export for inference"
         )

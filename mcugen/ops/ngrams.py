@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -82,7 +83,7 @@ class Ngrams(Operator):
 def _grams(pool: Sequence[int], starts: Sequence[int]) -> list[tuple[int, ...]]:
     """The pool cut into n-grams: those of length n + 1 begin at starts[n]."""
     grams: list[tuple[int, ...]] = []
-    for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
+    for length, (start, end) in enumerate(pairwise((*starts, len(pool))), 1):
         if not 0 <= start <= end <= len(pool) or (end - start) % length:
             found = f"{start} to {end} of {len(pool)}"
             raise Refusal(f"TfIdfVectorizer: the pool must hold whole {length}-grams", found, "repair the model")

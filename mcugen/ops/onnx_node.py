@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import onnx
 
 from mcugen.errors import McugenError
 from mcugen.hir.graph import Graph, Value
@@ -110,8 +111,37 @@ class OnnxNode:
         return value
 
     def attr(self, key: str, default: Any) -> Any:
-        """An attribute, or its default."""
-        return self.attributes.get(key, default)
+        """An attribute, or its default; Refusal if it is not of the default's kind.
+
+        Only operators that have a schema come checked by ONNX.
+        """
+        found = self.attributes.get(key, default)
+        kind = _kind(default)
+        if kind and not isinstance(found, _KINDS[kind]):
+            self._refuse_kind(key, f"{kind}", found)
+        return found
+
+    def attributes_of(self, op_type: str) -> dict[str, Any]:
+        """Those attributes that ONNX's operator `op_type` has, too; empty lists are as if left out."""
+        known = onnx.defs.get_schema(op_type).attributes
+        return {k: v for k, v in self.attributes.items() if k in known and not (isinstance(v, Sequence) and not len(v))}
+
+    def reals(self, key: str) -> list[float]:
+        """An attribute that is a list of numbers; empty if absent."""
+        return [float(v) for v in self._list(key, "a number")]
+
+    def integers(self, key: str) -> list[int]:
+        """An attribute that is a list of integers; empty if absent."""
+        return [int(v) for v in self._list(key, "an integer")]
+
+    def _list(self, key: str, kind: str) -> Sequence[Any]:
+        found: Sequence[Any] = self.attr(key, ())
+        if not all(isinstance(item, _KINDS[kind]) for item in found):
+            self._refuse_kind(key, f"{kind} in each place", found)
+        return found
+
+    def _refuse_kind(self, key: str, kind: str, found: object) -> None:
+        raise Refusal(f"{self.op_type}: attribute {key} must be {kind}", str(found)[:80], "repair the model")
 
     def const(self, index: int, what: str) -> Array:
         """The elements of an input that must be known at compile time; Refusal if they are not."""
@@ -130,7 +160,17 @@ class OnnxNode:
     def ints(self, key: str, index: int) -> list[int] | None:
         """`param` as a list of Python ints."""
         found = self.param(key, index)
-        return None if found is None else [int(v) for v in np.asarray(found).reshape(-1)]
+        if found is not None and found.size and found.dtype.kind not in "biu":
+            self._refuse_kind(key, "an integer in each place", found.reshape(-1)[:8])
+        return None if found is None else [int(v) for v in found.reshape(-1)]
+
+    def whole(self, index: int, what: str) -> int:
+        """The only element of an input that must be known at compile time."""
+        found = self.const(index, what)
+        if found.size != 1 or not np.isfinite(found).all():
+            elements = ", ".join(str(v) for v in found.reshape(-1)[:8].tolist())
+            raise Refusal(f"{self.op_type}: {what} must be one number", f"[{elements}]", "repair the model")
+        return int(found.reshape(())[()])
 
     def body(self, key: str) -> Body:
         """A graph attribute."""
@@ -177,6 +217,19 @@ class OnnxNode:
     def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
         """Adds a constant named after this node."""
         return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "an integer": (int, np.integer, np.bool_),
+    "a number": (int, float, np.number, np.bool_),
+    "a text": (str,),
+    "a list": (list, tuple, np.ndarray),
+}
+
+
+def _kind(default: object) -> str:
+    """What an attribute must be whose default this is; "" for anything."""
+    return next((kind for kind, types in _KINDS.items() if isinstance(default, types)), "")
 
 
 def not_constant(rule: str, value: Value, also: str = "") -> Refusal:

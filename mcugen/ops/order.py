@@ -79,4 +79,4 @@ def _k(node: OnnxNode, axis: int) -> int:
     shapes = [t.shape for t in node.declared if t is not None and len(t.shape) == node.input(0).type.rank]
     if node.has(1) and not node.input(1).is_constant and shapes:
         return shapes[0][axis]
-    return int(node.const(1, "k").reshape(-1)[0])
+    return node.whole(1, "k")

@@ -182,10 +182,7 @@ def _import_one_hot(node: OnnxNode) -> list[Value]:
         raise Refusal("OneHot: indices must be numbers", "bool", "cast them to int64")
     axis = normalized_new_axis(node, node.attr("axis", -1), index.type.rank)
     decided = decided_shape(node, 1)
-    if decided is not None and len(decided) > axis:
-        depth = decided[axis]
-    else:
-        depth = int(node.const(1, "the depth").reshape(-1)[0])
+    depth = decided[axis] if decided is not None and len(decided) > axis else node.whole(1, "the depth")
     return [node.emit(OneHot(depth, axis), index, values)]
 
 
@@ -205,8 +202,10 @@ def _import_range(node: OnnxNode) -> list[Value]:
     if decided is None:
         parts = (("start", 0), ("limit", 1), ("delta", 2))
         start, limit, delta = (node.const(i, f"the {what}").reshape(-1)[:1].astype(np.float64) for what, i in parts)
-        if delta == 0:
-            raise Refusal("Range: delta must not be 0", "0", "repair the model")
+        ends = np.concatenate([start, limit, delta])
+        if len(ends) != 3 or not np.isfinite(ends).all() or delta == 0:
+            rule = "Range: start, limit and delta must be finite numbers, and delta not 0"
+            raise Refusal(rule, f"{ends.tolist()}", "repair the model")
         count = max(math.ceil(float((limit - start)[0] / delta[0])), 0)
     else:
         (count,) = decided

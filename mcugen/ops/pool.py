@@ -438,7 +438,7 @@ def _window(node: OnnxNode, space: Shape, kernel: Shape) -> tuple[Window, Shape]
 def _geometry(node: OnnxNode) -> tuple[Shape, Shape, Window, Shape]:
     """Space, kernel, window, declared padding at the end."""
     x = node.input(0).type
-    kernel = tuple(node.attr("kernel_shape", ()))
+    kernel = tuple(node.integers("kernel_shape"))
     space = x.shape[2:]
     if not space or len(kernel) != len(space) or min(kernel) < 1:
         raise ModelError(f"{node.op_type}: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
@@ -528,7 +528,7 @@ def _import_max_unpool(node: OnnxNode) -> list[Value]:
     node.require_dtype(x, *_FLOATS)
     node.require_dtype(node.input(1), DType.INT64)
     space = x.type.shape[2:]
-    kernel = tuple(node.attr("kernel_shape", ()))
+    kernel = tuple(node.integers("kernel_shape"))
     if not space or len(kernel) != len(space):
         raise ModelError("MaxUnpool: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
     w = Window.of(node, space, kernel)

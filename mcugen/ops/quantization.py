@@ -29,7 +29,7 @@ def _is_known(node: OnnxNode, scale_at: int, *, whole: bool) -> bool:
     given = [node.input(i) for i in (scale_at, scale_at + 1) if node.has(i)]
     if any(v.data is None for v in given) or node.attr("block_size", 0):
         return False
-    scale = given[0].type
+    scale = node.input(scale_at).type
     return scale.count == 1 if whole else scale.rank <= 1 and all(v.type.count in (1, scale.count) for v in given)
 
 
@@ -40,6 +40,11 @@ def _params(node: OnnxNode, scale_at: int, axis: int, x: TensorType, what: str) 
     if scale.size != 1 and x.shape[normalize_axis(node, axis, x.rank)] != scale.size:
         found = f"{scale.size} scales for axis {axis} of {x.shape}"
         raise Refusal(f"{node.op_type}: scales must be one per tensor or one per channel", found, "quantize again")
+    if not scale.size or zero.size not in (1, scale.size):
+        found = f"{scale.size} scales, {zero.size} zero points"
+        raise Refusal(
+            f"{node.op_type}: there must be a scale, and a zero point for each or for all", found, "quantize again"
+        )
     if not (np.isfinite(scale) & (scale > 0)).all():
         raise Refusal(f"{node.op_type}: scales must be positive and finite", f"{scale.min()}", "quantize again")
     return scale, zero

@@ -551,6 +551,9 @@ def _import_recurrent(node: OnnxNode) -> list[Value]:
         inputs[C0:] = [None, None]
     for index in (X, W, R):
         node.require_dtype(node.input(index), DType.FLOAT32, DType.FLOAT64)
+        if node.input(index).type.rank != 3:
+            found = f"input {index} is {node.input(index).type.shape}"
+            raise Refusal(f"{node.op_type}: X, W and R must have three axes", found, "repair the model")
     if node.has(LENS):
         node.require_dtype(node.input(LENS), DType.INT32)
         inputs[LENS] = _lengths(node)
@@ -558,6 +561,8 @@ def _import_recurrent(node: OnnxNode) -> list[Value]:
         inputs.pop()
     names = dict(zip(_RESULTS, node.outputs, strict=False))
     wanted = {result: name for result, name in names.items() if name}
+    if not wanted:
+        return []
     made = node.emit_all(_operator(node, tuple(wanted)), inputs, tuple(wanted.values()))
     values = dict(zip(wanted, made, strict=True))
     return [values.get(result, made[0]) for result in names]  # what has no name is read by nobody
@@ -615,7 +620,7 @@ def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...
 
 
 def _parameters(node: OnnxNode, key: str, defaults: Sequence[float | None]) -> list[float]:
-    given = [float(v) for v in node.attr(f"activation_{key}", ())]
+    given = node.reals(f"activation_{key}")
     rest = iter(given)
     values = [0.0 if default is None else next(rest, default) for default in defaults]
     if any(math.isnan(v) for v in values):

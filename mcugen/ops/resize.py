@@ -462,7 +462,7 @@ def _resized_axes(node: OnnxNode) -> dict[int, Axis]:
         scales = node.param("scales", 1 if node.op_type == "Upsample" or node.opset < 11 else 2)
         _refuse_unless(node, scales is not None, "scales or sizes must be given", "neither")
         assert scales is not None
-        factors = [np.float32(s) for s in scales]
+        factors = [np.float32(s) for s in scales.reshape(-1)]
         given = len(factors) == len(axes) and all(np.isfinite(s) and s > 0 for s in factors)
         _refuse_unless(node, given, "scales must be positive numbers, one for each axis", f"{factors[:8]}")
         rows = zip(axes, factors, strict=True)
@@ -487,7 +487,7 @@ def _by_sizes(node: OnnxNode, axes: Sequence[int]) -> dict[int, Axis] | None:
     if declared is not None and node.input(3).data is None and policy == "stretch":
         sizes = [declared.shape[a] for a in axes]
     else:
-        sizes = [int(n) for n in node.const(3, "sizes")]
+        sizes = [int(n) for n in node.const(3, "sizes").reshape(-1)]
     if not sizes:
         return None
     _refuse_unless(node, len(sizes) == len(axes), "sizes must be as many as axes", f"{len(sizes)} for {len(axes)}")

@@ -97,9 +97,9 @@ class Window:
     def of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
         """From the attributes strides, pads, auto_pad and dilations."""
         rank = len(kernel)
-        strides = tuple(node.attr("strides", None) or (1,) * rank)
-        dilations = tuple(node.attr("dilations", None) or (1,) * rank)
-        pads = tuple(node.attr("pads", None) or (0,) * 2 * rank)
+        strides = tuple(node.integers("strides") or (1,) * rank)
+        dilations = tuple(node.integers("dilations") or (1,) * rank)
+        pads = tuple(node.integers("pads") or (0,) * 2 * rank)
         auto = node.attr("auto_pad", "NOTSET")
         check_reach(node, (*strides, *dilations, *pads))
         if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or min(strides + dilations) < 1:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from node_cases import RANDOM, Case, Fixed, Operand, agrees, positive, real, whole
+from onnx import AttributeProto
 from onnx_models import MICROSOFT, Net, assert_close, c_outputs, imported, numpy_outputs, onnxruntime_outputs
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
@@ -570,6 +572,27 @@ def test_a_matrix_without_an_inverse() -> None:
         ),
         (linear("linear", state_window=2), "only the last state is handed on"),
         (few_bits(3), "weights must have 2, 4 or 8 bits. found: 3"),
+        (replace(few_bits(4), attributes={"bits": "four"}), "attribute bits must be an integer. found: four"),
+        (replace(few_bits(4), attributes={"bits": [4]}), "attribute bits must be an integer. found: [4]"),
+        (Case("QuickGelu", [X], {"alpha": "s"}), "attribute alpha must be a number. found: s"),
+        (Case("FusedConv", [IMAGE, FILTERS], {"strides": 2}), "attribute strides must be a list. found: 2"),
+        (Case("FusedConv", [IMAGE, FILTERS], {"pads": [0.5] * 4}), "attribute pads must be an integer in each place"),
+        (Case("FusedConv", [IMAGE, FILTERS], {"activation": 3}), "attribute activation must be a text. found: 3"),
+        (
+            Case("ConvTransposeWithDynamicPads", [IMAGE, real(3, 2, 3, 3), Fixed(real(4))]),
+            "attribute pads must be an integer in each place",
+        ),
+        (Case("Range", []), "input 0 must be given"),
+        (crop(0, 3), "crop_size must be positive. found: 0 x 3"),
+        (crop(3, -(2**31)), "crop_size must be positive"),
+        (
+            Case("MatMulBnb4", [X, Fixed(real(8)), Fixed(positive(8))], {"K": 8, "N": 6, "block_size": 16}),
+            "the element type must be one of uint8",
+        ),
+        (
+            Case("CausalConvWithState", [real(1, 3, 4), Fixed(real(3, 1, 2))], {"dilation": -1}, ("float32",) * 2),
+            "there must be taps, at a positive distance. found: 2 and -1",
+        ),
         (Case("MurmurHash3", [whole([1, 2])], outputs=("uint32",)), "found: tables of hashes are for servers"),
     ],
     ids=lambda value: value.op_type if isinstance(value, Case) else "",
@@ -577,6 +600,28 @@ def test_a_matrix_without_an_inverse() -> None:
 def test_what_is_refused(case: Case, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=re.escape(reason)):
         imported(case.model())
+
+
+def test_any_integer_is_a_size() -> None:
+    """A window wider than all keys hides none, a block larger than the table is one."""
+    plain = groups(1, 4, Fixed(whole([4])), 5)
+    wide = replace(plain, attributes={**plain.attributes, "local_window_size": 2**31})
+    found = numpy_outputs(wide.model(), wide.feeds)
+    assert_close(found, numpy_outputs(plain.model(), plain.feeds))
+    imported(
+        Case(
+            "MatMulBnb4",
+            [real(3, 32), Fixed(whole(RANDOM.integers(0, 256, 96), dtype=np.uint8)), Fixed(positive(12))],
+            {"K": 32, "N": 6, "block_size": 2**63 - 1},
+        ).model()
+    )
+
+
+def test_empty_lists_are_as_if_left_out() -> None:
+    plain = Case("FusedConv", [IMAGE, FILTERS], {"activation": "Relu"})
+    model = plain.model()
+    model.graph.node[0].attribute.append(AttributeProto(name="strides", type=AttributeProto.INTS))
+    assert_close(numpy_outputs(model, plain.feeds), numpy_outputs(plain.model(), plain.feeds))
 
 
 def test_every_operator_is_taken_or_left_out_with_a_reason() -> None:

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from onnx_models import MICROSOFT, Net, assert_close, assert_within_one, c_outputs, numpy_outputs, onnxruntime_outputs
+from onnx_models import (
+    MICROSOFT,
+    Net,
+    assert_close,
+    assert_within_one,
+    c_outputs,
+    imported,
+    numpy_outputs,
+    onnxruntime_outputs,
+)
 
 from mcugen.errors import UnsupportedError
 from mcugen.hir.types import Array
@@ -337,3 +346,44 @@ def test_weights_of_a_recurrent_layer_must_be_constant() -> None:
     nodes.add("DynamicQuantizeLSTM", nodes.given(real(7, 2, 5)), *weights, *[""] * 5, *params, hidden_size=6)
     with pytest.raises(UnsupportedError, match=r"weights must be constant.*--bind"):
         numpy_outputs(nodes.net.plain_model(), nodes.feeds)
+
+
+EMPTY = np.zeros(0, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operands", "reason"),
+    [
+        ("QLinearSigmoid", [0.1], "there must be a scale, and a zero point for each or for all|must be given"),
+        ("QLinearSigmoid", [], "input 1 must be given"),
+        ("QLinearSigmoid", [EMPTY, np.zeros(1, np.int8), 0.1, np.zeros(1, np.int8)], "one per tensor"),
+        ("QLinearSigmoid", [0.1, np.zeros(0, np.int8), 0.1, np.zeros(1, np.int8)], "there must be a scale, and a zero"),
+        ("QGemm", [0.1, np.int8(0), np.zeros(4, np.int8), 0.1, np.int8(0)], "input 3 must have axes"),
+        ("QAttention", [codes(4, 5), EMPTY, 0.1, 0.1], "input 0 must have axes"),
+        ("QLinearConcat", [0.1, np.int8(0)], "input 0 must be given"),
+        ("MatMulIntegerToFloat", [codes(4, 5), 0.1, 0.1, np.zeros(0, np.int8)], "another number of elements"),
+    ],
+)
+def test_what_is_refused(op_type: str, operands: Sequence[object], reason: str) -> None:
+    net = Net()
+    constants = [
+        net.const(v, np.asarray(v).dtype.type if isinstance(v, np.ndarray | np.generic) else np.float32)
+        for v in operands
+    ]
+    net.ops(op_type, net.input("x", 3, 4, dtype=np.int8), *constants, outs=["y"], domain=MICROSOFT)
+    net.output("y", dtype=np.int8)
+    with pytest.raises(UnsupportedError, match=reason):
+        imported(net.plain_model())
+
+
+@pytest.mark.parametrize("wrong", [8, 9])
+def test_scales_of_lstm_must_fit(wrong: int) -> None:
+    net = Net()
+    params = [np.ones(24, np.float32), np.zeros(24, np.int8)] * 2
+    params[wrong - 8] = params[wrong - 8][:5]
+    operands = [codes(1, 4, 24), codes(1, 6, 24)]
+    names = [net.const(v, v.dtype.type) for v in operands] + [""] * 5 + [net.const(v, v.dtype.type) for v in params]
+    net.ops("DynamicQuantizeLSTM", net.input("x", 3, 1, 4), *names, outs=["y"], domain=MICROSOFT, hidden_size=6)
+    net.output("y")
+    with pytest.raises(UnsupportedError, match="a scale and a zero point a tensor or a channel"):
+        imported(net.plain_model())

@@ -21,7 +21,7 @@ from onnx_models import (
 )
 
 from mcugen.compiler import compile_model
-from mcugen.errors import McugenError, UnsupportedError
+from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError
 from mcugen.hir.types import DType
 from mcugen.lir.program import MOVE
 from mcugen.options import CompileOptions
@@ -330,6 +330,13 @@ def bad_models() -> dict[str, Net]:
         net.outputs = []
         net.output(*outs, shape=[1, 1])
     return nets
+
+
+def test_expansions_that_fit_no_board_are_refused():
+    net = net_of_x(2, 3)
+    net.output(net.op("Expand", "x", ints(net, [2**62, 2, 3]), out="y"))
+    with pytest.raises(DoesNotFitError):
+        optimized(net.plain_model())
 
 
 @pytest.mark.parametrize("name", bad_models())

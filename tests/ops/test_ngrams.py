@@ -78,6 +78,16 @@ def test_refused(changes: dict[str, object]):
         imported(net.plain_model())
 
 
+def test_a_pool_without_lengths_is_refused():
+    net = Net(13)
+    net.output(net.op("TfIdfVectorizer", net.input("x", 4, dtype=np.int64), out="y", **attributes()), shape=(9,))
+    model = net.plain_model()
+    counts = next(a for a in model.graph.node[0].attribute if a.name == "ngram_counts")
+    counts.ClearField("ints")
+    with pytest.raises(McugenError, match="every n-gram must have a column"):
+        imported(model)
+
+
 def test_strings_are_refused():
     net = Net(13)
     given = attributes(pool_strings=["a"], ngram_counts=[0], ngram_indexes=[0])

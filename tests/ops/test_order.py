@@ -89,7 +89,14 @@ def test_channels_last_reaches_through():
 
 @pytest.mark.parametrize(
     ("op_type", "value", "attributes"),
-    [("TopK", [4], {}), ("TopK", [-1], {}), ("TopK", [1], {"axis": 2}), ("CumSum", 2, {}), ("CumSum", -3, {})],
+    [
+        ("TopK", [4], {}),
+        ("TopK", [-1], {}),
+        ("TopK", [1], {"axis": 2}),
+        ("CumSum", 2, {}),
+        ("CumSum", -3, {}),
+        ("CumSum", [], {}),
+    ],
 )
 def test_what_cannot_be_right_is_refused(op_type: str, value: object, attributes: dict[str, int]):
     net = Net()

@@ -112,6 +112,8 @@ def test_bytes_read_as_another_type():
         ("OneHot", [np.array(3), np.zeros(3)], {}),
         ("OneHot", [np.array(-3), np.zeros(2)], {}),
         ("OneHot", [np.array(3), np.zeros(2)], {"axis": 4}),
+        ("OneHot", [np.array([], np.int64), np.zeros(2)], {}),
+        ("OneHot", [np.array(np.nan), np.zeros(2)], {}),
     ],
 )
 def test_what_cannot_be_right_is_refused(op_type: str, constants: list[np.ndarray], attributes: dict[str, int]):
@@ -122,3 +124,11 @@ def test_what_cannot_be_right_is_refused(op_type: str, constants: list[np.ndarra
     with pytest.raises(McugenError) as error:
         optimized(net.plain_model())
     assert error.value.exit_code in (2, 3, 4), error.value
+
+
+@pytest.mark.parametrize("ends", [(np.nan, 3, 1), (0, np.inf, 1), (0, 3, 0), ([], 3, 1)])
+def test_ranges_without_a_length_are_refused(ends: tuple[object, ...]):
+    net = Net(20)
+    net.output(net.op("Range", *(net.const(end) for end in ends), out="y"))
+    with pytest.raises(McugenError, match="finite numbers, and delta not 0"):
+        optimized(net.plain_model())

@@ -188,7 +188,13 @@ def test_weights_in_blocks_are_constants_of_float():
 
 @pytest.mark.parametrize(
     ("shape", "attributes"),
-    [((3,), {"axis": 7}), ((3,), {"axis": 0}), ((2, 2), {"axis": 1}), ((2, 3), {"axis": 1, "block_size": 3})],
+    [
+        ((0,), {}),
+        ((3,), {"axis": 7}),
+        ((3,), {"axis": 0}),
+        ((2, 2), {"axis": 1}),
+        ((2, 3), {"axis": 1, "block_size": 3}),
+    ],
 )
 @pytest.mark.parametrize("constant", [False, True], ids=["computed", "constant"])
 def test_scales_that_do_not_fit_are_refused(shape: tuple[int, ...], attributes: dict[str, int], constant: bool):

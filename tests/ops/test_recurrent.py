@@ -430,6 +430,16 @@ def test_refusals(case: str):
         imported(net.plain_model())
 
 
+@pytest.mark.parametrize("role", ["W", "R"])
+def test_wrong_ranks(role: str):
+    net = Net(opset=22)
+    made = tensors("LSTM", without=("lens",))
+    made[role] = made[role].reshape(-1)
+    net.output(net.op("LSTM", net.input("x", *made["X"].shape), *(net.const(made[r]) for r in "WR"), out="y"))
+    with pytest.raises((ModelError, UnsupportedError)):
+        imported(net.plain_model())
+
+
 @pytest.mark.parametrize("role", ["W", "R", "B", "lens", "h0", "c0", "P"])
 def test_wrong_shapes(role: str):
     net = Net(opset=22)

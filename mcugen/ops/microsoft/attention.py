@@ -110,7 +110,7 @@ def _ends(node: OnnxNode, mask: Value, batch: int, keys: int, hidden: float) -> 
 
 def scores(node: OnnxNode, q: Value, k: Value) -> Value:
     """scale · q kᵀ; the scale is an attribute, or 1 / √H."""
-    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(q.type.shape[-1])
+    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(max(q.type.shape[-1], 1))
     product = node.call("MatMul", q, node.call("Transpose", k, perm=[0, 1, 3, 2]))
     return node.call("Mul", product, np.float32(scale))
 
@@ -166,7 +166,7 @@ def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     _refuse(node, [6], ["do_rotary", "past_present_share_buffer"], "past and present must be tensors of their own")
     x, weights, heads = node.input(0), node.input(1), _heads(node)
     width = weights.type.shape[1]
-    sizes = [int(s) for s in node.attr("qkv_hidden_sizes", ())] or [width // 3] * 3
+    sizes = node.integers("qkv_hidden_sizes") or [width // 3] * 3
     if len(sizes) != 3 or sum(sizes) != width:
         raise Refusal("Attention: the weights must be those of q, k and v", f"{sizes} of {width}", "repair the model")
     starts = np.cumsum([0, *sizes])
@@ -275,7 +275,7 @@ def _in_buffer(node: OnnxNode, new: Operands, at: _Places) -> Sequence[Value | N
     past, held, length = node.input(at.count), node.input(at.past).type.shape[2], new.k.type.shape[2]
     pairs = ((at.past, new.k), (at.past + 1, new.v))
     if past.data is not None:
-        count = int(past.data.reshape(-1)[0])
+        count = node.whole(at.count, "the past's length")
         k, v = (joined(node, [_part(node, i, 0, count), part], 2) for i, part in pairs)
         result = attend(node, new.q, k, v, *_added(node, at, new.q, k))
         whole = (
@@ -433,7 +433,7 @@ def _wide(node: OnnxNode, bias: Value, keys: int) -> Value:
 
 def _visible(node: OnnxNode, cache: Cache, length: int) -> Value | Array:
     """Which keys (T) a query (S) sees: those before it, within a window."""
-    window = int(node.attr("local_window_size", -1))
+    window = min(int(node.attr("local_window_size", -1)), cache.keys)  # a wider one hides nothing
     steps = np.arange(length).astype(np.int32).reshape(1, 1, length, 1)
     keys = np.arange(cache.keys).astype(np.int32)
     causal = bool(node.attr("causal", 1))

@@ -33,11 +33,10 @@ def _activated(node: OnnxNode, x: Value, name: str, given: Mapping[str, float]) 
 @onnx_operator("FusedConv", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,))
 def _import_conv(node: OnnxNode) -> list[Value]:
     """activation(Conv + Z)."""
-    attributes = {k: v for k, v in node.attributes.items() if not k.startswith("activation")}
     bias = node.inputs[2] if node.has(2) else None
-    total = node.call("Conv", node.input(0), node.input(1), bias, **attributes)
+    total = node.call("Conv", node.input(0), node.input(1), bias, **node.attributes_of("Conv"))
     total = node.call("Add", total, node.input(3)) if node.has(3) else total
-    name, given = str(node.attr("activation", "")), [float(v) for v in node.attr("activation_params", ())]
+    name, given = str(node.attr("activation", "")), node.reals("activation_params")
     if name == "Clip":
         if len(given) > 2:
             raise Refusal("FusedConv: Clip has two limits", f"{len(given)}", "repair the model")
@@ -50,10 +49,9 @@ def _import_conv(node: OnnxNode) -> list[Value]:
 @axes("_ _", "_ _", "*")
 def _import_gemm(node: OnnxNode) -> list[Value]:
     """activation(Gemm)."""
-    attributes = {k: v for k, v in node.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
-    total = node.call("Gemm", node.input(0), node.input(1), *node.inputs[2:3], **attributes)
+    total = node.call("Gemm", node.input(0), node.input(1), *node.inputs[2:3], **node.attributes_of("Gemm"))
     names = {"alpha": "activation_alpha", "beta": "activation_beta"}
-    given = {short: float(node.attributes[long]) for short, long in names.items() if long in node.attributes}
+    given = {short: float(node.attr(long, 0.0)) for short, long in names.items() if long in node.attributes}
     return [_activated(node, total, str(node.attr("activation", "")), given)]
 
 
@@ -84,7 +82,8 @@ def _turned(node: OnnxNode, x: Value, last: bool, batch: bool) -> Value:
     "ConvTransposeWithDynamicPads", domain=MICROSOFT, types=FLOAT, kernels=(COMPOSED,), limits="constant pads"
 )
 def _import_conv_transpose(node: OnnxNode) -> Sequence[Value]:
-    attributes = dict(node.attributes)
+    attributes = node.attributes_of("ConvTranspose")
     if node.has(2):
-        attributes["pads"] = [int(v) for v in node.const(2, "pads").reshape(-1)]
+        pads = node.ints("pads", 2)
+        attributes |= {"pads": pads} if pads else {}
     return [node.call("ConvTranspose", node.input(0), node.input(1), *node.inputs[3:4], **attributes)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mcugen.hir.graph import Value
+from mcugen.limits import check_size
 from mcugen.ops.microsoft.attention import shaped
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
@@ -39,7 +40,10 @@ def _import_crop(node: OnnxNode) -> list[Value]:
     images, channels, height, width = x.type.shape
     if mode not in ("bilinear", "nearest"):
         raise Refusal("CropAndResize: the mode must be known", f"'{mode}'", "use bilinear")
-    rows, columns = (int(v) for v in node.const(3, "crop_size").reshape(-1))
+    rows, columns = node.ints("crop_size", 3) or (0, 0)
+    if min(rows, columns) < 1:
+        raise Refusal("CropAndResize: crop_size must be positive", f"{rows} x {columns}", "repair the model")
+    check_size("CropAndResize", node.outputs[0], node.input(1).type.shape[0] * rows * columns * channels)
     ys, xs = _axis(node, 0, rows, height), _axis(node, 1, columns, width)
     boxes = node.input(1).type.shape[0]
     ys = _Axis(*(shaped(node, v, boxes, rows, 1) for v in (ys.inside, ys.place)))
@@ -116,7 +120,7 @@ def _import_masked_pool(node: OnnxNode) -> list[Value]:
     axes never looks at the first element's.
     """
     x = node.input(0)
-    kernel = [int(k) for k in node.attr("kernel_shape", ())]
+    kernel = node.integers("kernel_shape")
     rank = len(kernel)
     if min(kernel, default=0) < 1 or x.type.rank != rank + 2:
         raise Refusal(

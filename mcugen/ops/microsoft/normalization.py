@@ -106,7 +106,7 @@ def _import_engram(node: OnnxNode) -> Sequence[Value | None]:
         for side, scale in ((key, 3), (query, 4))
     ]
     dot = node.call("ReduceSum", node.call("Mul", *sides), np.array([-1], np.int64), keepdims=1)
-    dot = node.call("Mul", dot, np.float32(1 / math.sqrt(width)))
+    dot = node.call("Mul", dot, np.float32(1 / math.sqrt(max(width, 1))))
     size = node.call("Sqrt", node.call("Max", node.call("Abs", dot), np.float32(1e-6)))
     share = node.call("Sigmoid", node.call("Mul", node.call("Sign", dot), size))
     batch, length, _, _ = key.type.shape

@@ -11,6 +11,7 @@ import numpy as np
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
 from mcugen.ops.microsoft.attention import attend, joined, mask_sum, plus, shaped, sliced, split_heads
+from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import Transpose, inverse, normalize_axis, reshaped, to_channels_last
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.quantization import as_float, emit_dequantize, emit_quantize, products_bias
@@ -111,6 +112,7 @@ def _import_conv(node: OnnxNode) -> list[Value]:
 
 
 @onnx_operator("QGemm", domain=MICROSOFT, kernels=("dense_s8",))
+@axes("_ _", "*", "*", "_ _")
 def _import_gemm(node: OnnxNode) -> list[Value]:
     """alpha · (A B + C): C is in units of the products."""
     columns = 0 if node.attr("transB", 0) else 1
@@ -149,7 +151,16 @@ def _reals(node: OnnxNode, index: int, scale_at: int, zero_at: int) -> Array:
     """A constant tensor of codes; scales and zero points are one a tensor, or follow its last axis."""
     codes, scale = node.const(index, "codes").astype(np.float32), node.const(scale_at, "scales")
     zero = node.const(zero_at, "zero points") if node.has(zero_at) else np.zeros((), np.float32)
-    return np.asarray((codes - zero.astype(np.float32)) * scale, np.float32)
+    _check_counts(node, (1, codes.shape[-1]), scale, zero)
+    return np.asarray((codes - zero.astype(np.float32).reshape(-1)) * scale.reshape(-1), np.float32)
+
+
+def _check_counts(node: OnnxNode, counts: tuple[int, int], *params: Array) -> None:
+    """Refuses scales and zero points that are neither as many as tensors, nor as channels."""
+    wrong = next((p.shape for p in params if p.size not in counts), None)
+    if wrong is not None:
+        rule = f"{node.op_type}: there must be a scale and a zero point a tensor or a channel"
+        raise Refusal(rule, f"shape {wrong}, not {counts[0]} or {counts[1]} numbers", "quantize again")
 
 
 @onnx_operator(
@@ -159,35 +170,40 @@ def _reals(node: OnnxNode, index: int, scale_at: int, zero_at: int) -> Array:
     kernels=(COMPOSED,),
     limits="constant weights; inputs and states are not rounded to 8 bits",
 )
+@axes("S B I", "D I W", "D H W")
 def _import_lstm(node: OnnxNode) -> Sequence[Value | None]:
     """LSTM with these weights (directions, inputs, 4 · hidden): ONNX Runtime rounds what they are multiplied with."""
 
     def weights(index: int, scale_at: int) -> Array:
         codes = node.const(index, "weights").astype(np.float32)
         scale, zero = (node.const(i, "scales and zero points").astype(np.float32) for i in (scale_at, scale_at + 1))
+        _check_counts(node, (len(codes), len(codes) * codes.shape[2]), scale, zero)
         shape = (len(codes), 1, -1)
         return ((codes - zero.reshape(shape)) * scale.reshape(shape)).transpose(0, 2, 1)
 
     rest = [node.inputs[i] if node.has(i) else None for i in range(3, 8)]
     inputs = [node.input(0), weights(1, 8), weights(2, 10), *rest]
-    return node.calls("LSTM", inputs, len(node.outputs), **node.attributes)
+    return node.calls("LSTM", inputs, len(node.outputs), **node.attributes_of("LSTM"))
 
 
 @onnx_operator(
     "QEmbedLayerNormalization", domain=MICROSOFT, kernels=(COMPOSED,), limits="constant tables, scales and zero points"
 )
+@axes("*", "*", "_ D", "_ D", "_ D", "D", "D")
 def _import_embeddings(node: OnnxNode) -> Sequence[Value | None]:
     """EmbedLayerNormalization of dequantized tables."""
     tables = [_reals(node, i, i + 6, i + 11) if node.has(i) else None for i in range(2, 7)]
     ids = [node.input(0), node.inputs[1] if node.has(1) else None]
     mask = node.inputs[7] if node.has(7) else None
     inputs, count = [*ids, *tables, mask], len(node.outputs)
-    return node.calls("EmbedLayerNormalization", inputs, count, MICROSOFT, **node.attributes)
+    attributes = {key: node.attr(key, default) for key, default in (("epsilon", 1e-12), ("mask_index_type", 0))}
+    return node.calls("EmbedLayerNormalization", inputs, count, MICROSOFT, **attributes)
 
 
 @onnx_operator(
     "QAttention", domain=MICROSOFT, kernels=(COMPOSED,), limits="no rotation, no buffer for past and present"
 )
+@axes("B S D", "D W", "W", "*", "*", "*", "*", "*", "2 B N P E")
 def _import_attention(node: OnnxNode) -> Sequence[Value | None]:
     """The projections are products of codes; the rest is Attention in float32."""
     for key in ("do_rotary", "past_present_share_buffer"):

@@ -38,6 +38,9 @@ def _import_causal_conv(node: OnnxNode) -> Sequence[Value]:
     last = bool(node.attr("channels_last", 0))
     x, weight, dilation = node.input(0), node.input(1), int(node.attr("dilation", 1))
     channels, _, taps = weight.type.shape
+    if min(taps, dilation) < 1:
+        found = f"{taps} and {dilation}"
+        raise Refusal("CausalConvWithState: there must be taps, at a positive distance", found, "repair the model")
     reach = (taps - 1) * dilation
     rows = _channels_first(node, x, channels) if last else x
     past = node.input(3) if node.has(3) else None
@@ -105,7 +108,7 @@ def _import_linear_attention(node: OnnxNode) -> Sequence[Value]:
     state = node.input(3) if node.has(3) else node.call("Identity", np.zeros((batch, heads, size, values), np.float32))
     body = _step(steps, state)
     last, outputs = node.calls("Scan", [state, *steps.values()], 2, body=body, num_scan_inputs=len(steps))
-    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(size)
+    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(max(size, 1))
     turned = node.call("Transpose", node.call("Mul", outputs, np.float32(scale)), perm=[1, 0, 2, 3, 4])
     return [shaped(node, turned, *turned.type.shape[:2], math.prod(turned.type.shape[2:])), last]
 

@@ -97,7 +97,7 @@ def _import_sections(node: OnnxNode) -> list[Value]:
 
 def _sections(node: OnnxNode) -> Array:
     """For each pair: which of the three positions turns it."""
-    sizes = [int(s) for s in node.attr("mrope_section", ())]
+    sizes = node.integers("mrope_section")
     pairs = node.input(2).type.shape[1]
     if len(sizes) != 3 or sum(sizes) != pairs or min(sizes) < 0:
         raise Refusal(f"{node.op_type}: sections must cover all pairs", f"{sizes} of {pairs}", "repair the model")

@@ -24,7 +24,7 @@ from mcugen.ops.onnx_node import (
 
 
 def _same(op_type: str) -> Callable[[OnnxNode], Sequence[Value | None]]:
-    return lambda node: as_standard(node, op_type, *node.inputs, **node.attributes)
+    return lambda node: as_standard(node, op_type, *node.inputs, **node.attributes_of(op_type))
 
 
 for _name, _kernel in (("GridSample", "grid_sample"), ("Trilu", "trilu")):
@@ -37,7 +37,7 @@ onnx_operator("GatherND", domain=MICROSOFT, kernels=("gather",))(axes("... _", "
 @onnx_operator("Range", domain=MICROSOFT, kernels=(COMPOSED,))
 def _import_range(node: OnnxNode) -> Sequence[Value | None]:
     """The step is 1 unless it is given."""
-    ends = [node.call("Reshape", node.input(i), np.zeros(0, np.int64)) for i in range(len(node.inputs)) if node.has(i)]
+    ends = [node.call("Reshape", node.input(i), np.zeros(0, np.int64)) for i in range(3) if i < 2 or node.has(i)]
     step = [] if node.has(2) else [np.ones((), ends[0].type.dtype.numpy)]
     return [node.call("Range", *ends, *step)]
 

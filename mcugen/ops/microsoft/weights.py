@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from mcugen.hir.graph import Value
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
@@ -15,7 +15,14 @@ from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, 
 def _fields(packed: Array, bits: int) -> Array:
     """Numbers of `bits` bits from bytes along the last axis, those of the lower bits first."""
     parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
+    return np.stack(parts, -1).reshape(*packed.shape[:-1], packed.shape[-1] * len(parts))
+
+
+def _bytes(node: OnnxNode, index: int) -> Array:
+    """Packed weights or zero points."""
+    packed = node.const(index, "what is packed")
+    node.require_dtype(node.input(index), DType.UINT8)
+    return packed
 
 
 def _bits(node: OnnxNode) -> int:
@@ -44,7 +51,7 @@ def _import_few_bits(node: OnnxNode) -> list[Value]:
         raise Refusal(
             "MatMulNBits: weights and scales must be those of N, K and block_size", f"{found}", "quantize again"
         )
-    codes = _fields(node.const(1, "weights"), bits)
+    codes = _fields(_bytes(node, 1), bits)
     scales = node.const(2, "scales").astype(np.float32).reshape(columns, -1, 1)
     weights = (codes.reshape(columns, -1, block).astype(np.float32) - _zeros(node, bits, columns, scales)) * scales
     product = node.call("MatMul", node.input(0), np.ascontiguousarray(weights.reshape(columns, -1)[:, :rows].T))
@@ -78,13 +85,18 @@ _BNB4 = (np.concatenate([_FP4, -_FP4]), np.array(_NF4, np.float32))
 def _import_bnb4(node: OnnxNode) -> list[Value]:
     """Codes of 4 bits, the upper ones of a byte first, are places in a table; blocks have a scale."""
     rows, columns = int(node.attr("K", 0)), int(node.attr("N", 0))
-    packed, scales = node.const(1, "weights").reshape(-1), node.const(2, "scales").astype(np.float32).reshape(-1)
+    packed, scales = _bytes(node, 1).reshape(-1), node.const(2, "scales").astype(np.float32).reshape(-1)
     table, block = int(node.attr("quant_type", 0)), int(node.attr("block_size", 0))
-    if table not in (0, 1) or block < 1 or min(2 * packed.size, scales.size * block) < rows * columns or rows < 1:
+    if (
+        table not in (0, 1)
+        or block < 1
+        or min(2 * packed.size, scales.size * block) < rows * columns
+        or min(rows, columns) < 1
+    ):
         found = f"{packed.size} bytes, {scales.size} scales for {rows} x {columns}"
         raise Refusal("MatMulBnb4: weights and scales must be those of N, K and block_size", found, "quantize again")
     codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: rows * columns]
-    weights = _BNB4[table][codes] * np.repeat(scales, block)[: codes.size]
+    weights = _BNB4[table][codes] * scales[np.arange(codes.size) // block]
     matrix = weights.reshape(columns, rows)
     return [node.call("MatMul", node.input(0), np.ascontiguousarray(matrix.T if node.attr("transB", 1) else matrix))]
 
@@ -100,15 +112,15 @@ def _import_gather(node: OnnxNode) -> list[Value]:
     """Rows of the dequantized table."""
     data, scales, stored = node.const(0, "data"), node.const(2, "scales").astype(np.float32), node.input(0).type.dtype
     bits = _bits(node)
-    if stored.value == "uint8":
+    if stored is DType.UINT8:
         data = _fields(data, bits)
     rank = data.ndim
     axis = normalize_axis(node, int(node.attr("quantize_axis", 1)), rank)
     gathered = normalize_axis(node, int(node.attr("gather_axis", 0)), rank)
-    zero: Array = np.asarray(1 << (bits - 1) if stored.value == "uint8" else 0)
+    zero: Array = np.asarray(1 << (bits - 1) if stored is DType.UINT8 else 0)
     if node.has(3):
-        zero = node.const(3, "zero points")
-        zero = _fields(zero, bits)[..., : scales.shape[-1]] if stored.value == "uint8" else zero
+        packed = stored is DType.UINT8
+        zero = _fields(_bytes(node, 3), bits)[..., : scales.shape[-1]] if packed else node.const(3, "zero points")
     block, size = int(node.attr("block_size", 128)), data.shape[axis]
     parts = tuple(-(-n // max(block, 1)) if a == axis else n for a, n in enumerate(data.shape))
     if block < 1 or scales.shape != parts or (node.has(3) and zero.shape != parts):
@@ -116,7 +128,7 @@ def _import_gather(node: OnnxNode) -> list[Value]:
         raise Refusal("GatherBlockQuantized: there must be a scale a block", found, "quantize again")
 
     def spread(array: Array) -> Array:
-        return np.repeat(array, block, axis).take(range(size), axis) if array.ndim else array
+        return array.take(np.arange(size) // block, axis) if array.ndim else array
 
     table = (data.astype(np.float32) - spread(zero.astype(np.float32))) * spread(scales)
     return [node.call("Gather", table, node.input(1), axis=gathered)]

@@ -267,7 +267,11 @@ def _default(node: OnnxNode, values: Array) -> Array:
     found = node.attr("default_tensor", None)
     if found is None:
         found = node.attr("default_float", -0.0) if values.dtype.kind == "f" else node.attr("default_int64", -1)
-    return np.asarray(found).reshape(-1)[:1].astype(values.dtype).reshape(())
+    default = np.asarray(found)
+    if default.size != 1 or default.dtype.kind not in "fiu":
+        rule = "LabelEncoder: the default must be one number"
+        raise Refusal(rule, f"{default.size} of type {default.dtype}", "repair the model")
+    return default.astype(values.dtype).reshape(())
 
 
 # ------------------------------------------------------------------------------------------- maps and strings

@@ -64,7 +64,7 @@ def floats(node: OnnxNode, key: str) -> Array:
 
 def ints(node: OnnxNode, key: str) -> tuple[int, ...]:
     """A list of integers; empty if absent."""
-    return tuple(int(v) for v in node.attr(key, ()))
+    return tuple(node.integers(key))
 
 
 def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:

@@ -370,7 +370,11 @@ def _new_forest(node: OnnxNode, targets: int, x: Value) -> Forest:
         for f, m, t, n, yes, no in zip(features, modes, thresholds, nans, *children, strict=True)
     ]
     weights = floats(node, "leaf_weights").astype(dtype).tolist()
-    leaves = [((target, weight),) for target, weight in zip(ints(node, "leaf_targetids"), weights, strict=True)]
+    aims = ints(node, "leaf_targetids")
+    if len(aims) != len(weights):
+        found = f"{len(aims)} and {len(weights)}"
+        raise Refusal("TreeEnsemble: leaves must have a target and a weight each", found, "repair the model")
+    leaves = [((target, weight),) for target, weight in zip(aims, weights, strict=True)]
     roots = ints(node, "tree_roots")
     if any(root < 0 for root in roots):
         raise Refusal("TreeEnsemble: roots must be nodes", str(min(roots)), "repair the model")

@@ -104,7 +104,10 @@ def test_label_encoder() -> None:
     cases.add("LabelEncoder", ((np.int64, 1),), ["i"], keys_int64s=[2**40, 5, -1], values_int64s=[1, 2**50, 3])
     cases.add("LabelEncoder", ((np.float32, 1),), ["i"], keys_int64s=[7, 5, 0, 9], values_floats=[1.0, 2.0, 3.0, 4.0])
     tensors = {"keys_tensor": [1.0, 7.0], "values_tensor": [0.25, 0.75], "default_tensor": [2.0]}
-    doubles = {key: onnx.numpy_helper.from_array(np.asarray(value, np.float64)) for key, value in tensors.items()}
+    doubles = {
+        key: onnx.numpy_helper.onnx.numpy_helper.from_array(np.asarray(value, np.float64))
+        for key, value in tensors.items()
+    }
     cases.add("LabelEncoder", ((np.float64, 2),), ["d"], **doubles)
     cases.check()
 
@@ -152,6 +155,16 @@ def test_refusals(op_type: str, attributes: dict[str, object], message: str) -> 
     cases = MlCases(x=X)
     cases.add(op_type, **attributes)
     with pytest.raises(McugenError, match=message):
+        cases.compile()
+
+
+@pytest.mark.parametrize("default", [np.zeros(0, np.int64), np.zeros(2, np.int64), np.array(["a"])])
+def test_defaults_that_are_no_number_are_refused(default: np.ndarray) -> None:
+    cases = MlCases(version=4, x=X)
+    tensor = onnx.helper.make_tensor("d", onnx.TensorProto.STRING, [1], [b"a"])
+    tensor = tensor if default.dtype.kind == "U" else onnx.numpy_helper.from_array(default)
+    cases.add("LabelEncoder", keys_floats=[1.0], values_floats=[1.0], default_tensor=tensor)
+    with pytest.raises(McugenError, match="the default must be one number"):
         cases.compile()
 
 

@@ -392,6 +392,7 @@ def test_refusals(change: dict[str, object], message: str) -> None:
         ({"nodes_featureids": [0, 1, 2, 3, 9]}, "feature 9 of 5"),
         ({"nodes_featureids": [0, 1, 2, 3]}, "equal lengths"),
         ({"leaf_targetids": [0, 1, 3, 1, 0]}, "existing targets"),
+        ({"leaf_targetids": [0, 1]}, "a target and a weight each"),
         ({"aggregate_function": 4}, "must be known"),
         ({"post_transform": -1}, "must be known"),
     ],
