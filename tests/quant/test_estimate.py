@@ -153,7 +153,7 @@ def test_samples_that_say_little_are_told_in_one_line_each(kind: str) -> None:
 def test_the_commands_tell(tmp_path: Path) -> None:
     common = (FLOAT, "--calibration", SAMPLES)
     done = mcugen("compile", *common, "-b", "host", "-o", tmp_path / "out", "--json", tmp_path / "r.json")
-    line = r"quantized: 100.0 % agreement, SQNR [45]\d\.\d dB against float32 on 20 samples not calibrated on"
+    line = r"quantized: 100.0 % agreement, SQNR [4-6]\d\.\d dB against float32 on 20 samples not calibrated on"
     assert done.returncode == 0 and re.search(line, " ".join(done.stderr.split()))
     report = json.loads((tmp_path / "r.json").read_text())
     estimate = report["quantization_estimate"]
