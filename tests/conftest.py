@@ -13,6 +13,8 @@ import pytest
 from c_coverage import VARIABLE, measure
 from object_cache import cached
 
+from mcugen import plugins
+from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -69,6 +71,17 @@ def the_faster_linker_is_taken() -> Iterator[None]:
 def objects_are_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what the compiler makes of the same bytes."""
     monkeypatch.setattr(Compiler, "_compile", _COMPILE)
+
+
+@pytest.fixture
+def without_plugins_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other tests know the operators of mcugen alone."""
+    monkeypatch.setattr(plugins, "_loaded", set())
+    registries = [(registry, dict(registry)) for registry in (IMPORTERS, SUPPORT)]
+    yield
+    for registry, before in registries:
+        registry.clear()
+        registry.update(before)
 
 
 @pytest.fixture

@@ -5,31 +5,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from mcugen import CompileOptions, compile_model, load_plugin, plugins
+from mcugen import CompileOptions, compile_model, load_plugin
 from mcugen.errors import UnsupportedError, UsageError
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
+from mcugen.ops.onnx_node import IMPORTERS
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
 PLUGIN = EXAMPLE / "softclip.py"
 MODEL = EXAMPLE / "limiter.onnx"
 
 
-@pytest.fixture(autouse=True)
-def _without_plugins_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Other tests know the operators of mcugen alone."""
-    monkeypatch.setattr(plugins, "_loaded", set())
-    registries = [(registry, dict(registry)) for registry in (IMPORTERS, SUPPORT)]
-    yield
-    for registry, before in registries:
-        registry.clear()
-        registry.update(before)
+pytestmark = pytest.mark.usefixtures("without_plugins_afterwards")
 
 
 def expected(xs: np.ndarray) -> np.ndarray:
