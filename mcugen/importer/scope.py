@@ -511,14 +511,14 @@ def type_of(number: int) -> str:
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
-    """The elements of an initializer; ModelError where they cannot be read."""
+    """The elements of an initializer or attribute; ModelError where they cannot be read."""
     try:
         array: Array = numpy_helper.to_array(tensor)
     except KeyError as error:
         found = type_of(tensor.data_type)
-        raise ModelError(f"initializer '{tensor.name}' must be readable", found, "export again") from error
+        raise ModelError(f"tensor '{tensor.name}' must be readable", found, "export again") from error
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ModelError(f"initializer '{tensor.name}' must be readable", str(error)[:200], "export again") from error
+        raise ModelError(f"tensor '{tensor.name}' must be readable", str(error)[:200], "export again") from error
     return array
 
 
