@@ -5,7 +5,8 @@ DIGITS := examples/digits
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
 .PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
-	fuzz-inputs hostile sweep cpu-paths big-endian coverage mutants clean setup setup-demo
+	fuzz-inputs hostile sweep cpu-paths big-endian coverage mutants newest clean \
+	setup setup-demo
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -88,6 +89,11 @@ coverage: setup  ## lines and branches that the tests reach, of mcugen/ and of t
 
 mutants: setup  ## a mutation score of passes and LIR, on a sample; rewrites docs/testing.md
 	$(BIN)/python tools/mutants.py --write-docs
+
+newest: setup  ## the newest versions of all packages, which make test then has to pass with; rewrites tools/constraints.txt
+	$(BIN)/python -m venv --clear build/newest
+	build/newest/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	build/newest/bin/pip freeze --exclude-editable > tools/constraints.txt
 
 setup:
 	@sh tools/setup.sh test

@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LOG = "log.txt"
-PLAIN = ("sh", "tr", "dirname", "cmp", "cp", "mkdir", "chmod")
+PLAIN = ("sh", "tr", "dirname", "cmp", "cat", "mkdir", "chmod")
 """Programs of every system that the script and the imagined programs use."""
 
 FOR_DEMO = {
@@ -53,6 +54,7 @@ class Machine:
         self.bin.mkdir()
         shutil.copy(ROOT / "tools" / "setup.sh", self.folder / "tools")
         (self.folder / "pyproject.toml").write_text("one\n")
+        (self.folder / "tools" / "constraints.txt").write_text("numpy==1\n")
         for name in PLAIN:
             (self.bin / name).symlink_to(str(shutil.which(name)))
         self.install({"python3": PYTHON, "id": "echo 1000"} | programs)
@@ -114,7 +116,7 @@ def test_root_installs_once(tmp_path: Path):
     machine = Machine(tmp_path, dict.fromkeys(set(FOR_DEMO) - {"gcc"}, COMPILER) | root)
     assert machine.setup("demo").returncode == 0
     machine.install(dict.fromkeys(FOR_DEMO | FOR_TESTS, COMPILER))
-    pip = "pip install --quiet --disable-pip-version-check -e"
+    pip = "pip install --quiet --disable-pip-version-check -c tools/constraints.txt -e"
     apt = ["apt update -qq", "apt install -y --no-install-recommends gcc libc6-dev -qq"]
     assert machine.log() == [*apt, f"{pip} ."]
     for purpose in ("demo", "test", "test", "demo"):  # the tests need more, and then the demo nothing
@@ -123,6 +125,17 @@ def test_root_installs_once(tmp_path: Path):
     (machine.folder / "pyproject.toml").write_text("two\n")
     machine.setup("demo")
     assert machine.log()[-1] == f"{pip} ."
+    (machine.folder / "tools" / "constraints.txt").write_text("numpy==2\n")
+    machine.setup("test")
+    assert machine.log()[-1] == f"{pip} .[dev]"
+
+
+def test_every_direct_requirement_has_its_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    lines = (ROOT / "tools" / "constraints.txt").read_text().lower().splitlines()
+    pinned = {line.partition("==")[0].replace("_", "-") for line in lines if "==" in line}
+    assert {re.split("[>=]", name)[0].lower().replace("_", "-") for name in wanted} <= pinned
 
 
 def test_other_words_are_refused(tmp_path: Path):

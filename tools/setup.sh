@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # setup.sh demo|test [--list]
 # Makes .venv with mcugen, and sees that compilers and QEMU are there: for the demo what it runs, for the tests all
-# that they run, and development tools. Silent and quick when nothing is to be done. As root on Debian it installs
+# that they run, and development tools. Packages have the versions of tools/constraints.txt, with which the tests
+# passed. Silent and quick when nothing is to be done. As root on Debian it installs
 # what is missing; with --list it prints that, a line each, and does nothing.
 set -eu
 cd "$(dirname "$0")/.."
@@ -48,9 +49,11 @@ missing_for_test() {
     has clang || echo clang
 }
 
+requirements() { cat pyproject.toml tools/constraints.txt; }
+
 missing_python() { # the stamp is a copy: it differs when dependencies may have changed
     for stamp in $stamps; do
-        cmp -s pyproject.toml ".venv/installed-$stamp.toml" && return
+        requirements | cmp -s - ".venv/installed-$stamp" && return
     done
     echo "$extras"
 }
@@ -82,6 +85,6 @@ fi
 
 [ -x .venv/bin/pip ] || "$python" -m venv .venv
 if [ -n "$requirement" ]; then
-    .venv/bin/pip install --quiet --disable-pip-version-check -e "$requirement"
-    cp pyproject.toml ".venv/installed-$purpose.toml"
+    .venv/bin/pip install --quiet --disable-pip-version-check -c tools/constraints.txt -e "$requirement"
+    requirements >".venv/installed-$purpose"
 fi

@@ -7,14 +7,21 @@ every CPU, and floats differ from one CPU to another by rounding alone.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from mcugen.errors import VerificationError
 from mcugen.hir.types import Array
 from mcugen.report.exact_products import with_exact_products
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_ONLY_EXTENDED = 21
+"""Opsets after this one define operators anew for more element types, and leave the meaning of what there was."""
 
 
 class Session:
@@ -40,9 +47,7 @@ class Session:
         options.add_session_config_entry("session.disable_quant_qdq", "1")  # fused, it mixes uint8 and int8
         self._rule = rule
         try:
-            self._session = onnxruntime.InferenceSession(
-                with_exact_products(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = _session(with_exact_products(model), options)
         except Exception as error:  # onnxruntime's exceptions share no base class
             raise self._refused(error) from error
 
@@ -62,3 +67,28 @@ class Session:
 
     def _refused(self, error: Exception) -> VerificationError:
         return VerificationError(self._rule, str(error).split("\n")[0][:200])
+
+
+def _session(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """As the model declares its opset; where that is newer than ONNX Runtime's kernels, as of the newest they have.
+
+    ONNX Runtime takes an opset that it has not heard of for the newest it has; one that it has heard of, and has no
+    kernels for yet, it refuses (1.32 does so for QuantizeLinear of opset 28).
+    """
+    from onnxruntime import InferenceSession
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    def session(declared: onnx.ModelProto) -> onnxruntime.InferenceSession:
+        return InferenceSession(declared.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    try:
+        return session(model)
+    except NoKernel:
+        older = onnx.ModelProto()
+        older.CopyFrom(model)
+        for entry in older.opset_import:
+            while entry.domain in ("", "ai.onnx") and entry.version > _ONLY_EXTENDED:
+                entry.version -= 1
+                with contextlib.suppress(Exception):  # what is told is why the model does not run as it is
+                    return session(older)
+        raise

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from mcugen.errors import VerificationError
 from mcugen.hir.types import Array
 from mcugen.report.session import Session
 from tests.onnx_models import MICROSOFT, Net
@@ -207,3 +208,26 @@ def test_products_in_subgraphs_and_functions() -> None:
     for factor, taken in ((1, True), (2, False)):
         found = session.run(["y"], {"a": a, "c": np.asarray(taken)})["y"]
         np.testing.assert_array_equal(found, factor * centered(a, b, 0, 0))
+
+
+def test_an_opset_that_is_newer_than_the_kernels() -> None:
+    """ONNX Runtime may know of the newest opset's operators before it computes them."""
+    net = Net()
+    net.input("x", 4)
+    net.op("QuantizeLinear", "x", net.const(0.5), net.const(0, np.int8), out="y")
+    net.output("y", dtype=np.int8)
+    model = net.plain_model()
+    x = np.array([-1.0, 0.0, 0.5, 100.0], np.float32)
+    for opset in (21, onnx.defs.onnx_opset_version()):
+        model.opset_import[0].version = opset
+        assert Session(model).run(["y"], {"x": x})["y"].tolist() == [-2, 0, 1, 127]
+        assert model.opset_import[0].version == opset
+
+
+def test_what_has_no_kernel_at_any_opset_is_told_as_of_its_own() -> None:
+    net = Net()
+    net.input("x", 4, dtype=np.int8)
+    net.op("Sin", "x", out="y")
+    net.output("y", dtype=np.int8)
+    with pytest.raises(VerificationError, match="Sin"):
+        Session(net.plain_model())

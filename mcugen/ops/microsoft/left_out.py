@@ -16,10 +16,15 @@ _REASONS = {
     "tables of hashes are for servers": ("MurmurHash3", "NGramHashMapping", "VarlenNGramHashMapping"),
     "it finds a path of computed length through a table": ("DynamicTimeWarping",),
     "it compares sequences of computed length, to guess tokens": ("BifurcationDetector", "NGramRepeatBlock"),
-    "which weights are read depends on the input: all would have to lie in flash": ("MoE", "QMoE"),
+    "which weights are read depends on the input: all would have to lie in flash": ("MoE", "MoEGroupRouter", "QMoE"),
+    "it packs sequences of several requests, of computed lengths, into one": (
+        "GatedDeltaNet",
+        "VarlenCausalConvWithState",
+    ),
     "sparse tensors are refused": ("SparseToDenseMatMul",),
     "its masks are sparse matrices of blocks": ("SparseAttention",),
     "its weights lie in an undocumented order": ("MatMulFpQ4",),
+    "its weights lie in formats of servers' libraries": ("GatherPacked",),
     "no exporter writes it": ("AttnLSTM", "WordConvEmbedding"),
 }
 
