@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,20 @@ _GOLDEN = Path(__file__).parent / "golden"
 _TOOLCHAINS = {"qemu": ARM, "riscv": RISCV}
 """What tests with a marker need."""
 _COMPILE = Compiler._compile
+
+
+@pytest.hookimpl(tryfirst=True)  # before what -m asks for is chosen
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`spread(n)`: every n-th case of a test is for `make test`, the others are slow."""
+    met: Counter[str] = Counter()
+    for item in items:
+        spread = item.get_closest_marker("spread")
+        if spread is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if met[test] % spread.args[0]:
+            item.add_marker(pytest.mark.slow)
+        met[test] += 1
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,14 +10,12 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from command_line import Done, mcugen
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from rich.console import Console
 
@@ -25,30 +23,6 @@ from mcugen import __version__, cli, compiler, parameters
 from mcugen.board import board_names
 from mcugen.errors import ConstraintError, VerificationError
 from mcugen.quant import quantize
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def mcugen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """Runs the command line in this process, as `main` does."""
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["mcugen", *map(str, arguments)])
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code
-        captured = capsys.readouterr()
-        return Done(int(code or 0), captured.out, captured.err)
-
-    return call
 
 
 def network() -> Net:
@@ -73,18 +47,18 @@ def save(path: Path, net: Net) -> Path:
 # --------------------------------------------------------------------------------------------- results
 
 
-def test_version(mcugen: Callable[..., Done]):
+def test_version():
     assert mcugen("version") == mcugen("--version") == Done(0, f"{__version__}\n", "")
 
 
-def test_help_names_every_command(mcugen: Callable[..., Done]):
+def test_help_names_every_command():
     done = mcugen("--help")
     assert done.code == 0
     for command in ("compile", "report", "run", "inspect", "boards", "version"):
         assert re.search(rf"\b{command}\b", done.out)
 
 
-def test_compile_writes_the_folder(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_compile_writes_the_folder(model: Path, tmp_path: Path):
     done = mcugen("compile", model, "-b", "rt1060", "-o", tmp_path / "out")
     assert (done.code, done.out) == (0, "")
     assert re.search(r"9 files, arena [\d,]+ bytes, weights [\d,]+ bytes, 24 MACs", done.err)
@@ -94,15 +68,13 @@ def test_compile_writes_the_folder(mcugen: Callable[..., Done], model: Path, tmp
     }
 
 
-def test_compile_into_a_folder_of_the_models_name(
-    mcugen: Callable[..., Done], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_compile_into_a_folder_of_the_models_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert mcugen("compile", model, "--board", "host", "--name", "Mine", "--quiet") == Done(0, "", "")
     assert (tmp_path / "mine" / "mine.h").is_file()
 
 
-def test_compile_json(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_compile_json(model: Path, tmp_path: Path):
     done = mcugen("compile", model, "-b", "rt1060", "-o", tmp_path / "out", "--json", "-")
     report = json.loads(done.out)
     assert (report["board"], report["model"]["macs"], report["instructions"]) == ("rt1060", 24, None)
@@ -110,7 +82,7 @@ def test_compile_json(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
     assert json.loads((tmp_path / "report.json").read_text()) == report
 
 
-def test_dumps_and_times_go_to_stderr(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_dumps_and_times_go_to_stderr(model: Path, tmp_path: Path):
     done = mcugen(
         "compile",
         model,
@@ -131,7 +103,7 @@ def test_dumps_and_times_go_to_stderr(mcugen: Callable[..., Done], model: Path, 
 @pytest.mark.parametrize(
     ("ir", "first", "word"), [("hir", "graph tiny_net {", "dense"), ("lir", "program tiny_net {", "arena")]
 )
-def test_inspect_dumps(mcugen: Callable[..., Done], model: Path, ir: str, first: str, word: str):
+def test_inspect_dumps(model: Path, ir: str, first: str, word: str):
     done = mcugen("inspect", model, "--ir", ir)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[0] == first
@@ -139,18 +111,18 @@ def test_inspect_dumps(mcugen: Callable[..., Done], model: Path, ir: str, first:
     assert word in done.out
 
 
-def test_inspect_shows_the_model(mcugen: Callable[..., Done], model: Path):
+def test_inspect_shows_the_model(model: Path):
     done = mcugen("inspect", model)
     assert done.code == 0
     for word in ("x: float32 1x6", "scores", "MACs", "24", "dense"):
         assert word in done.out
 
 
-def test_inspect_json(mcugen: Callable[..., Done], model: Path):
+def test_inspect_json(model: Path):
     assert json.loads(mcugen("inspect", model, "--json", "-").out)["model"]["macs"] == 24
 
 
-def test_inspect_memory(mcugen: Callable[..., Done], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_inspect_memory(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli, "stdout", Console(width=100))
     done = mcugen("inspect", model, "--memory", "--svg", tmp_path / "map.svg")
     assert (done.code, done.err) == (0, "")
@@ -163,19 +135,19 @@ def test_inspect_memory(mcugen: Callable[..., Done], model: Path, tmp_path: Path
     assert (tmp_path / "again.svg").read_text() == svg
 
 
-def test_inspect_memory_json(mcugen: Callable[..., Done], model: Path):
+def test_inspect_memory_json(model: Path):
     found = json.loads(mcugen("inspect", model, "--memory", "--json", "-").out)
     report = json.loads(mcugen("inspect", model, "--json", "-").out)
     assert found["arena"] == report["ram"]["arena"]
     assert [layer["kernel"] for layer in found["layers"]] == [layer["kernel"] for layer in report["layers"]]
 
 
-def test_one_result_on_stdout(mcugen: Callable[..., Done], model: Path):
+def test_one_result_on_stdout(model: Path):
     for other in (("--memory",), ("--json", "-")):
         assert_failed(mcugen("inspect", model, "--ir", "lir", *other), 2, "stdout can hold one result")
 
 
-def test_report_html(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_report_html(model: Path, tmp_path: Path):
     done = mcugen("report", model, "-b", "host", "-q", "--html", tmp_path / "report.html")
     assert done.code == 0 and "RAM: arena" in done.out
     page = (tmp_path / "report.html").read_text()
@@ -184,7 +156,7 @@ def test_report_html(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
         assert word in text
 
 
-def test_budgets(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_budgets(model: Path, tmp_path: Path):
     options = ("-b", "rt1060", "-o", tmp_path / "out")
     done = mcugen("compile", model, *options, "--max-ram", "1KB", "--max-flash", "20 KiB", "--json", "-")
     found = json.loads(done.out)["budget"]
@@ -198,25 +170,25 @@ def test_budgets(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("option", ["--max-ram", "--max-flash"])
 @pytest.mark.parametrize("size", ["0", "-1", "1.5", "x", "KB", "10GB", "1e4", "٣", "0KB", " "])
-def test_usage_2_of_budgets(mcugen: Callable[..., Done], tmp_path: Path, option: str, size: str):
+def test_usage_2_of_budgets(tmp_path: Path, option: str, size: str):
     done = mcugen("inspect", tmp_path / "none.onnx", f"{option}={size}")
     assert_failed(done, 2, f"{option} must be a positive number of bytes")
 
 
 @pytest.mark.parametrize(("size", "nbytes"), [("20000", 20000), ("20k", 20480), ("20kb", 20480), ("1MiB", 1 << 20)])
-def test_sizes_in_bytes(mcugen: Callable[..., Done], model: Path, size: str, nbytes: int):
+def test_sizes_in_bytes(model: Path, size: str, nbytes: int):
     report = json.loads(mcugen("inspect", model, "--max-ram", size, "--json", "-").out)
     assert report["budget"]["max_ram"] == nbytes
 
 
-def test_symbolic_dimensions_are_bound(mcugen: Callable[..., Done], tmp_path: Path):
+def test_symbolic_dimensions_are_bound(tmp_path: Path):
     net = Net()
     net.output(net.op("Relu", net.input("x", "batch=size", 3)))
     path = save(tmp_path / "m.onnx", net)
     assert "input %x : 2x3" in mcugen("inspect", path, "--ir", "hir", "--dim", "batch=size=2").out
 
 
-def test_run_writes_the_outputs(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_run_writes_the_outputs(model: Path, tmp_path: Path):
     samples = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32)
     np.savez(tmp_path / "in.npz", x=samples)
     done = mcugen("run", model, "-b", "host", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "-q")
@@ -230,7 +202,7 @@ def test_run_writes_the_outputs(mcugen: Callable[..., Done], model: Path, tmp_pa
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_report_of_the_host(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_report_of_the_host(model: Path, tmp_path: Path):
     done = mcugen("report", model, "-b", "host", "--json", "-", "-q")
     report = json.loads(done.out)
     assert done.code == 0
@@ -239,7 +211,7 @@ def test_report_of_the_host(mcugen: Callable[..., Done], model: Path, tmp_path: 
 
 
 @pytest.mark.qemu
-def test_report_estimates_cycles(mcugen: Callable[..., Done], model: Path):
+def test_report_estimates_cycles(model: Path):
     options = ("-b", "stm32f411", "--json", "-", "-q")
     report, slow = (json.loads(mcugen("report", model, *options, *more).out) for more in ((), ("--wait-states", 3)))
     assert report["instructions"] < report["cycles_estimate"] < slow["cycles_estimate"]
@@ -253,14 +225,14 @@ def test_report_estimates_cycles(mcugen: Callable[..., Done], model: Path):
 # ---------------------------------------------------------------------------------------------- boards
 
 
-def test_boards_are_listed(mcugen: Callable[..., Done]):
+def test_boards_are_listed():
     done = mcugen("boards")
     assert done.code == 0
     assert all(name in done.out for name in board_names())
     assert [board["name"] for board in json.loads(mcugen("boards", "--json").out)] == board_names()
 
 
-def test_one_board(mcugen: Callable[..., Done]):
+def test_one_board():
     done = mcugen("boards", "show", "rt1060")
     assert done.code == 0
     for word in ("rt1060", "cortex-m7", "600 MHz"):
@@ -269,7 +241,7 @@ def test_one_board(mcugen: Callable[..., Done]):
 
 
 @pytest.mark.parametrize("command", [("boards", "show"), ("inspect", "MODEL", "-b")])
-def test_unknown_board_suggests_its_neighbours(mcugen: Callable[..., Done], model: Path, command: tuple[str, ...]):
+def test_unknown_board_suggests_its_neighbours(model: Path, command: tuple[str, ...]):
     arguments = [model if word == "MODEL" else word for word in command]
     done = mcugen(*arguments, "rt1061")
     assert (done.code, done.out) == (2, "")
@@ -297,48 +269,48 @@ def assert_failed(done: Done, code: int, message: str) -> None:
     ],
     ids=" ".join,
 )
-def test_usage_2_by_the_parser(mcugen: Callable[..., Done], model: Path, arguments: tuple[str, ...]):
+def test_usage_2_by_the_parser(model: Path, arguments: tuple[str, ...]):
     done = mcugen(*(model if word == "MODEL" else word for word in arguments))
     assert (done.code, done.out) == (2, "")
     assert "Usage" in done.err
 
 
 @pytest.mark.parametrize("dim", ["N", "N=", "=3", "N=0", "N=-1", "N=x", "N=1.5", "N=٣"])
-def test_usage_2_of_dim(mcugen: Callable[..., Done], model: Path, dim: str):
+def test_usage_2_of_dim(model: Path, dim: str):
     assert_failed(mcugen("inspect", model, "--dim", dim), 2, r"--dim")
 
 
 @pytest.mark.parametrize(
     ("option", "values"), [("--dim", ("N=1", "N=2")), ("--bind", ("x=1", "x=2")), ("--state", ("y:x", "y:z"))]
 )
-def test_usage_2_of_options_given_twice(mcugen: Callable[..., Done], model: Path, option: str, values: tuple[str, str]):
+def test_usage_2_of_options_given_twice(model: Path, option: str, values: tuple[str, str]):
     done = mcugen("inspect", model, option, values[0], option, values[1])
     assert_failed(done, 2, f"{option} must be given once for each name")
 
 
-def test_a_misspelt_dim_is_told_before_those_that_are_missing(mcugen: Callable[..., Done], sequence_model: Path):
+def test_a_misspelt_dim_is_told_before_those_that_are_missing(sequence_model: Path):
     assert_failed(mcugen("inspect", sequence_model, "--dim", "S=4"), 2, "found: 'S'. try: one of: T")
 
 
-def test_usage_2_of_kernel(mcugen: Callable[..., Done], model: Path):
+def test_usage_2_of_kernel(model: Path):
     assert_failed(mcugen("inspect", model, "--kernel", "nonsense"), 2, "a wanted kernel must fit some layer")
 
 
-def test_usage_2_of_optimize(mcugen: Callable[..., Done], model: Path):
+def test_usage_2_of_optimize(model: Path):
     assert_failed(mcugen("inspect", model, "--optimize", "size"), 2, "one of: balanced, speed, ram, flash")
 
 
-def test_usage_2_of_a_foreign_folder(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_usage_2_of_a_foreign_folder(model: Path, tmp_path: Path):
     assert_failed(mcugen("compile", model, "-b", "host", "-o", tmp_path), 2, "only if mcugen wrote it")
 
 
-def test_bad_model_3(mcugen: Callable[..., Done], tmp_path: Path):
+def test_bad_model_3(tmp_path: Path):
     (tmp_path / "bad.onnx").write_text("no model")
     assert_failed(mcugen("inspect", tmp_path / "bad.onnx"), 3, r"bad\.onnx: the file must be an ONNX model")
     assert_failed(mcugen("inspect", tmp_path / "none.onnx"), 3, "No such file")
 
 
-def test_unsupported_4(mcugen: Callable[..., Done], tmp_path: Path):
+def test_unsupported_4(tmp_path: Path):
     net = Net()
     net.output(net.op("RandomNormalLike", net.input("x", 3, 3)))
     assert_failed(
@@ -348,7 +320,7 @@ def test_unsupported_4(mcugen: Callable[..., Done], tmp_path: Path):
     )
 
 
-def test_what_cannot_fit_is_not_quantized(mcugen: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_cannot_fit_is_not_quantized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     net, random = Net(), np.random.default_rng(0)
     net.output(net.op("MatMul", net.input("x", 1, 256), net.const(random.standard_normal((256, 320)))))
     np.savez(tmp_path / "samples.npz", x=random.standard_normal((8, 1, 256)).astype(np.float32))
@@ -375,27 +347,25 @@ def test_what_cannot_fit_is_not_quantized(mcugen: Callable[..., Done], tmp_path:
         ),
     ],
 )
-def test_an_option_with_one_value_is_given_once(
-    mcugen: Callable[..., Done], model: Path, arguments: tuple[str, ...], name: str
-):
+def test_an_option_with_one_value_is_given_once(model: Path, arguments: tuple[str, ...], name: str):
     """Of two boards, say, the last was compiled for in silence."""
     assert_failed(mcugen("compile", model, *arguments), 2, f"{name}.* must be given once. found: 2 times")
 
 
-def test_every_command_takes_options_once(mcugen: Callable[..., Done], model: Path):
+def test_every_command_takes_options_once(model: Path):
     for command in ("report", "inspect", "run", "quantize", "profile"):
         assert_failed(mcugen(command, model, "--name", "a", "--name", "b"), 2, "--name must be given once")
     assert mcugen("inspect", model, "-q", "--quiet", "--weights-blob", "--weights-blob").code == 0  # flags
 
 
-def test_does_not_fit_5(mcugen: Callable[..., Done], tmp_path: Path):
+def test_does_not_fit_5(tmp_path: Path):
     net = Net()
     net.output(net.op("Relu", net.input("x", 100_000)))
     done = mcugen("inspect", save(tmp_path / "m.onnx", net), "-b", "stm32f103")
     assert_failed(done, 5, r"more than 'sram' has; largest: .*'x' 400,000")
 
 
-def test_constraint_6_and_verification_7(mcugen: Callable[..., Done], model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_constraint_6_and_verification_7(model: Path, monkeypatch: pytest.MonkeyPatch):
     for error in (ConstraintError("accuracy"), VerificationError("plan")):
 
         def fail(*arguments: object, error: Exception = error) -> None:
@@ -406,7 +376,7 @@ def test_constraint_6_and_verification_7(mcugen: Callable[..., Done], model: Pat
     assert (ConstraintError.exit_code, VerificationError.exit_code) == (6, 7)
 
 
-def test_missing_tool_8(mcugen: Callable[..., Done], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_tool_8(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     np.savez(tmp_path / "in.npz", x=np.zeros((1, 6), np.float32))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
@@ -415,7 +385,7 @@ def test_missing_tool_8(mcugen: Callable[..., Done], model: Path, tmp_path: Path
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_output_9(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_output_9(model: Path, tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert_failed(mcugen("compile", model, "-b", "host", "-o", tmp_path / "file" / "out"), 9, "must be writable")
     done = mcugen("inspect", model, "--json", tmp_path / "nowhere" / "report.json")
@@ -433,7 +403,7 @@ def test_internal_error_1():
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_messages_show_brackets_of_names(mcugen: Callable[..., Done], tmp_path: Path):
+def test_messages_show_brackets_of_names(tmp_path: Path):
     net = Net()
     net.output(net.op("RandomNormalLike", net.input("x", 3, 3), out="[bold]y[/bold]"))
     assert "[bold]y[/bold]" in mcugen("inspect", save(tmp_path / "m.onnx", net)).err
@@ -481,7 +451,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_samples_are_refused(mcugen: Callable[..., Done], model: Path, tmp_path: Path, name: str):
+def test_wrong_samples_are_refused(model: Path, tmp_path: Path, name: str):
     data, message = WRONG[name]
     path = tmp_path / "in.npz"
     path.write_bytes(data)
@@ -491,7 +461,7 @@ def test_wrong_samples_are_refused(mcugen: Callable[..., Done], model: Path, tmp
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_single_array_and_missing_file(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_single_array_and_missing_file(model: Path, tmp_path: Path):
     np.save(tmp_path / "in.npy", GOOD)
     out = tmp_path / "out.npz"
     assert mcugen("run", model, "-b", "host", "--inputs", tmp_path / "in.npy", "-o", out, "-q").code == 0
@@ -500,13 +470,13 @@ def test_single_array_and_missing_file(mcugen: Callable[..., Done], model: Path,
     assert_failed(done, 2, "none.npz")
 
 
-def test_labels_must_match_the_samples(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_labels_must_match_the_samples(model: Path, tmp_path: Path):
     np.savez(tmp_path / "in.npz", x=GOOD, labels=np.array([1, 2, 3]))
     done = mcugen("report", model, "-b", "host", "--data", tmp_path / "in.npz", "-q")
     assert_failed(done, 2, "'labels' must hold one class number a sample")
 
 
-def test_integer_inputs_take_whole_numbers_only(mcugen: Callable[..., Done], tmp_path: Path):
+def test_integer_inputs_take_whole_numbers_only(tmp_path: Path):
     net = Net()
     net.output(net.op("Neg", net.input("x", 4, dtype=np.int8)), dtype=np.int8)
     path = save(tmp_path / "m.onnx", net)
@@ -519,14 +489,14 @@ def test_integer_inputs_take_whole_numbers_only(mcugen: Callable[..., Done], tmp
 
 
 @pytest.mark.parametrize("arguments", [[], ["--ir", "hir"], ["--ir", "lir"]], ids=["table", "hir", "lir"])
-def test_names_cannot_command_the_terminal(mcugen: Callable[..., Done], tmp_path: Path, arguments: list[str]):
+def test_names_cannot_command_the_terminal(tmp_path: Path, arguments: list[str]):
     net = Net()
     net.output(net.op("Relu", net.input("x\x1b[31m", 1, 4), out="y\x1b]0;title\x07"))
     done = mcugen("inspect", save(tmp_path / "model.onnx", net), *arguments)
     assert done.code == 0 and "31m" in done.out and "\x1b" not in done.out
 
 
-def test_refused_names_cannot_command_the_terminal(mcugen: Callable[..., Done], tmp_path: Path):
+def test_refused_names_cannot_command_the_terminal(tmp_path: Path):
     net = Net()
     net.output(net.op("Exp", net.op("NoSuchOperator", net.input("x", 1, 4), out="y\x1b[31m"), out="z"), shape=(1, 4))
     path = tmp_path / "model.onnx"
@@ -548,15 +518,15 @@ def sequence_model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("dim", ["T=1..", "T=..4", "T=1..2..3", "T=1...4", "T=0..4", "T=4..2", "T=1..5000", "T=1..-4"])
-def test_usage_2_of_ranges(mcugen: Callable[..., Done], sequence_model: Path, dim: str):
+def test_usage_2_of_ranges(sequence_model: Path, dim: str):
     assert_failed(mcugen("inspect", sequence_model, "--dim", dim), 2, r"--dim")
 
 
-def test_inspect_tells_the_range(mcugen: Callable[..., Done], sequence_model: Path):
+def test_inspect_tells_the_range(sequence_model: Path):
     assert "T: 1 to 8, an argument of the run function" in mcugen("inspect", sequence_model, "--dim", "T=1..8").out
 
 
-def test_run_with_a_range_takes_the_samples_length(mcugen: Callable[..., Done], sequence_model: Path, tmp_path: Path):
+def test_run_with_a_range_takes_the_samples_length(sequence_model: Path, tmp_path: Path):
     for length, name in ((3, "x"), (8, "x")):
         np.savez(tmp_path / "in.npz", **{name: np.ones((2, length, 4), np.float32)})
         options = ("-b", "host", "--dim", "T=1..8", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
@@ -567,7 +537,7 @@ def test_run_with_a_range_takes_the_samples_length(mcugen: Callable[..., Done], 
 
 
 @pytest.mark.qemu
-def test_report_with_a_range(mcugen: Callable[..., Done], sequence_model: Path, tmp_path: Path):
+def test_report_with_a_range(sequence_model: Path, tmp_path: Path):
     np.savez(tmp_path / "in.npz", x=np.ones((2, 5, 4), np.float32))
     options = ("-b", "stm32f411", "--dim", "T=1..8", "--data", tmp_path / "in.npz", "--json", "-", "--quiet")
     report = json.loads(mcugen("report", sequence_model, *options).out)
@@ -589,7 +559,7 @@ def few(tmp_path: Path) -> Path:
     return tmp_path / "few.npz"
 
 
-def test_report_judges_float_quantized_and_target(mcugen: Callable[..., Done], few: Path):
+def test_report_judges_float_quantized_and_target(few: Path):
     done = mcugen("report", DIGITS / "digits_f32.onnx", *QUANTIZED, "--data", few, "--json", "-")
     report = json.loads(done.out)
     accuracy = report["accuracy"]
@@ -602,7 +572,7 @@ def test_report_judges_float_quantized_and_target(mcugen: Callable[..., Done], f
     assert report["quantization"]["first_diverging"] is None
 
 
-def test_report_of_a_model_as_it_is_has_no_layers_to_compare(mcugen: Callable[..., Done], model: Path):
+def test_report_of_a_model_as_it_is_has_no_layers_to_compare(model: Path):
     done = mcugen("report", model, "-b", "host", "--json", "-", "-q")
     report = json.loads(done.out)
     assert (report["quantization"], report["accuracy"]["quantized"], report["accuracy"]["float32"]) == (None,) * 3
@@ -611,14 +581,14 @@ def test_report_of_a_model_as_it_is_has_no_layers_to_compare(mcugen: Callable[..
     assert refused.code == 2 and "--compare-layers needs a model that mcugen quantizes" in refused.err
 
 
-def test_compare_layers_prints_all_in_order(mcugen: Callable[..., Done], few: Path):
+def test_compare_layers_prints_all_in_order(few: Path):
     arguments = ("report", DIGITS / "digits_f32.onnx", *QUANTIZED, "--data", few)
     worst, every = mcugen(*arguments).out, mcugen(*arguments, "--compare-layers", "--diverged", 60).out
     assert "worst 10 of 11" in worst and "no layer has an SQNR below 20 dB" in worst
     assert "in order" in every and "first layer with an SQNR below 60 dB: image" in every
 
 
-def test_metrics_of_ones_own(mcugen: Callable[..., Done], few: Path, tmp_path: Path):
+def test_metrics_of_ones_own(few: Path, tmp_path: Path):
     (tmp_path / "mine.py").write_text("def least(outputs, labels):\n    return outputs['scores'].min() - len(labels)\n")
     metric = f"{tmp_path / 'mine.py'}:least"
     done = mcugen("report", DIGITS / "digits_f32.onnx", *QUANTIZED, "--data", few, "--metric", metric, "--json", "-")
@@ -629,7 +599,7 @@ def test_metrics_of_ones_own(mcugen: Callable[..., Done], few: Path, tmp_path: P
     assert unknown.code == 2 and "top1, top5, auc" in unknown.err
 
 
-def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_auto_prints_the_trade_offs(model: Path, tmp_path: Path):
     random, samples = np.random.default_rng(0), tmp_path / "samples.npz"
     np.savez(samples, x=random.standard_normal((40, 1, 6)).astype(np.float32), labels=random.integers(0, 4, 40))
     auto = ("compile", model, "-b", "host", "--calibration", samples, "--data", samples, "--precision", "auto")
@@ -646,7 +616,7 @@ def test_auto_prints_the_trade_offs(mcugen: Callable[..., Done], model: Path, tm
 # ------------------------------------------------------------------------------------------------------- memories
 
 
-def test_place_and_a_file_of_weights(mcugen: Callable[..., Done], model: Path, tmp_path: Path):
+def test_place_and_a_file_of_weights(model: Path, tmp_path: Path):
     folder = tmp_path / "out"
     options = (
         "--board",
@@ -665,7 +635,7 @@ def test_place_and_a_file_of_weights(mcugen: Callable[..., Done], model: Path, t
     assert {"tiny_net_memory.ld", "tiny_net_weights.bin"} <= {path.name for path in folder.iterdir()}
 
 
-def test_report_says_what_lies_where(mcugen: Callable[..., Done], model: Path):
+def test_report_says_what_lies_where(model: Path):
     done = mcugen("report", model, "--board", "host", "--place", "auto", "--json", "-", "-q")
     assert done.code == 0, done.err
     assert {m["name"]: m["kind"] for m in json.loads(done.out)["memories"]} == {"ram": "ram", "flash": "flash"}
@@ -685,5 +655,5 @@ def test_report_says_what_lies_where(mcugen: Callable[..., Done], model: Path):
         ("arena=dtmc", r"no memory 'dtmc'.*one of dtcm"),
     ],
 )
-def test_usage_2_of_place(mcugen: Callable[..., Done], model: Path, place: str, message: str):
+def test_usage_2_of_place(model: Path, place: str, message: str):
     assert_failed(mcugen("compile", model, "--board", "stm32h743", "--place", place), 2, message)

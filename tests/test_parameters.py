@@ -98,6 +98,21 @@ def test_the_bound_is_never_above_the_weights(name: str, family: str) -> None:
     assert 0 < least_bytes(graph, options) <= compiled.program.weights_size
 
 
+class BegunError(Exception):
+    """Where a test wants to be."""
+
+
+def test_a_budget_of_the_users_is_refused_by_its_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which alone can tell the least flash that there is."""
+
+    def ladder(*arguments: object, **options: object) -> None:
+        raise BegunError
+
+    monkeypatch.setattr(compiler, "build_program", ladder)
+    with pytest.raises(BegunError):
+        compile_model(dense(16, 32), SMALL, CompileOptions(max_flash=1000))
+
+
 # -------------------------------------------------------------------------------------------------- quantization
 
 

@@ -107,6 +107,7 @@ def test_instructions_of_float_with_helium(name: str, emx: float) -> None:
     assert run.instructions <= 0.5 * emx * model.report.model.macs
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("optimize", CODE)
 @pytest.mark.parametrize("name", [*(f"{n}_int8_qdq" for n in INT8), *(f"{n}_f32" for n in INT8)])
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])

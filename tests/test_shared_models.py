@@ -72,6 +72,7 @@ def compiled(name: str, board: str = "host") -> mcugen.CompiledModel:
     return mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options(name))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name: str) -> None:
     model = compiled(name)
@@ -86,6 +87,7 @@ def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name:
                 assert found[endpoint.name].argmax() == wanted[endpoint.name].argmax()
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("compiler", [("clang", "-std=c99"), ("g++", "-std=c++11", "-x", "c++")], ids=["clang", "g++"])
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_code_compiles_without_a_warning(name: str, compiler: tuple[str, ...], tmp_path: Path) -> None:
@@ -97,6 +99,7 @@ def test_generated_code_compiles_without_a_warning(name: str, compiler: tuple[st
     subprocess.run([*compiler, *flags, *folder.glob("*.c")], check=True)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str) -> None:
     model, _ = load_model(MODELS / f"{name}.onnx")
@@ -116,6 +119,7 @@ def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs
     assert max(shares.values()) < 0.005, max(shares, key=lambda place: shares[place])
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", [n for n in QUANTIZED if n.startswith(tuple(DATASETS))])
 def test_int8_agrees_with_onnxruntime_end_to_end(name: str) -> None:
     model = compiled(name)

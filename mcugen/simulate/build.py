@@ -23,9 +23,9 @@ _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: 
 _HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_layer.h")
 _HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
 _SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
-_SANITIZE = ("-Og", "-g1", _SANITIZERS, "-fno-sanitize-recover=all")  # -O1 -g takes gcc three times as long
+_SANITIZE = ("-O0", "-g1", _SANITIZERS, "-fno-sanitize-recover=all")  # -O1 -g takes gcc four times as long
 # Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
-_TRAP = ("-O1", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
+_TRAP = ("-O0", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")

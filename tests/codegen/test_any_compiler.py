@@ -41,6 +41,7 @@ def compiled(kind: str, cpu: str) -> mcugen.CompiledModel:
     return mcugen.compile_model(convolutions(kind, SHAPES), roomy(BOARDS[cpu]), options)
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("kind", ["int8", "int16", "float32"])
 def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str) -> None:
@@ -52,6 +53,7 @@ def test_clang_takes_all_of_it(tmp_path: Path, cpu: str, kind: str) -> None:
         subprocess.run([*command, *STRICT, level, "-c", "net.c", "-o", "net.o"], cwd=tmp_path, check=True)
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("level", ["-O0", "-Os", "-O3"])
 @pytest.mark.parametrize("kind", ["int8", "float32"])

@@ -149,6 +149,7 @@ def test_streamed_inputs(shape: tuple[int, ...], axis: int, rows: int):
     delayed(shape, axis, streamed=True, rows=rows).check()
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("cpu", CPUS)
 def test_the_same_rows_on_every_cpu(cpu: str):
     """Windows of few bytes and of many, rows of whole words and others."""
@@ -362,6 +363,7 @@ def test_means_of_the_largest_sums(extreme: int):
     means(1024, 24, 0.9, -extreme // 2, 1, extreme).check()
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("cpu", CPUS)
 def test_the_same_means_on_every_cpu(cpu: str):
     for kind in ("some", "ties", "larger", "one"):

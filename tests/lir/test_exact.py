@@ -48,13 +48,24 @@ def problems(draw: st.DrawFn) -> Problem:
     return Problem(sizes, {pair: apart for pair, apart in forbidden.items() if apart})
 
 
+@pytest.mark.parametrize("search", [exact.SEARCH, -1], ids=["by search", "by constraint programming"])
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(problems())
-def test_the_least_of_all_placements_is_found_and_proven(problem: Problem):
-    starts, bound = solve(problem, end_to_end(list(problem.sizes)), max(problem.sizes))
+@given(problem=problems())
+def test_the_least_of_all_placements_is_found_and_proven(problem: Problem, search: int):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "SEARCH", search)
+        starts, bound = solve(problem, end_to_end(list(problem.sizes)), max(problem.sizes))
     assert is_allowed(problem, starts)
     assert min(starts) >= 0
     assert reach(problem, starts) == bound == least(problem)
+
+
+def test_the_search_settles_some_things_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(exact, "_within", None)
+    problem = hard(9)
+    starts, bound = solve(problem, end_to_end(list(problem.sizes)), 99)
+    assert is_allowed(problem, starts)
+    assert reach(problem, starts) == bound
 
 
 def hard(count: int = 40) -> Problem:

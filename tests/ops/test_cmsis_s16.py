@@ -53,6 +53,7 @@ class Layers:
         )
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("part", range(4))
 def test_windows(part: int) -> None:

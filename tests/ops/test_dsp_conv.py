@@ -130,6 +130,7 @@ class Layers:
 # ------------------------------------------------------------------------------------------------- kernels
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kernels", [INT8, WIDE], ids=lambda k: k[0])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_int8(kernels: tuple[str, ...], relu: bool):
@@ -162,6 +163,7 @@ def test_pixels_of_four_and_eight_channels():
     layers.check(("pointwise_s8_dsp",))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kernels", [INT8, WIDE, INT16], ids=lambda k: k[1])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_rows(kernels: tuple[str, ...], relu: bool):

@@ -186,8 +186,9 @@ def test_blocks_in_plain_c():
 
 
 def test_pointwise_overwrites_its_input():
+    """Which takes less than both apart: the other layer needs less than these two."""
     layers = Layers()
-    x = layers.net.op("Conv", layers.input(2, 3, 5, 5), layers.constant(8, 3, 3, 3), layers.constant(8))
+    x = layers.net.op("Conv", layers.input(2, 1, 5, 5), layers.constant(8, 1, 3, 3), layers.constant(8))
     layers.clamped(layers.net.op("Conv", x, layers.constant(6, 8, 1, 1), layers.constant(6)), "relu")
     pointwise = layers.compile(BOARDS[0], "conv2d_f32_fpu").program.instrs[-2]
     assert pointwise.params["direct"]

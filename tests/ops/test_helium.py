@@ -153,6 +153,7 @@ def layers_of(kernel: str) -> Net:
     return net
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_twins(kernel: str) -> None:
     model = compiled(layers_of(kernel).model(), kernel)
@@ -160,6 +161,7 @@ def test_twins(kernel: str) -> None:
     assert_close(by_twins(model, feeds), interpret(model.graph, feeds))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_vectors(kernel: str) -> None:

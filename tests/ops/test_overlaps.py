@@ -233,6 +233,7 @@ ON_BOARDS = {
 """Where the assembly of a kernel runs."""
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", ON_BOARDS)
 def test_assembly_keeps_to_it(kernel: str):

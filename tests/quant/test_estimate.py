@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from command_line import mcugen
 from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
-from test_quantize_command import FLOAT, SAMPLES, mcugen
+from test_quantize_command import FLOAT, SAMPLES
 
 from mcugen.hir.types import Array
 from mcugen.importer.load import load
@@ -154,7 +155,7 @@ def test_the_commands_tell(tmp_path: Path) -> None:
     common = (FLOAT, "--calibration", SAMPLES)
     done = mcugen("compile", *common, "-b", "host", "-o", tmp_path / "out", "--json", tmp_path / "r.json")
     line = r"quantized: 100.0 % agreement, SQNR [4-6]\d\.\d dB against float32 on 20 samples not calibrated on"
-    assert done.returncode == 0 and re.search(line, " ".join(done.stderr.split()))
+    assert done.code == 0 and re.search(line, " ".join(done.err.split()))
     report = json.loads((tmp_path / "r.json").read_text())
     estimate = report["quantization_estimate"]
     assert set(estimate) == {"samples", "kind", "agreement", "sqnr_db"} and report["accuracy"] is None
@@ -163,8 +164,8 @@ def test_the_commands_tell(tmp_path: Path) -> None:
     assert written["quantization_estimate"] == estimate
     data = ("--data", FLOAT.parent / "eval.npz")
     judged = mcugen("quantize", *common, *data, "-o", tmp_path / "q.onnx")
-    assert "on 64 samples of --data" in " ".join(judged.stderr.split()) and "by 80 samples" in judged.stderr
-    assert not mcugen("compile", *common, "-b", "host", "-o", tmp_path / "out", "--quiet").stderr
+    assert "on 64 samples of --data" in " ".join(judged.err.split()) and "by 80 samples" in judged.err
+    assert not mcugen("compile", *common, "-b", "host", "-o", tmp_path / "out", "--quiet").err
 
 
 def test_bad_samples_are_told_and_compiled(tmp_path: Path) -> None:
@@ -173,10 +174,10 @@ def test_bad_samples_are_told_and_compiled(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", image=np.moveaxis(image[:2] / 50, 1, -1).reshape(2, 64))
     done = mcugen("compile", FLOAT, "--calibration", tmp_path / "few.npz", "--data", SAMPLES, "-b", "host",
                   "-o", tmp_path / "out", "--json", "-")  # fmt: skip
-    told = " ".join(done.stderr.split())
-    assert done.returncode == 0
+    told = " ".join(done.err.split())
+    assert done.code == 0
     assert "note: calibrated by 2 samples" in told and "note: quantization costs much" in told
-    notes = json.loads(done.stdout)["notes"]
+    notes = json.loads(done.out)["notes"]
     assert len(notes) == 2 and "the worst layers" in notes[1]
 
 
@@ -193,10 +194,10 @@ def test_turned_images_are_told_by_every_command(tmp_path: Path) -> None:
         ("run", net, "-b", "host", "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz"),
     ):
         done = mcugen(*command)
-        assert done.returncode == 0 and note in " ".join(done.stderr.split()), command
-        assert not mcugen(*command, "--quiet").stderr
+        assert done.code == 0 and note in " ".join(done.err.split()), command
+        assert not mcugen(*command, "--quiet").err
     quantized = (tmp_path / "q.onnx").read_bytes()
-    assert mcugen("quantize", net, "--calibration", tmp_path / "first.npz", "-o", tmp_path / "q.onnx").returncode == 0
+    assert mcugen("quantize", net, "--calibration", tmp_path / "first.npz", "-o", tmp_path / "q.onnx").code == 0
     assert (tmp_path / "q.onnx").read_bytes() == quantized
     done = mcugen("report", net, "-b", "host", "--data", tmp_path / "x.npz", "--json", "-", "--quiet")
-    assert note in json.loads(done.stdout)["notes"][0] and not done.stderr
+    assert note in json.loads(done.out)["notes"][0] and not done.err

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from command_line import mcugen
 from float_models import conv_net, normal_samples
 from onnx_models import onnxruntime_outputs
 
@@ -21,17 +20,12 @@ FLOAT = DIGITS / "digits_f32.onnx"
 SAMPLES = DIGITS / "calibration.npz"
 
 
-def mcugen(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).with_name("mcugen"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 def test_the_written_model_is_what_compile_compiles(tmp_path: Path) -> None:
     quantized, folders = tmp_path / "digits.onnx", [tmp_path / "direct", tmp_path / "by_file"]
-    assert mcugen("quantize", FLOAT, "--calibration", SAMPLES, "-o", quantized, "--quiet").returncode == 0
+    assert mcugen("quantize", FLOAT, "--calibration", SAMPLES, "-o", quantized, "--quiet").code == 0
     common = ("--board", "nrf52840", "--name", "digits")
-    assert mcugen("compile", FLOAT, "--calibration", SAMPLES, *common, "-o", folders[0]).returncode == 0
-    assert mcugen("compile", quantized, *common, "-o", folders[1]).returncode == 0
+    assert mcugen("compile", FLOAT, "--calibration", SAMPLES, *common, "-o", folders[0]).code == 0
+    assert mcugen("compile", quantized, *common, "-o", folders[1]).code == 0
     weights = [(folder / "digits_weights.c").read_text().split("*/", 2)[2] for folder in folders]
     assert weights[0] == weights[1]
 
@@ -40,7 +34,7 @@ def test_report_of_a_quantized_model(tmp_path: Path) -> None:
     target = tmp_path / "report.json"
     done = mcugen("report", FLOAT, "--calibration", SAMPLES, "--board", "host", "--data", DIGITS / "eval.npz",
                   "--quiet", "--json", target)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     report = json.loads(target.read_text())
     assert report["precision"] == "int8"
     assert report["accuracy"]["samples"] == 300 and report["accuracy"]["target"] >= 0.985
@@ -48,7 +42,7 @@ def test_report_of_a_quantized_model(tmp_path: Path) -> None:
 
 def test_stdout_stays_parseable() -> None:
     done = mcugen("report", FLOAT, "--calibration", SAMPLES, "--board", "host", "--json", "-")
-    assert json.loads(done.stdout)["precision"] == "int8"
+    assert json.loads(done.out)["precision"] == "int8"
 
 
 @pytest.mark.parametrize(
@@ -71,15 +65,15 @@ def test_wrong_options_get_one_message_and_nothing_is_written(
     target = tmp_path / "out.onnx"
     target.write_bytes(b"before")
     done = mcugen("quantize", FLOAT, *arguments, "-o", target)
-    assert done.returncode == 2, done.stderr
-    assert message in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr and not done.stdout
+    assert done.code == 2, done.err
+    assert message in " ".join(done.err.split())
+    assert "Traceback" not in done.err and not done.out
     assert target.read_bytes() == b"before"
 
 
 def test_a_quantized_model_is_not_quantized_again() -> None:
     done = mcugen("compile", DIGITS / "digits_int8.onnx", "--calibration", SAMPLES, "--board", "host")
-    assert done.returncode == 4 and "only a float model can be quantized" in done.stderr
+    assert done.code == 4 and "only a float model can be quantized" in done.err
 
 
 def test_symbolic_dimensions_are_fixed_in_the_written_model(tmp_path: Path) -> None:
@@ -90,18 +84,18 @@ def test_symbolic_dimensions_are_fixed_in_the_written_model(tmp_path: Path) -> N
     feeds = normal_samples(conv_net(), 8)
     np.savez(samples, x=np.stack([f["x"][0] for f in feeds]))
     done = mcugen("quantize", source, "--calibration", samples, "--dim", "N=1", "-o", target)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     written = onnx.load(target)
     assert [d.dim_value for d in written.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 8, 8]
     (found,) = compile_model(target).run({"x": feeds[0]["x"][None]}).values()
     assert np.abs(found[0] - onnxruntime_outputs(written, feeds[0])["scores"]).max() <= 1.01 / 256
     ranged = mcugen("quantize", source, "--calibration", samples, "--dim", "N=1..4", "-o", target)
-    assert ranged.returncode == 2 and "--dim N=4" in ranged.stderr
+    assert ranged.code == 2 and "--dim N=4" in ranged.err
 
 
 def test_what_stays_float_is_named(tmp_path: Path) -> None:
     common = ("--calibration", SAMPLES, "--layer", "/pool/GlobalAveragePool_output_0=float32")
     done = mcugen("quantize", FLOAT, *common, "-o", tmp_path / "digits.onnx")
-    assert "precision int8 by 80 samples, 1 operator in float32" in " ".join(done.stderr.split())
-    assert "float32: '/pool/GlobalAveragePool_output_0' (as wanted)" in " ".join(done.stderr.split())
-    assert not mcugen("quantize", FLOAT, *common, "-o", tmp_path / "digits.onnx", "--quiet").stderr
+    assert "precision int8 by 80 samples, 1 operator in float32" in " ".join(done.err.split())
+    assert "float32: '/pool/GlobalAveragePool_output_0' (as wanted)" in " ".join(done.err.split())
+    assert not mcugen("quantize", FLOAT, *common, "-o", tmp_path / "digits.onnx", "--quiet").err

@@ -182,6 +182,7 @@ def test_a_state_may_move_slowly():
 # ------------------------------------------------------------------------------------------------ our own code
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_both_directions_in_c(kind: str, scheme: Scheme):

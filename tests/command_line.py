@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, run in this process: a process of its own takes a second to begin."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from unittest import mock
+
+from mcugen import cli
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def mcugen(*arguments: object) -> Done:
+    """Runs a command as `main` does."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with (
+        mock.patch("sys.argv", ["mcugen", *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+    assert code is None or isinstance(code, int)
+    return Done(code or 0, out.getvalue(), err.getvalue())
