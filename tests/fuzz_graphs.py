@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of everything (ops/mixed_graphs), by seed: compiled, and run under the sanitizers.
+"""Random graphs of everything (ops/mixed_graphs) and over lengths (ops/sized_graphs), by seed: compiled, and run under
+the sanitizers.
 
 What numpy makes of the compiled graph is ONNX Runtime's result where all are floats, and C's always. A model that shows
 a fault is made small, and kept. `make fuzz`, or PYTHONPATH=tests:tests/ops:tools python tests/fuzz_graphs.py --help
@@ -23,11 +24,12 @@ from mixed_graphs import mixed_model
 from onnx_models import Feeds, assert_close, onnxruntime_outputs, random_feeds
 from random_graphs import FLOAT, RandomModel
 from reduce_model import reduced
+from sized_graphs import LENGTHS, sized_model
 
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.errors import McugenError
+from mcugen.errors import McugenError, UnsupportedError
 from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import simulate
@@ -116,6 +118,27 @@ def _compare(compiled: _Compiled, found: Mapping[str, np.ndarray]) -> list[Findi
     return []
 
 
+def sized_finding(seed: int) -> Finding | None:
+    """What is wrong with the model over a length of that seed; that one program cannot serve all lengths is not."""
+    model, step = sized_model(seed), "compile for lengths"
+    lengths = (*LENGTHS, Random(seed).randint(*LENGTHS))
+    channels = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    numbers = np.random.default_rng(seed)
+    samples = [{"x": numbers.standard_normal((1, channels, n)).astype(np.float32)} for n in lengths]
+    try:
+        goal = Random(seed).choice(GOALS)
+        compiled = compile_model(model, options=CompileOptions(name=f"g{seed}", dims={"T": LENGTHS}, optimize=goal))
+        step = "C of lengths"
+        outputs = compiled.simulate(samples, measure=False, sanitize=True).outputs
+        for sample, found in zip(samples, outputs, strict=True):
+            assert_close(found, onnxruntime_outputs(model, sample), RELATIVE)
+    except UnsupportedError:
+        return None
+    except Exception as error:
+        return Finding(seed, step, f"{type(error).__name__}: {' '.join(str(error).split())}")
+    return None
+
+
 def smallest(random: RandomModel, finding: Finding) -> onnx.ModelProto:
     """The model, made as small as it can be and show the same."""
 
@@ -127,7 +150,7 @@ def smallest(random: RandomModel, finding: Finding) -> onnx.ModelProto:
 
 def main(
     first: Annotated[int, typer.Option(help="seed")] = 0,
-    seeds: Annotated[int, typer.Option(help="how many")] = 100,
+    seeds: Annotated[int, typer.Option(help="how many; a tenth as many models over a length besides")] = 100,
     keep: Annotated[Path, typer.Option(help="folder for models that show a fault, made small")] = Path("build/fuzz"),
 ) -> None:
     """Prints what goes wrong; the exit code is 1 if anything does."""
@@ -142,6 +165,10 @@ def main(
             onnx.save(small, keep / f"mixed{finding.seed}.onnx")
             nodes = ", ".join(node.op_type for node in small.graph.node)
             print(f"seed {finding.seed}, {finding.step}: {finding.reason[:600]}\n    {nodes}", flush=True)
+        sized = sized_finding(start // BATCH)
+        if sized is not None:
+            count += 1
+            print(f"model over a length, seed {sized.seed}, {sized.step}: {sized.reason[:600]}", flush=True)
     print(f"{seeds} graphs from seed {first}, {count} of them wrong")
     raise typer.Exit(int(count > 0))
 

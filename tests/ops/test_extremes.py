@@ -30,7 +30,7 @@ from mcugen.hir.types import DType
 from mcugen.lir.program import Wide, param_dtype
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
-from mcugen.simulate.toolchain import ARM
+from mcugen.simulate.toolchain import ARM, RISCV, Toolchain
 
 Write = Callable[[Net, str], str]
 
@@ -168,13 +168,18 @@ def test_for_arm(board: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.qemu
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
-@pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "corstone300"])
-def test_every_kernel_that_fits(board: str, dtype: type, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("board", "toolchain"),
+    [
+        *(pytest.param(b, ARM, marks=pytest.mark.qemu) for b in ("rp2040", "stm32f103", "nrf52840", "corstone300")),
+        pytest.param("rv32imafc", RISCV, marks=pytest.mark.riscv),
+    ],
+)
+def test_every_kernel_that_fits(board: str, toolchain: Toolchain, dtype: type, tmp_path: Path) -> None:
     kernels = {name: kernels_that_fit(model_of(name, dtype), board) for name in WRITES}
     models = [compiled(name, dtype, board, kernel) for name, fitting in kernels.items() for kernel in fitting]
-    compile_strictly(models, [ARM.gcc, *load_board(board).cflags], tmp_path)
+    compile_strictly(models, [toolchain.gcc, *toolchain.library, *load_board(board).cflags], tmp_path)
     for start in range(0, len(models), BATCH):
         check(models[start : start + BATCH])
 

@@ -8,12 +8,13 @@ import warnings
 import numpy as np
 import onnx
 import pytest
-from fuzz_graphs import findings
+from fuzz_graphs import findings, sized_finding
 from mixed_graphs import mixed_model
 from onnx_models import Net, random_feeds, reference_outputs
 from reduce_model import reduced
 
 SEEDS_IN_CI, SEEDS = 20, 200
+SIZED_IN_CI, SIZED = 4, 60
 PART = 20
 
 
@@ -31,6 +32,16 @@ def test_mixed_graphs() -> None:
 @pytest.mark.parametrize("first", range(SEEDS_IN_CI, SEEDS, PART))
 def test_more_mixed_graphs(first: int) -> None:
     assert found(range(first, first + PART)) == []
+
+
+def test_graphs_over_a_length() -> None:
+    assert [found for seed in range(SIZED_IN_CI) if (found := sized_finding(seed))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(SIZED_IN_CI, SIZED, PART))
+def test_more_graphs_over_a_length(first: int) -> None:
+    assert [found for seed in range(first, first + PART) if (found := sized_finding(seed))] == []
 
 
 def test_mixed_graphs_have_everything() -> None:
