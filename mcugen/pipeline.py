@@ -76,7 +76,7 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
 )
 
 
-REPEATED = (clean.simplify, layout.sink_transposes, fuse.fold_pad)
+REPEATED = (layout.sink_transposes, fuse.fold_pad)
 MAX_ROUNDS = 1000
 
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import overload
+from typing import Protocol, overload
 
 from mcugen.errors import VerificationError
 from mcugen.hir.names import Names
@@ -186,6 +187,16 @@ class NodeList(Sequence[Node]):
         return self._indexed
 
 
+class Watcher(Protocol):
+    """Who wants to know what becomes of a graph."""
+
+    def added(self, node: Node) -> None:
+        """A new node."""
+
+    def changed(self, node: Node) -> None:
+        """One that reads, or is read by, something else than before."""
+
+
 class Graph:
     """Nodes in topological order. Safe to edit while iterating over `list(graph.nodes)`."""
 
@@ -207,6 +218,7 @@ class Graph:
         self.notes: list[str] = []
         """What was taken for granted of the model, for people to read (untrusted text)."""
         self._names = Names()
+        self._watcher: Watcher | None = None
 
     @property
     def nodes(self) -> NodeList:
@@ -274,17 +286,28 @@ class Graph:
         outputs = [Value(self.fresh_name(n), t) for n, t in zip(base, out_types, strict=False)]
         node = Node(op, inputs, outputs, origin)
         self.nodes.insert_before(before, node)
+        if self._watcher is not None:
+            self._watcher.added(node)
         return node
 
     def remove(self, node: Node) -> None:
         """Takes out a node whose outputs nobody reads."""
+        read = node.inputs
         node.release_inputs()
         self.nodes.remove(node)
+        if self._watcher is not None:
+            for value in dict.fromkeys(read):
+                self._tell_neighbours(self._watcher, value)
 
     def replace(self, old: Value, new: Value) -> None:
         """Makes every reader of `old`, graph outputs included, read `new`."""
-        for node, indices in old.indices().items():
+        readers = old.indices()
+        for node, indices in readers.items():
             node.read_at(indices, new)
+        if self._watcher is not None:
+            for node in (old.producer, *readers, new.producer):
+                if node is not None:
+                    self._watcher.changed(node)
         for place in self._places.pop(old, ()):
             self._outputs[place] = new
             self._places.setdefault(new, []).append(place)
@@ -304,6 +327,23 @@ class Graph:
         self.replace(node.output, new.output)
         self.remove(node)
         return new
+
+    @contextmanager
+    def watched(self, watcher: Watcher) -> Iterator[None]:
+        """Tells of changes that are made meanwhile."""
+        before, self._watcher = self._watcher, watcher
+        try:
+            yield
+        finally:
+            self._watcher = before
+
+    @staticmethod
+    def _tell_neighbours(watcher: Watcher, value: Value | None) -> None:
+        """Of a value that lost a reader: who computes it, and who is alone with it now."""
+        if value is not None and value.producer is not None:
+            watcher.changed(value.producer)
+        if value is not None and len(value.uses) == 1:
+            watcher.changed(next(iter(value.uses))[0])
 
     def is_output(self, value: Value) -> bool:
         """Whether a caller of the model sees this value."""
@@ -341,7 +381,7 @@ class Graph:
             for n in self.nodes
         ]
         other.sizes = self.sizes and {key: replace(s, value=values[s.value]) for key, s in self.sizes.items()}
-        other.notes, other._names = list(self.notes), self._names.copy()
+        other.notes, other._names, other._watcher = list(self.notes), self._names.copy(), None
         return other
 
     def sort(self) -> None:

@@ -7,30 +7,48 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.movement import Movement, Reshape, Transpose
+from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 
-def fold_constants(graph: Graph) -> bool:
-    """Node of constants → constant. Quantized weights stay so: Movement(Dequantize(w)) → Dequantize(Movement(w))."""
-    changed = False
-    for node in list(graph.nodes):
-        if isinstance(node.op, Dequantize) or not node.inputs:
-            continue
-        if all(v is not None and v.is_constant for v in node.inputs):
-            _replace_by_constants(graph, node)
-            changed = True
-        elif isinstance(node.op, Movement) and _move_before_dequantize(graph, node):
-            changed = True
-    return changed
+@pattern()
+def fold_constant(graph: Graph, node: Node) -> Outcome:
+    """f(constants) → constant. What is quantized stays so: Dequantize is left to those who read it."""
+    if isinstance(node.op, Dequantize) or not node.inputs or any(v is None or not v.is_constant for v in node.inputs):
+        return False
+    _replace_by_constants(graph, node)
+    return True
 
 
-def fold_dequantized(graph: Graph) -> bool:
+@pattern(Movement)
+def move_codes(graph: Graph, node: Node) -> Outcome:
+    """Movement(Dequantize(constant)) → Dequantize(constant, moved)."""
+    source = node.input(0).producer
+    if len(node.inputs) != 1 or source is None or not isinstance(source.op, Dequantize):
+        return False
+    stored = source.input(0)
+    if stored.data is None:
+        return False
+    if stored.type.q.axis is not None and not isinstance(node.op, Transpose | Reshape):
+        return "each channel has a scale of its own"
+    (type_,) = node.op.infer(stored.type)
+    if type_.quant is None:
+        return "scales along one axis would be mixed"
+    moved = graph.add(node.op, [stored], node.origin, types=[type_], before=node)
+    graph.rewrite(node, source.op, [moved.output])
+    _replace_by_constants(graph, moved)
+    return True
+
+
+fold_constants = Rewriting("fold_constants", fold_constant, move_codes)
+
+
+@pattern(Dequantize)
+def fold_dequantized(graph: Graph, node: Node) -> Outcome:
     """Dequantize(constant) → float constant: what no integer operator has taken is weight-only quantization."""
-    changed = False
-    for node in list(graph.nodes):
-        if isinstance(node.op, Dequantize) and node.input(0).is_constant:
-            _replace_by_constants(graph, node)
-            changed = True
-    return changed
+    if not node.input(0).is_constant:
+        return False
+    _replace_by_constants(graph, node)
+    return True
 
 
 def _replace_by_constants(graph: Graph, node: Node) -> None:
@@ -41,54 +59,38 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
     graph.remove(node)
 
 
-def _move_before_dequantize(graph: Graph, node: Node) -> bool:
-    source = node.input(0).producer
-    if len(node.inputs) != 1 or source is None or not isinstance(source.op, Dequantize):
+@pattern()
+def take_equal(graph: Graph, node: Node) -> Outcome:
+    """f(x) → a value that equals it, as the operator itself knows (`Operator.simplify`)."""
+    count = len(graph.nodes)
+    value = node.op.simplify(node, graph) if len(node.outputs) == 1 else None
+    if value is None:
         return False
-    stored = source.input(0)
-    if stored.data is None or (stored.type.q.axis is not None and not isinstance(node.op, Transpose | Reshape)):
-        return False
-    (type_,) = node.op.infer(stored.type)
-    if type_.quant is None:
-        return False
-    moved = graph.add(node.op, [stored], node.origin, types=[type_], before=node)
-    graph.rewrite(node, source.op, [moved.output])
-    _replace_by_constants(graph, moved)
+    made_for_it = len(graph.nodes) > count
+    graph.replace(node.output, value)
+    graph.remove(node)
+    if made_for_it:
+        graph.release_name(node.output)
+        graph.rename(value, node.output.name)
     return True
 
 
-def simplify(graph: Graph) -> bool:
-    """Node → a value that equals its output, as the operator itself knows (`Operator.simplify`)."""
-    changed, present = False, set(graph.nodes)
-    for node in list(graph.nodes):
-        value = node.op.simplify(node, graph) if len(node.outputs) == 1 else None
-        if value is not None:
-            graph.replace(node.output, value)
-            graph.remove(node)
-            if value.producer is not None and value.producer not in present:  # made in its place: it has its name
-                graph.release_name(node.output)
-                graph.rename(value, node.output.name)
-            changed = True
-    return remove_dead_code(graph) or changed
+@pattern()
+def drop_unread(graph: Graph, node: Node) -> Outcome:
+    """f(x) that nobody reads → nothing; one of whose outputs nobody reads → f without it, if there is one."""
+    wanted = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
+    if all(wanted):
+        return False
+    if any(wanted):
+        return _keep_outputs(graph, node, wanted)
+    graph.remove(node)
+    return True
 
 
-def remove_dead_code(graph: Graph) -> bool:
-    """Node whose outputs nobody reads → nothing; one of whose outputs, → the operator without it, if there is one."""
-    changed = False
-    for node in reversed(list(graph.nodes)):
-        wanted = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
-        if not any(wanted):
-            graph.remove(node)
-        elif all(wanted) or not _keep_outputs(graph, node, wanted):
-            continue
-        changed = True
-    return changed
-
-
-def _keep_outputs(graph: Graph, node: Node, wanted: list[bool]) -> bool:
+def _keep_outputs(graph: Graph, node: Node, wanted: list[bool]) -> Outcome:
     op = node.op.keeping(wanted)
     if op is None:
-        return False
+        return "it computes all of its outputs at once"
     kept = [v for v, is_wanted in zip(node.outputs, wanted, strict=True) if is_wanted]
     for value in kept:
         graph.release_name(value)
@@ -98,6 +100,13 @@ def _keep_outputs(graph: Graph, node: Node, wanted: list[bool]) -> bool:
         graph.replace(old, new)
     graph.remove(node)
     return True
+
+
+SIMPLE = (drop_unread, take_equal)
+"""What any other pattern may leave to do."""
+
+remove_dead_code = Rewriting("remove_dead_code", drop_unread)
+simplify = Rewriting("simplify", *SIMPLE)
 
 
 def merge_equal_nodes(graph: Graph) -> bool:

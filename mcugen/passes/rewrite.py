@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Local rewriting: patterns that each state a law, and a worklist that applies them until nothing changes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mcugen.errors import VerificationError
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.operator import Operator
+
+Outcome = bool | str
+"""Of a pattern at a node: whether it rewrote something; or why not, where but for that it would have."""
+
+Law = Callable[[Graph, Node], Outcome]
+
+MOST_REWRITES = 1000
+"""For each node that a pass finds: far more than any set of laws that ends would take."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a pattern left a node as it is, though it almost matched."""
+
+    pattern: str
+    place: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pattern} left {self.place} (%{self.value}): {self.reason}"
+
+
+@dataclass
+class Log:
+    """What patterns said of nodes; a node that changed is asked again, and the last answer counts."""
+
+    rewrites: int = 0
+    _refused: dict[tuple[str, Node], str] = field(default_factory=dict)
+
+    def note(self, pattern: Pattern, node: Node, outcome: Outcome) -> None:
+        """The answer of a pattern."""
+        self.rewrites += outcome is True
+        self._refused.pop((pattern.name, node), None)
+        if isinstance(outcome, str):
+            self._refused[pattern.name, node] = outcome
+
+    def refusals(self, graph: Graph) -> list[Refusal]:
+        """Those that hold in the end, in the order of nodes."""
+        place = {node: number for number, node in enumerate(graph.nodes)}
+        held = [(place[node], name, node, why) for (name, node), why in self._refused.items() if node in place]
+        held.sort(key=lambda row: row[:2])
+        return [Refusal(name, node.place, node.outputs[0].name, why) for _, name, node, why in held]
+
+
+class Rewriting:
+    """A pass that applies patterns until nothing changes. At a node, the first that rewrites something is taken."""
+
+    def __init__(self, name: str, *patterns: Pattern) -> None:
+        self.__name__ = name
+        self.patterns = patterns
+        self._by_operator: dict[type[Operator], tuple[Pattern, ...]] = {}
+
+    def __call__(self, graph: Graph, log: Log | None = None) -> bool:
+        """Whether anything changed; VerificationError if the laws contradict each other."""
+        worklist, limit = _Worklist(graph), MOST_REWRITES * (len(graph.nodes) + 1)
+        rewrites = 0
+        with graph.watched(worklist):
+            while (node := worklist.take()) is not None:
+                rewrites += self._rewrite(graph, node, log)
+                if rewrites > limit:
+                    found = f"{rewrites} rewrites, the last at {node.place}"
+                    raise VerificationError(f"pass {self.__name__} must end", found, "report this as a bug of mcugen")
+        return rewrites > 0
+
+    def _rewrite(self, graph: Graph, node: Node, log: Log | None) -> bool:
+        for pattern in self._patterns_of(type(node.op)):
+            outcome = pattern.law(graph, node)
+            if log is not None:
+                log.note(pattern, node, outcome)
+            if outcome is True:
+                return True
+        return False
+
+    def _patterns_of(self, op: type[Operator]) -> tuple[Pattern, ...]:
+        """Those that may match a node with such an operator."""
+        found = self._by_operator.get(op)
+        if found is None:
+            found = tuple(p for p in self.patterns if issubclass(op, p.roots))
+            self._by_operator[op] = found
+        return found
+
+
+class Pattern(Rewriting):
+    """One law, and a pass of its own. `law` is asked at every node with an operator of the classes `roots`."""
+
+    def __init__(self, law: Law, roots: tuple[type[Operator], ...]) -> None:
+        super().__init__(law.__name__, self)
+        self.law, self.roots = law, roots
+        self.__doc__ = law.__doc__
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self.__name__
+
+    @property
+    def stated(self) -> str:
+        """The law in one line: `before → after`."""
+        return (self.__doc__ or "").partition("\n")[0]
+
+
+def pattern(*roots: type[Operator]) -> Callable[[Law], Pattern]:
+    """Makes a pattern of a function, whose docstring begins with the law. Without roots it is asked at every node."""
+    return lambda law: Pattern(law, roots or (Operator,))
+
+
+class _Worklist:
+    """Nodes to look at: all in order; then, again and again, what may have changed.
+
+    Nodes that a rewrite made come next, in the order in which they were made; neighbours of what it changed come last.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._nodes = graph.nodes
+        self._queue = deque(graph.nodes)
+        self._waiting = set(graph.nodes)
+        self._made: list[Node] = []
+
+    def take(self) -> Node | None:
+        """The next node that is still there; None: all were looked at."""
+        self._queue.extendleft(reversed(self._made))
+        self._made.clear()
+        while self._queue:
+            node = self._queue.popleft()
+            self._waiting.discard(node)
+            if node in self._nodes:
+                return node
+        return None
+
+    def added(self, node: Node) -> None:
+        """A new node."""
+        self._made.append(node)
+        self._waiting.add(node)
+
+    def changed(self, node: Node) -> None:
+        """One that reads, or is read by, something else than before."""
+        if node not in self._waiting:
+            self._queue.append(node)
+            self._waiting.add(node)
