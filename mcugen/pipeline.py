@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
@@ -76,10 +75,6 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
 )
 
 
-REPEATED = (layout.sink_transposes, fuse.fold_pad)
-MAX_ROUNDS = 1000
-
-
 @dataclass
 class Trace:
     """What a developer may watch: dumps after named passes, and seconds per pass."""
@@ -117,7 +112,7 @@ def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None
             _run(passes, body)
     for pass_, _because in passes:
         start = time.perf_counter()
-        _run_pass(pass_, graph)
+        pass_(graph)
         _verify(verifier, graph, pass_.__name__)
         if trace is not None:
             trace.seconds.append((pass_.__name__, time.perf_counter() - start))
@@ -132,16 +127,6 @@ def _verify(verifier: Verifier, graph: Graph, name: str) -> None:
         verifier.check(graph)
     except VerificationError as error:
         raise VerificationError(f"pass {name}: {error.rule}", error.found, error.remedy) from error
-
-
-def _run_pass(pass_: Pass, graph: Graph) -> None:
-    """Once, or until nothing changes where one round makes work for the next."""
-    if pass_ not in REPEATED:
-        pass_(graph)
-        return
-    rounds = sum(1 for _ in takewhile(lambda _: pass_(graph), range(MAX_ROUNDS)))
-    if rounds == MAX_ROUNDS:
-        raise VerificationError(f"pass {pass_.__name__} must end", f"{rounds} rounds", "report this as a bug of mcugen")
 
 
 def lowered(

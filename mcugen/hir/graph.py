@@ -305,9 +305,9 @@ class Graph:
         for node, indices in readers.items():
             node.read_at(indices, new)
         if self._watcher is not None:
-            for node in (old.producer, *readers, new.producer):
-                if node is not None:
-                    self._watcher.changed(node)
+            for changed in (old.producer, *readers, new.producer):
+                if changed is not None:
+                    self._watcher.changed(changed)
         for place in self._places.pop(old, ()):
             self._outputs[place] = new
             self._places.setdefault(new, []).append(place)

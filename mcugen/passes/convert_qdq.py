@@ -16,24 +16,25 @@ from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
+from mcugen.passes.rewrite import Outcome, pattern
 
 
-def sink_dequantize(graph: Graph) -> bool:
+@pattern()
+def sink_dequantize(graph: Graph, node: Node) -> Outcome:
     """Movement(Dequantize(x)) → Dequantize(Movement(x)): data move as they are stored, and the next layer sees them."""
-    changed = False
-    for node in list(graph.nodes):
-        source = node.input(0).producer if node.op.moves_data and len(node.inputs) == 1 else None
-        if source is None or not isinstance(source.op, Dequantize) or source.input(0).is_constant:
-            continue
-        stored = source.input(0)
-        if stored.type.q.axis is not None or (isinstance(node.op, Pad) and node.op.value != 0):
-            continue  # a padding value other than 0 may have no code
-        moved = graph.add(node.op, [stored], node.origin, before=node)
-        for old, new in zip(node.outputs, moved.outputs, strict=True):
-            _read_instead(graph, old, new, source, node)
-        graph.remove(node)
-        changed = True
-    return changed
+    source = node.input(0).producer if node.op.moves_data and len(node.inputs) == 1 else None
+    if source is None or not isinstance(source.op, Dequantize) or source.input(0).is_constant:
+        return False
+    stored = source.input(0)
+    if stored.type.q.axis is not None:
+        return "each channel has a scale of its own"
+    if isinstance(node.op, Pad) and node.op.value != 0:
+        return f"the padding {node.op.value} may have no code"
+    moved = graph.add(node.op, [stored], node.origin, before=node)
+    for old, new in zip(node.outputs, moved.outputs, strict=True):
+        _read_instead(graph, old, new, source, node)
+    graph.remove(node)
+    return True
 
 
 def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before: Node) -> None:
@@ -46,29 +47,26 @@ def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before:
     graph.replace(real, codes)
 
 
-def convert_qdq(graph: Graph) -> bool:
-    """One sweep in topological order."""
-    changed = False
-    for node in list(graph.nodes):
-        if not isinstance(node.op, Quantize | Dequantize) and len(node.outputs) == 1:
-            changed |= _convert(graph, node)
-    return changed
+@pattern()
+def convert_qdq(graph: Graph, node: Node) -> Outcome:
+    """Quantize(f(Dequantize(x), …)) → f on integers, as the operator itself knows (`Operator.integer`).
 
-
-def _convert(graph: Graph, node: Node) -> bool:
-    """Once for each type that the result is stored in: one would not do for a finer or for a wider other."""
-    stores = _stores(graph, node)
-    if stores is None:
+    Once for each type that the result is stored in: one would not do for a finer or for a wider other.
+    """
+    if isinstance(node.op, Quantize | Dequantize) or len(node.outputs) != 1:
         return False
     if any(v is not None and v.type.quant is not None and not v.is_constant for v in node.inputs):
         return False  # it reads the integers themselves
     inputs = [_stored(v) for v in node.inputs]
     if not any(v is not None and v.type.quant is not None and not v.is_constant for v in inputs):
         return False
+    stores = _stores(graph, node)
+    if stores is None:
+        return "its result is read as a real number"
     converted = [_emit_integer(graph, node, inputs, alike) for alike in stores]
     if all(converted):
         graph.remove(node)
-    return any(converted)
+    return any(converted) or f"{node.op.name} has no integer form for these types"
 
 
 def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stores: Sequence[Node]) -> bool:

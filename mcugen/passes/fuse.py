@@ -16,49 +16,49 @@ from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad, Reshape, Transpose
 from mcugen.ops.pointwise import Binary, Clamp
+from mcugen.passes.rewrite import Outcome, pattern
 
 
-def fold_pad(graph: Graph) -> bool:
+@pattern(Conv)
+def fold_pad(graph: Graph, node: Node) -> Outcome:
     """Conv(Pad(x, 0)) → Conv with larger window padding."""
-    changed = False
-    for node in list(graph.nodes):
-        pad = node.input(0).producer if isinstance(node.op, Conv) else None
-        if pad is None or not isinstance(pad.op, Pad) or pad.op.value != 0.0 or not isinstance(node.op, Conv):
-            continue
-        before, after = pad.op.before, pad.op.after
-        if node.op.is_channels_last or any(before[:2] + after[:2]):
-            continue
-        window = node.op.window
-        grown = replace(
-            window,
-            before=tuple(a + b for a, b in zip(window.before, before[2:], strict=True)),
-            after=tuple(a + b for a, b in zip(window.after, after[2:], strict=True)),
-        )
-        graph.rewrite(node, replace(node.op, window=grown), [pad.input(0), *node.inputs[1:]], origin=pad.origin)
-        changed = True
-    return changed
+    pad, conv = node.input(0).producer, node.op
+    if pad is None or not isinstance(pad.op, Pad) or not isinstance(conv, Conv):
+        return False
+    if pad.op.value != 0.0:
+        return f"it pads with {pad.op.value}"
+    before, after = pad.op.before, pad.op.after
+    if conv.is_channels_last or any(before[:2] + after[:2]):
+        return "it pads more than the image"
+    window = conv.window
+    grown = replace(
+        window,
+        before=tuple(a + b for a, b in zip(window.before, before[2:], strict=True)),
+        after=tuple(a + b for a, b in zip(window.after, after[2:], strict=True)),
+    )
+    graph.rewrite(node, replace(conv, window=grown), [pad.input(0), *node.inputs[1:]], origin=pad.origin)
+    return True
 
 
-def fuse_dense(graph: Graph) -> bool:
+@pattern(MatMul)
+def fuse_dense(graph: Graph, node: Node) -> Outcome:
     """MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ)."""
-    changed = False
-    for node in list(graph.nodes):
-        if node.op != MatMul() or node.input(1).type.rank != 2 or node.output.type.dtype is not DType.FLOAT32:
-            continue
-        weights = _transposed_constant(graph, node, node.input(1))
-        if weights is not None:
-            graph.rewrite(node, Dense(), [node.input(0), weights])
-            changed = True
-    return changed
+    if not _is_constant(node.input(1)) or node.output.type.dtype is not DType.FLOAT32:
+        return False
+    if node.input(1).type.rank != 2:
+        return "there is a matrix for each sample"
+    if node.op != MatMul():
+        return "the product is scaled"
+    graph.rewrite(node, Dense(), [node.input(0), _transposed_constant(graph, node, node.input(1))])
+    return True
 
 
-def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value | None:
+def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
     """Wᵀ of a float constant, or of a quantized one behind its Dequantize."""
     if value.data is not None:
         return graph.constant(f"{value.name}.t", np.ascontiguousarray(value.data.T))
     source = value.producer
-    if source is None or not isinstance(source.op, Dequantize) or source.input(0).data is None:
-        return None
+    assert source is not None
     stored = source.input(0)
     assert stored.data is not None
     (type_,) = Transpose((1, 0)).infer(stored.type)
@@ -66,44 +66,36 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value | None
     return graph.add(Dequantize(), [turned], source.origin, before=node).output
 
 
-def fold_scale(graph: Graph) -> bool:
+@pattern(MatMul)
+def fold_scale(graph: Graph, node: Node) -> Outcome:
     """(p · a) b and p · (a b) → a product with factor p, for positive constant scalars p: the scale of an attention."""
-    changed = False
-    for node in list(graph.nodes):
-        if node in graph.nodes and isinstance(node.op, MatMul) and node.output.type.dtype.is_float:
-            while (scaled := _absorb_scale(graph, node)) is not None:
-                node, changed = scaled, True
-    return changed
-
-
-def _absorb_scale(graph: Graph, node: Node) -> Node | None:
-    """The product that has taken in the scaling of its result or of an operand, if there is any."""
-    assert isinstance(node.op, MatMul)
+    if not node.output.type.dtype.is_float:
+        return False
     after = graph.only_user(node.output)
     if after is not None and (found := _scaling(after)) is not None and found[0] is node.output:
         return _scaled_product(graph, after, node, node.inputs, found[1])
+    shared = False
     for index in (0, 1):
         before = node.input(index).producer
-        if before is None or graph.only_user(node.input(index)) is not node:
+        if before is None or (found := _scaling(before)) is None:
             continue
-        if (found := _scaling(before)) is not None:
+        if graph.only_user(node.input(index)) is node:
             inputs = [found[0], node.inputs[1]] if index == 0 else [node.inputs[0], found[0]]
             return _scaled_product(graph, node, node, inputs, found[1])
-    return None
+        shared = True
+    return "others read the scaled operand" if shared else False
 
 
-def _scaled_product(
-    graph: Graph, end: Node, product: Node, inputs: Sequence[Value | None], factor: float
-) -> Node | None:
-    """`product`, times `factor`, in the place of `end`; None where the factor would be no sound float32."""
+def _scaled_product(graph: Graph, end: Node, product: Node, inputs: Sequence[Value | None], factor: float) -> Outcome:
+    """`product`, times `factor`, in the place of `end`."""
     assert isinstance(product.op, MatMul)
     total = product.op.factor * factor
     if not 1e-30 < total < 1e30:
-        return None
-    scaled = graph.rewrite(end, MatMul(total), inputs, types=[end.output.type], origin=product.origin)
+        return "the factor would be no sound float32"
+    graph.rewrite(end, MatMul(total), inputs, types=[end.output.type], origin=product.origin)
     if end is not product:
         graph.remove(product)
-    return scaled
+    return True
 
 
 def _scaling(node: Node) -> tuple[Value, float] | None:
@@ -121,34 +113,34 @@ def _scaling(node: Node) -> tuple[Value, float] | None:
     return None
 
 
-def sink_reshape(graph: Graph) -> bool:
+@pattern(Dense)
+def sink_reshape(graph: Graph, node: Node) -> Outcome:
     """f(Reshape(Dense(x))) → Reshape(f(Dense(x))) where f knows just the last axis: bias and activation of each row.
 
     A matrix by which more than two axes are multiplied is applied to the rows of all of them.
     """
-    changed = False
-    for node in list(graph.nodes):
-        if isinstance(node.op, Dense) and node.output.type.dtype is DType.FLOAT32:
-            rows: Value | None = node.output
-            while rows is not None and (rows := _sink_one(graph, rows)) is not None:
-                changed = True
-    return changed
+    if node.output.type.dtype is not DType.FLOAT32:
+        return False
+    found, sunk = _sink_one(graph, node.output), False
+    while isinstance(found, Value):
+        found, sunk = _sink_one(graph, found), True
+    return sunk or found
 
 
-def _sink_one(graph: Graph, rows: Value) -> Value | None:
+def _sink_one(graph: Graph, rows: Value) -> Value | Outcome:
     """Brings the only reader of the only reshape of `rows` before that; its result."""
     reshape = graph.only_user(rows)
     if reshape is None or not isinstance(reshape.op, Reshape):
-        return None
+        return False
     user = graph.only_user(reshape.output)
     if user is None or not isinstance(user.op, Binary | Clamp):
-        return None
+        return False
     shape, depth = user.output.type.shape, rows.type.shape[-1]
     if rows.type.rank != 2 or shape != reshape.output.type.shape or shape[-1:] != (depth,):
-        return None
+        return f"the reshape before {user.op.name} does not keep the rows"
     operands = [rows if v is reshape.output else _as_row(graph, v, depth, user) for v in user.inputs]
     if any(v is None for v in operands):
-        return None
+        return f"{user.op.name} differs from row to row"
     moved = graph.add(user.op, operands, user.origin, before=user)
     graph.rewrite(user, reshape.op, [moved.output], types=[user.output.type], origin=reshape.origin)
     graph.remove(reshape)
@@ -170,59 +162,71 @@ def _as_row(graph: Graph, value: Value | None, depth: int, before: Node) -> Valu
 def _constant_data(value: Value) -> Array | None:
     """The numbers of a constant, or of a quantized one behind its Dequantize."""
     source = value.producer
-    if source is None or not isinstance(source.op, Dequantize):
+    if source is None or not _is_constant(value):
         return value.data
-    stored = source.input(0).data
-    return None if stored is None else source.op.evaluate(source.sig, stored)[0]
+    return source.op.evaluate(source.sig, *(v.data for v in source.inputs if v is not None and v.data is not None))[0]
 
 
-def fold_affine(graph: Graph) -> bool:
-    """A constant per channel after Conv, ConvTranspose or Dense.
+def _is_constant(value: Value) -> bool:
+    """Whether the numbers are known: of a constant, or of a quantized one behind its Dequantize."""
+    source = value.producer
+    if source is None or not isinstance(source.op, Dequantize):
+        return value.is_constant
+    return source.input(0).is_constant
+
+
+@pattern(Binary)
+def fold_affine(graph: Graph, node: Node) -> Outcome:
+    """A constant per channel after Conv, ConvTranspose or Dense → other weights and bias.
 
     Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div likewise.
     Batch normalization is such a pair.
     """
-    changed = False
-    for node in list(graph.nodes):
-        if node in graph.nodes and isinstance(node.op, Conv | ConvTranspose | Dense) and node.op.clamp is None:
-            while (merged := _absorb_affine(graph, node)) is not None:
-                node, changed = merged, True
-    return changed
+    layer = next((p for v in node.inputs if (p := _layer(v)) is not None), None)
+    if layer is None or not isinstance(node.op, Binary) or layer.output.type.dtype is not DType.FLOAT32:
+        return False
+    position = list(node.inputs).index(layer.output)
+    function, other = node.op.function, node.input(1 - position)
+    if function not in ("Add", "Mul", "Sub", "Div") or not _is_constant(other):
+        return False
+    if function in ("Sub", "Div") and position == 1:
+        return "the layer's result is the second operand"
+    if graph.only_user(layer.output) is not node:
+        return "others read the layer's result"
+    if node.op.clamp is not None or layer.op.clamp is not None:  # type: ignore[attr-defined]
+        return "there is an activation between or behind"
+    constant, bias = _per_channel(other, layer), _bias_data(layer)
+    if constant is None or node.output.type.shape != layer.output.type.shape:
+        return "the constant is none per channel"
+    if bias is None or (function in ("Mul", "Div") and layer.input(1).data is None):
+        return "weights or bias are no float constants"
+    if function == "Div" and not constant.all():
+        return "it divides by 0"
+    weights, new_bias = _absorbed(graph, layer, node, other, constant, bias)
+    graph.rewrite(node, layer.op, [layer.input(0), weights, new_bias], origin=layer.origin)
+    graph.remove(layer)
+    return True
 
 
-def _absorb_affine(graph: Graph, node: Node) -> Node | None:
-    user = graph.only_user(node.output)
-    if user is None or not isinstance(user.op, Binary) or user.op.clamp is not None:
-        return None
-    if node.output.type.dtype is not DType.FLOAT32:
-        return None
-    position = list(user.inputs).index(node.output)
-    function, other = user.op.function, user.input(1 - position)
-    if function not in ("Add", "Mul") and not (function in ("Sub", "Div") and position == 0):
-        return None
-    bias_only = function in ("Add", "Sub")
-    constant = _per_channel(other, node)
-    bias = _bias_data(node)
-    if function == "Div" and constant is not None and not constant.all():
-        return None
-    if constant is None or bias is None or user.output.type.shape != node.output.type.shape:
-        return None
-    weights = node.input(1)
-    keeps_codes = other.data is None and other.type.count == len(bias)
-    if function == "Add" and not bias.any() and keeps_codes:
-        new_bias: Value = _reshaped(graph, other, (len(bias),), user)  # keeps the quantized bias, exactly
-    elif bias_only:
+def _layer(value: Value | None) -> Node | None:
+    """The layer with weights and bias that computes a value."""
+    node = None if value is None else value.producer
+    return node if node is not None and isinstance(node.op, Conv | ConvTranspose | Dense) else None
+
+
+def _absorbed(graph: Graph, layer: Node, node: Node, other: Value, constant: Array, bias: Array) -> tuple[Value, Value]:
+    """Weights and bias of a layer that does what `node` does with its result and a constant per channel."""
+    assert isinstance(node.op, Binary)
+    function, weights = node.op.function, layer.input(1)
+    if function == "Add" and not bias.any() and other.data is None and other.type.count == len(bias):
+        return weights, _reshaped(graph, other, (len(bias),), node)  # keeps the quantized bias, exactly
+    if function in ("Add", "Sub"):
         total = bias + constant if function == "Add" else bias - constant
-        new_bias = graph.constant(f"{node.output.name}.bias", total.astype(np.float32))
-    else:
-        if weights.data is None:
-            return None
-        factor = constant if function == "Mul" else 1.0 / constant
-        weights = graph.constant(f"{weights.name}.scaled", _scaled_weights(node, weights.data, factor))
-        new_bias = graph.constant(f"{node.output.name}.bias", (bias * factor).astype(np.float32))
-    merged = graph.rewrite(user, node.op, [node.input(0), weights, new_bias], origin=node.origin)
-    graph.remove(node)
-    return merged
+        return weights, graph.constant(f"{layer.output.name}.bias", total.astype(np.float32))
+    assert weights.data is not None
+    factor = constant if function == "Mul" else 1.0 / constant
+    scaled = graph.constant(f"{weights.name}.scaled", _scaled_weights(layer, weights.data, factor))
+    return scaled, graph.constant(f"{layer.output.name}.bias", (bias * factor).astype(np.float32))
 
 
 def _scaled_weights(node: Node, weights: Array, factor: Array) -> Array:
@@ -276,51 +280,38 @@ def _reshaped(graph: Graph, value: Value, shape: Shape, before: Node) -> Value:
     return graph.add(Dequantize(), [flat], source.origin, before=before).output
 
 
-def fold_clamp(graph: Graph) -> bool:
+@pattern(Clamp)
+def fold_clamp(graph: Graph, node: Node) -> Outcome:
     """Clamp(layer) → layer that clamps: Relu, Relu6 and Clip vanish."""
-    changed = False
-    for node in list(graph.nodes):
-        source = node.input(0).producer if isinstance(node.op, Clamp) else None
-        if source is None or not isinstance(node.op, Clamp) or node.output.type.dtype is not DType.FLOAT32:
-            continue
-        if graph.only_user(node.input(0)) is not node:
-            continue
-        clamped = source.op.with_clamp(node.op.low, node.op.high)
-        if clamped is not None:
-            graph.rewrite(node, clamped, source.inputs, types=[node.output.type], origin=source.origin)
-            graph.remove(source)
-            changed = True
-    return changed
+    source, clamp = node.input(0).producer, node.op
+    if source is None or not isinstance(clamp, Clamp) or node.output.type.dtype is not DType.FLOAT32:
+        return False
+    clamped = source.op.with_clamp(clamp.low, clamp.high)
+    if clamped is None:
+        return f"{source.op.name} takes no activation, or has one"
+    if graph.only_user(node.input(0)) is not node:
+        return "others read the layer's result"
+    graph.rewrite(node, clamped, source.inputs, types=[node.output.type], origin=source.origin)
+    graph.remove(source)
+    return True
 
 
-def fold_transpose_into_dense(graph: Graph) -> bool:
+@pattern(Dense)
+def fold_transpose_into_dense(graph: Graph, node: Node) -> Outcome:
     """Dense(Reshape(Transpose(x))) that flattens → Dense(Reshape(x)) with the weights' columns permuted."""
-    changed = False
-    for node in list(graph.nodes):
-        flat = node.input(0).producer if isinstance(node.op, Dense) else None
-        turn = flat.input(0).producer if flat is not None and isinstance(flat.op, Reshape) else None
-        weights = node.input(1) if turn is not None else None
-        if (
-            flat is None
-            or turn is None
-            or not isinstance(turn.op, Transpose)
-            or weights is None
-            or weights.data is None
-        ):
-            continue
-        x, perm = turn.input(0), turn.op.perm
-        inner = turn.output.type.shape[1:]
-        if perm[0] != 0 or flat.output.type.shape[-1] != int(np.prod(inner)):
-            continue
-        columns = weights.data.reshape(-1, *inner).transpose(0, *np.argsort(perm[1:]) + 1).reshape(weights.data.shape)
-        turned = graph.constant(f"{weights.name}.columns", np.ascontiguousarray(columns), weights.type.quant)
-        rows = graph.add(Reshape(flat.output.type.shape), [x], flat.origin, before=node)
-        graph.rewrite(
-            node,
-            node.op,
-            [rows.output, turned, *node.inputs[2:]],
-            types=[node.output.type],
-            origin=turn.origin,
-        )
-        changed = True
-    return changed
+    flat, weights = node.input(0).producer, node.input(1)
+    turn = flat.input(0).producer if flat is not None and isinstance(flat.op, Reshape) else None
+    if flat is None or turn is None or not isinstance(turn.op, Transpose):
+        return False
+    x, perm = turn.input(0), turn.op.perm
+    inner = turn.output.type.shape[1:]
+    if weights.data is None:
+        return "the weights are no constant"
+    if perm[0] != 0 or flat.output.type.shape[-1] != int(np.prod(inner)):
+        return "the reshape does not flatten whole samples"
+    columns = weights.data.reshape(-1, *inner).transpose(0, *np.argsort(perm[1:]) + 1).reshape(weights.data.shape)
+    turned = graph.constant(f"{weights.name}.columns", np.ascontiguousarray(columns), weights.type.quant)
+    rows = graph.add(Reshape(flat.output.type.shape), [x], flat.origin, before=node)
+    inputs = [rows.output, turned, *node.inputs[2:]]
+    graph.rewrite(node, node.op, inputs, types=[node.output.type], origin=turn.origin)
+    return True

@@ -10,26 +10,34 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Permutation
 from mcugen.ops.movement import Transpose, inverse, to_channels_last
-from mcugen.passes import clean
+from mcugen.passes.clean import SIMPLE
+from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 
-def channels_last(graph: Graph) -> bool:
+@pattern()
+def channels_last(graph: Graph, node: Node) -> Outcome:
     """op(x) channels-first → Transpose(op'(Transpose(x))) with op' channels-last; constants turn at once."""
-    changed = False
-    for node in list(graph.nodes):
-        if node.op.wants_channels_last:
-            changed |= _rewrite_permuted(graph, node, to_channels_last(node.output.type.rank))
-    return changed
+    if not node.op.wants_channels_last:
+        return False
+    return _rewrite_permuted(graph, node, to_channels_last(node.output.type.rank))
 
 
-def sink_transposes(graph: Graph) -> bool:
+@pattern()
+def sink_transpose(graph: Graph, node: Node) -> Outcome:
     """op(Transpose(a), …) → Transpose(op'(a, …)) where that pays."""
-    changed = False
-    for node in list(graph.nodes):
-        perm = _sinkable(node)
-        if perm is not None and _pays(graph, node, perm):
-            changed |= _rewrite_permuted(graph, node, inverse(perm))
-    return clean.simplify(graph) or changed  # pairs that now meet cancel, and free others to move
+    perm = _sinkable(node)
+    if perm is None:
+        return False
+    form = node.op.permuted(node.sig, inverse(perm))
+    if form is None:
+        return f"transpositions do not pass through {node.op.name}"
+    if not _pays(graph, node, perm, form[1]):
+        return "more bytes would be transposed"
+    return _rewrite_permuted(graph, node, inverse(perm))
+
+
+sink_transposes = Rewriting("sink_transposes", *SIMPLE, sink_transpose)
+"""Pairs that meet cancel, and free others to move."""
 
 
 def _sinkable(node: Node) -> Permutation | None:
@@ -42,17 +50,14 @@ def _sinkable(node: Node) -> Permutation | None:
     return None
 
 
-def _pays(graph: Graph, node: Node, perm: Permutation) -> bool:
+def _pays(graph: Graph, node: Node, perm: Permutation, wanted_of_inputs: Sequence[Permutation | None]) -> bool:
     """Whether fewer bytes are transposed afterwards, or as many and none of them on the way in.
 
     Either the sum of transposed bytes falls or a transposition moves towards the outputs: so the pass ends.
     A transposed tensor with several readers counts a share for each: all of them may follow.
     """
-    form = node.op.permuted(node.sig, inverse(perm))
-    if form is None:
-        return False
     saved, added = 0.0, 0
-    for value, wanted in zip(node.inputs, form[1], strict=True):
+    for value, wanted in zip(node.inputs, wanted_of_inputs, strict=True):
         if value is None or wanted is None or value.is_constant:
             continue
         source = value.producer
@@ -92,6 +97,3 @@ def _turn(graph: Graph, before: Node, value: Value | None, perm: Permutation | N
         (type_,) = Transpose(perm).infer(value.type)
         return graph.constant(f"{value.name}.turned", np.ascontiguousarray(value.data.transpose(perm)), type_.quant)
     return graph.add(Transpose(perm), [value], before.origin, before=before).output
-
-
-__all__: Sequence[str] = ["channels_last", "sink_transposes"]

@@ -12,6 +12,7 @@ from mcugen.ops.norm import Normalize
 from mcugen.ops.pointwise import Binary, Unary, Where
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.softmax import Softmax
+from mcugen.passes.rewrite import Outcome, pattern
 
 HIDDEN = -1e4
 """Exporters add this or less to what attention must not see: its exponential is 0."""
@@ -20,36 +21,38 @@ HIDDEN = -1e4
 # --------------------------------------------------------------------------------------------- normalization
 
 
-def recognize_normalization(graph: Graph) -> bool:
+@pattern(Binary)
+def recognize_normalization(graph: Graph, node: Node) -> Outcome:
     """d / √(mean d² + ε) → Normalize, centered where d = x − mean x; then n · scale + bias → Normalize with both."""
-    changed = False
-    for node in list(graph.nodes):
-        found = _normalized(node) if node in graph.nodes else None
-        if found is None:
-            continue
-        current: Node | None = graph.rewrite(node, found[0], [found[1]], types=[node.output.type])
-        while current is not None:
-            current = _with_affine(graph, current)
-        changed = True
-    return changed
+    found = _normalized(node)
+    if not isinstance(found, tuple):
+        return found
+    current: Node | None = graph.rewrite(node, found[0], [found[1]], types=[node.output.type])
+    while current is not None:
+        current = _with_affine(graph, current)
+    return True
 
 
-def _normalized(node: Node) -> tuple[Normalize, Value] | None:
+def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
     """The normalization that a quotient (or a product with a reciprocal) computes, and of what."""
     if node.op not in (Binary("Div"), Binary("Mul")) or node.output.type.dtype is not DType.FLOAT32:
-        return None
+        return False
+    refused: Outcome = False
     orders = (node.inputs, node.inputs[::-1]) if node.op == Binary("Mul") else (node.inputs,)
     for top, bottom in orders:
         assert top is not None and bottom is not None
         root = bottom if node.op == Binary("Div") else _argument(bottom, Unary("Reciprocal"))
         square = None if root is None else _argument(root, Unary("Sqrt"))
-        found = None if square is None else _mean_square(square, top)
+        if square is None:
+            continue
+        found = _mean_square(square, top)
         if found is None or top.type.shape != node.output.type.shape:
+            refused = "what the root is taken of is not the mean of the numerator's squares and a constant"
             continue
         axes, epsilon = found
         x = _centered(top, axes)
         return (Normalize(axes, epsilon), x) if x is not None else (Normalize(axes, epsilon, centered=False), top)
-    return None
+    return refused
 
 
 def _argument(value: Value, op: Unary) -> Value | None:
@@ -117,22 +120,22 @@ def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
 # ---------------------------------------------------------------------------------------------------- affine
 
 
-def recognize_affine(graph: Graph) -> bool:
+@pattern(Binary)
+def recognize_affine(graph: Graph, node: Node) -> Outcome:
     """x · c + d and (x + d) · c with constants, one number a channel or so → Affine: one rounding, not two."""
-    changed = False
-    for node in list(graph.nodes):
-        inner = _inner(graph, node) if node in graph.nodes else None
-        if inner is None or (outer := _affine(node)) is None or (before := _affine(inner)) is None:
-            continue
-        (_, scale, shift), (x, c, d) = outer, before
-        scale, shift = np.broadcast_arrays(scale * c, scale * d + shift)
-        if not 1 < scale.size <= node.output.type.count // 2 or x.type.shape != node.output.type.shape:
-            continue  # a scalar function of one tensor is a table, constants of each element cost more than they save
-        constants = [_shaped(graph, node, k, v) for k, v in (("scale", scale), ("shift", shift))]
-        graph.rewrite(node, Affine(), [x, *constants], types=[node.output.type], origin=inner.origin)
-        graph.remove(inner)
-        changed = True
-    return changed
+    inner = _inner(graph, node)
+    if inner is None or (outer := _affine(node)) is None or (before := _affine(inner)) is None:
+        return False
+    (_, scale, shift), (x, c, d) = outer, before
+    scale, shift = np.broadcast_arrays(scale * c, scale * d + shift)
+    if scale.size <= 1:
+        return "a scalar function of one tensor is a table"
+    if scale.size > node.output.type.count // 2 or x.type.shape != node.output.type.shape:
+        return "constants of each element cost more than they save"
+    constants = [_shaped(graph, node, k, v) for k, v in (("scale", scale), ("shift", shift))]
+    graph.rewrite(node, Affine(), [x, *constants], types=[node.output.type], origin=inner.origin)
+    graph.remove(inner)
+    return True
 
 
 def _inner(graph: Graph, node: Node) -> Node | None:
@@ -172,40 +175,33 @@ def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
 # ----------------------------------------------------------------------------------------------------- masks
 
 
-def recognize_mask(graph: Graph) -> bool:
+@pattern(Softmax)
+def recognize_mask(graph: Graph, node: Node) -> Outcome:
     """Softmax(x + m) → Softmax(x + m', visible): −10⁴ and less in a constant m hide, and are not added.
 
     Softmax(visible ? x : −10⁴) likewise. The range of the sum would leave no codes for anything else.
     """
-    changed = False
-    for node in list(graph.nodes):
-        found = _masked(graph, node)
-        if found is None:
-            continue
-        x, hidden = found
-        visible = graph.constant(f"{node.output.name}.visible", _spread(~hidden, x.type.shape))
-        graph.rewrite(node, node.op, [x, visible], types=[node.output.type])
-        changed = True
-    return changed
-
-
-def _masked(graph: Graph, node: Node) -> tuple[Value, Array] | None:
-    """What a softmax sees but for its mask, and where that hides elements: of no row all."""
-    if not isinstance(node.op, Softmax) or node.op.log or len(node.inputs) > 1:
-        return None
     masked, shape = node.input(0).producer, node.input(0).type.shape
-    if node.op.axis != len(shape) - 1 or masked is None or graph.only_user(node.input(0)) is not node:
-        return None
+    if not isinstance(node.op, Softmax) or len(node.inputs) > 1 or masked is None:
+        return False
     found = _hidden_by_sum(masked) if masked.op == Binary("Add") else _hidden_by_choice(masked)
-    if found is None or found[0].type.shape != shape:
-        return None
+    if found is None or not found[1].any():
+        return False
     x, hidden, rest = found
-    if not hidden.any() or np.broadcast_to(hidden, shape).all(-1).any():
-        return None
+    if node.op.log or node.op.axis != len(shape) - 1:
+        return "it is a logarithm, or along another axis than the last"
+    if graph.only_user(node.input(0)) is not node:
+        return "others read what is masked"
+    if x.type.shape != shape:
+        return "what is masked is broadcast"
+    if np.broadcast_to(hidden, shape).all(-1).any():
+        return "of some row nothing would be left"
     if rest is not None:
         added = graph.constant(f"{masked.output.name}.added", rest)
         x = graph.add(Binary("Add"), [x, added], masked.origin, before=node).output
-    return x, hidden
+    visible = graph.constant(f"{node.output.name}.visible", _spread(~hidden, shape))
+    graph.rewrite(node, node.op, [x, visible], types=[node.output.type])
+    return True
 
 
 Hidden = tuple[Value, Array, Array | None]

@@ -6,50 +6,56 @@ from __future__ import annotations
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Stack, Step
+from mcugen.passes.rewrite import Outcome, pattern
 
 MAX_STEPS = 16
 """Longer loops spill registers and gain nothing."""
 
 
-def stack_unary(graph: Graph) -> bool:
-    """Elementwise operators of one varying tensor in a row → one, so that on int8 they become a single table."""
-    return _sweep(graph, single_input=True)
+@pattern(Elementwise)
+def stack_unary(graph: Graph, node: Node) -> Outcome:
+    """f(g(x)) → (f ∘ g)(x) where x alone varies, so that on int8 they become a single table."""
+    return _stack(graph, node, single_input=True)
 
 
-def stack_elementwise(graph: Graph) -> bool:
-    """Elementwise(Elementwise(…)) → one Stack, where the inner result has no other reader and the same shape."""
-    return _sweep(graph, single_input=False)
+@pattern(Elementwise)
+def stack_elementwise(graph: Graph, node: Node) -> Outcome:
+    """f(g(…), …) → one Stack, where the inner result has no other reader and the same shape."""
+    return _stack(graph, node, single_input=False)
 
 
-def _sweep(graph: Graph, single_input: bool) -> bool:
-    changed = False
-    for node in list(graph.nodes):
-        while node in graph.nodes and (merged := _merge_one(graph, node, single_input)) is not None:
-            node, changed = merged, True
-    return changed
-
-
-def _merge_one(graph: Graph, node: Node, single_input: bool) -> Node | None:
+def _stack(graph: Graph, node: Node, single_input: bool) -> Outcome:
+    """Joins the first of its operands that can be."""
     if not _stackable(node, single_input):
-        return None
+        return False
+    refused: Outcome = False
     for value in node.inputs:
         source = value.producer if value is not None else None
         if value is None or source is None or not _stackable(source, single_input):
             continue
-        if any(user is not node for user in value.users) or graph.is_output(value):
-            continue
-        if value.type.shape != node.output.type.shape or _value_in_tables(node, value):
-            continue
-        stack, inputs = _joined(source, node, value)
-        if single_input and len({v for v in inputs if not v.is_constant}) > 1:
-            continue
-        if len(stack.steps) > MAX_STEPS:
-            continue
-        origin = source.origin
-        merged = graph.rewrite(node, stack, inputs, types=[node.output.type], origin=origin)
-        graph.remove(source)
-        return merged
-    return None
+        outcome = _join(graph, source, node, value, single_input)
+        if outcome is True:
+            return True
+        refused = refused or f"{source.op.name}: {outcome}"
+    return refused
+
+
+def _join(graph: Graph, source: Node, node: Node, value: Value, single_input: bool) -> Outcome:
+    """Makes one loop of both, in place of the second."""
+    if any(user is not node for user in value.users) or graph.is_output(value):
+        return "others read its result"
+    if value.type.shape != node.output.type.shape:
+        return "its result is broadcast"
+    if _value_in_tables(node, value):
+        return "its result is read as a table"
+    stack, inputs = _joined(source, node, value)
+    if single_input and len({v for v in inputs if not v.is_constant}) > 1:
+        return "another operand varies, too"
+    if len(stack.steps) > MAX_STEPS:
+        return f"that would be more than {MAX_STEPS} steps"
+    graph.rewrite(node, stack, inputs, types=[node.output.type], origin=source.origin)
+    graph.remove(source)
+    return True
 
 
 def _stackable(node: Node, single_input: bool) -> bool:
