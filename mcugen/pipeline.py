@@ -29,8 +29,7 @@ from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_
 Pass = Callable[[Graph], bool]
 
 FUSION: tuple[tuple[Pass, str], ...] = (
-    (clean.simplify, "exporters write identities; patterns must see through them"),
-    (clean.fold_constants, "shapes and weight reshapes are known now"),
+    (clean.simplify, "exporters write identities and compute constants; patterns must see through them"),
     (recognize_normalization, "what older exporters spell out has one range and one integer form"),
     (recognize_mask, "what attention must not see is not to count among its numbers"),
     (fuse.fold_pad, "a padded window costs nothing"),
@@ -40,7 +39,6 @@ FUSION: tuple[tuple[Pass, str], ...] = (
     (recognize_affine, "what no weights took in is rounded once at least"),
     (fuse.fold_scale, "a product may as well be scaled as it is stored"),
     (fuse.fold_clamp, "an activation belongs to the layer before it, before ranges are taken"),
-    (clean.simplify, "folding leaves dead constants"),
     (stack.stack_unary, "several functions of one int8 tensor make one table"),
 )
 """In float. Then quantization takes its ranges (mcugen.quant)."""
@@ -48,7 +46,6 @@ FUSION: tuple[tuple[Pass, str], ...] = (
 INTEGERS: tuple[tuple[Pass, str], ...] = (
     *FUSION,
     (sink_dequantize, "data may as well move as they are stored"),
-    (clean.simplify, "conversions that now meet cancel"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
@@ -61,17 +58,14 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
 PIPELINE: tuple[tuple[Pass, str], ...] = (
     *INTEGERS,
     (layout.channels_last, "the kernels read pixels; NHWC from here on"),
-    (clean.simplify, "neighbouring transpositions cancel"),
     (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
     (layout.sink_transposes, "the others move on until they meet and cancel"),
     (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
-    (clean.fold_constants, "permuted weights are constants"),
-    (clean.simplify, "nothing dead may cost memory, nor read channels"),
+    (clean.simplify, "permuted weights are constants"),
     (clean.merge_equal_nodes, "equal computations are done once"),
     (drop_channels, "what is constant or unread need not be computed"),
     (drop_clamps, "an activation that nothing reaches costs a comparison"),
     (stack.stack_elementwise, "one loop instead of many"),
-    (clean.simplify, "the graph is final"),
 )
 
 

@@ -18,7 +18,7 @@ from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
-from mcugen.passes.clean import remove_dead_code
+from mcugen.passes.rewrite import Rewriting
 from mcugen.pipeline import optimize
 from mcugen.report.session import Session
 
@@ -212,6 +212,10 @@ def check_quantized(model: onnx.ModelProto, feeds: Feeds | None = None, share: f
     reference = interpret(compiled.graph, feeds)
     assert_within_one(reference, onnxruntime_outputs(model, feeds), share)
     assert_close(outputs_in_c(compiled, feeds), reference)
+
+
+remove_dead_code = Rewriting("remove_dead_code")
+"""What every pattern's pass does besides."""
 
 
 def apply(model: onnx.ModelProto, *passes: Callable[[Graph], bool]) -> Graph:

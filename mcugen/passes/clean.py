@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaning: constants folded, nodes that compute nothing new dropped, equal nodes merged, dead ones removed."""
+"""Cleaning: constants folded, nodes that compute nothing new dropped, equal nodes merged."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ def move_codes(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-fold_constants = Rewriting("fold_constants", fold_constant, move_codes)
-
-
 @pattern(Dequantize)
 def fold_dequantized(graph: Graph, node: Node) -> Outcome:
     """Dequantize(constant) → float constant: what no integer operator has taken is weight-only quantization."""
@@ -76,18 +73,13 @@ def take_equal(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern()
-def drop_unread(graph: Graph, node: Node) -> Outcome:
-    """f(x) that nobody reads → nothing; one of whose outputs nobody reads → f without it, if there is one."""
+def drop_outputs(graph: Graph, node: Node) -> Outcome:
+    """f(x) of whose outputs nobody reads some → f without them, if there is one."""
+    if len(node.outputs) == 1:
+        return False
     wanted = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
     if all(wanted):
         return False
-    if any(wanted):
-        return _keep_outputs(graph, node, wanted)
-    graph.remove(node)
-    return True
-
-
-def _keep_outputs(graph: Graph, node: Node, wanted: list[bool]) -> Outcome:
     op = node.op.keeping(wanted)
     if op is None:
         return "it computes all of its outputs at once"
@@ -102,11 +94,10 @@ def _keep_outputs(graph: Graph, node: Node, wanted: list[bool]) -> Outcome:
     return True
 
 
-SIMPLE = (drop_unread, take_equal)
-"""What any other pattern may leave to do."""
+SIMPLE = (take_equal, drop_outputs)
+"""What any other pattern may make room for."""
 
-remove_dead_code = Rewriting("remove_dead_code", drop_unread)
-simplify = Rewriting("simplify", *SIMPLE)
+simplify = Rewriting("simplify", *SIMPLE, fold_constant, move_codes)
 
 
 def merge_equal_nodes(graph: Graph) -> bool:

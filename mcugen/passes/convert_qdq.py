@@ -16,11 +16,12 @@ from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
-from mcugen.passes.rewrite import Outcome, pattern
+from mcugen.passes.clean import SIMPLE
+from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 
 @pattern()
-def sink_dequantize(graph: Graph, node: Node) -> Outcome:
+def move_as_stored(graph: Graph, node: Node) -> Outcome:
     """Movement(Dequantize(x)) → Dequantize(Movement(x)): data move as they are stored, and the next layer sees them."""
     source = node.input(0).producer if node.op.moves_data and len(node.inputs) == 1 else None
     if source is None or not isinstance(source.op, Dequantize) or source.input(0).is_constant:
@@ -35,6 +36,10 @@ def sink_dequantize(graph: Graph, node: Node) -> Outcome:
         _read_instead(graph, old, new, source, node)
     graph.remove(node)
     return True
+
+
+sink_dequantize = Rewriting("sink_dequantize", *SIMPLE, move_as_stored)
+"""Conversions that meet cancel."""
 
 
 def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before: Node) -> None:

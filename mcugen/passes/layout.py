@@ -15,11 +15,15 @@ from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 
 @pattern()
-def channels_last(graph: Graph, node: Node) -> Outcome:
+def turn_channels_last(graph: Graph, node: Node) -> Outcome:
     """op(x) channels-first → Transpose(op'(Transpose(x))) with op' channels-last; constants turn at once."""
     if not node.op.wants_channels_last:
         return False
     return _rewrite_permuted(graph, node, to_channels_last(node.output.type.rank))
+
+
+channels_last = Rewriting("channels_last", *SIMPLE, turn_channels_last)
+"""Transpositions of neighbours cancel."""
 
 
 @pattern()

@@ -56,7 +56,10 @@ class Log:
 
 
 class Rewriting:
-    """A pass that applies patterns until nothing changes. At a node, the first that rewrites something is taken."""
+    """A pass that applies patterns until nothing changes; what nobody reads is removed on the way.
+
+    At a node, the first pattern that rewrites something is taken.
+    """
 
     def __init__(self, name: str, *patterns: Pattern) -> None:
         self.__name__ = name
@@ -76,6 +79,9 @@ class Rewriting:
         return rewrites > 0
 
     def _rewrite(self, graph: Graph, node: Node, log: Log | None) -> bool:
+        if not any(v.uses or graph.is_output(v) for v in node.outputs):
+            graph.remove(node)
+            return True
         for pattern in self._patterns_of(type(node.op)):
             outcome = pattern.law(graph, node)
             if log is not None:
