@@ -219,6 +219,7 @@ class Graph:
         """What was taken for granted of the model, for people to read (untrusted text)."""
         self._names = Names()
         self._watcher: Watcher | None = None
+        self._made: set[Node] = set()
 
     @property
     def nodes(self) -> NodeList:
@@ -288,6 +289,7 @@ class Graph:
         self.nodes.insert_before(before, node)
         if self._watcher is not None:
             self._watcher.added(node)
+            self._made.add(node)
         return node
 
     def remove(self, node: Node) -> None:
@@ -331,11 +333,16 @@ class Graph:
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
         """Tells of changes that are made meanwhile."""
-        before, self._watcher = self._watcher, watcher
+        self._watcher = watcher
         try:
             yield
         finally:
-            self._watcher = before
+            self._watcher = None
+            self._made.clear()
+
+    def is_new(self, node: Node | None) -> bool:
+        """Whether a node was made while the graph was watched."""
+        return node in self._made
 
     @staticmethod
     def _tell_neighbours(watcher: Watcher, value: Value | None) -> None:
@@ -381,7 +388,8 @@ class Graph:
             for n in self.nodes
         ]
         other.sizes = self.sizes and {key: replace(s, value=values[s.value]) for key, s in self.sizes.items()}
-        other.notes, other._names, other._watcher = list(self.notes), self._names.copy(), None
+        other.notes, other._names = list(self.notes), self._names.copy()
+        other._watcher, other._made = None, set()
         return other
 
     def sort(self) -> None:

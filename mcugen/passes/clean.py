@@ -59,14 +59,12 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
 @pattern()
 def take_equal(graph: Graph, node: Node) -> Outcome:
     """f(x) → a value that equals it, as the operator itself knows (`Operator.simplify`)."""
-    count = len(graph.nodes)
     value = node.op.simplify(node, graph) if len(node.outputs) == 1 else None
     if value is None:
         return False
-    made_for_it = len(graph.nodes) > count
     graph.replace(node.output, value)
     graph.remove(node)
-    if made_for_it:
+    if graph.is_new(value.producer):  # made in its place: it has its name
         graph.release_name(node.output)
         graph.rename(value, node.output.name)
     return True
@@ -94,10 +92,7 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-SIMPLE = (take_equal, drop_outputs)
-"""What any other pattern may make room for."""
-
-simplify = Rewriting("simplify", *SIMPLE, fold_constant, move_codes)
+simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, move_codes)
 
 
 def merge_equal_nodes(graph: Graph) -> bool:

@@ -16,8 +16,8 @@ from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
-from mcugen.passes.clean import SIMPLE
-from mcugen.passes.rewrite import Outcome, Rewriting, pattern
+from mcugen.passes.clean import simplify
+from mcugen.passes.rewrite import Outcome, Turns, pattern
 
 
 @pattern()
@@ -38,7 +38,7 @@ def move_as_stored(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-sink_dequantize = Rewriting("sink_dequantize", *SIMPLE, move_as_stored)
+sink_dequantize = Turns("sink_dequantize", move_as_stored, simplify)
 """Conversions that meet cancel."""
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Permutation
 from mcugen.ops.movement import Transpose, inverse, to_channels_last
-from mcugen.passes.clean import SIMPLE
-from mcugen.passes.rewrite import Outcome, Rewriting, pattern
+from mcugen.passes.clean import simplify
+from mcugen.passes.rewrite import Outcome, Turns, pattern
 
 
 @pattern()
@@ -22,7 +22,7 @@ def turn_channels_last(graph: Graph, node: Node) -> Outcome:
     return _rewrite_permuted(graph, node, to_channels_last(node.output.type.rank))
 
 
-channels_last = Rewriting("channels_last", *SIMPLE, turn_channels_last)
+channels_last = Turns("channels_last", turn_channels_last, simplify)
 """Transpositions of neighbours cancel."""
 
 
@@ -40,7 +40,7 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
     return _rewrite_permuted(graph, node, inverse(perm))
 
 
-sink_transposes = Rewriting("sink_transposes", *SIMPLE, sink_transpose)
+sink_transposes = Turns("sink_transposes", sink_transpose, simplify)
 """Pairs that meet cancel, and free others to move."""
 
 

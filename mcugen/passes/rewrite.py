@@ -19,6 +19,8 @@ Law = Callable[[Graph, Node], Outcome]
 MOST_REWRITES = 1000
 """For each node that a pass finds: far more than any set of laws that ends would take."""
 
+MOST_TURNS = 1000
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -74,8 +76,7 @@ class Rewriting:
             while (node := worklist.take()) is not None:
                 rewrites += self._rewrite(graph, node, log)
                 if rewrites > limit:
-                    found = f"{rewrites} rewrites, the last at {node.place}"
-                    raise VerificationError(f"pass {self.__name__} must end", found, "report this as a bug of mcugen")
+                    raise _endless(self, f"{rewrites} rewrites, the last at {node.place}")
         return rewrites > 0
 
     def _rewrite(self, graph: Graph, node: Node, log: Log | None) -> bool:
@@ -121,6 +122,25 @@ class Pattern(Rewriting):
 def pattern(*roots: type[Operator]) -> Callable[[Law], Pattern]:
     """Makes a pattern of a function, whose docstring begins with the law. Without roots it is asked at every node."""
     return lambda law: Pattern(law, roots or (Operator,))
+
+
+class Turns(Rewriting):
+    """A pass of others that make work for each other: they take turns until all have nothing left to do."""
+
+    def __init__(self, name: str, *passes: Rewriting) -> None:
+        super().__init__(name, *(pattern for one in passes for pattern in one.patterns))
+        self.passes = passes
+
+    def __call__(self, graph: Graph, log: Log | None = None) -> bool:
+        """Whether anything changed; VerificationError if they undo each other's work."""
+        for turn in range(MOST_TURNS):
+            if not sum(one(graph, log) for one in self.passes):
+                return turn > 0
+        raise _endless(self, f"{MOST_TURNS} turns")
+
+
+def _endless(pass_: Rewriting, found: str) -> VerificationError:
+    return VerificationError(f"pass {pass_.__name__} must end", found, "report this as a bug of mcugen")
 
 
 class _Worklist:

@@ -128,7 +128,7 @@ def test_laws_that_contradict_each_other_end():
         """Exp(x) → Abs(x) and back."""
         return bool(graph.rewrite(node, ABS if node.op == EXP else EXP, node.inputs))
 
-    with pytest.raises(VerificationError, match="pass turn must end.*2001 rewrites, the last at .* 'n0'"):
+    with pytest.raises(VerificationError, match=r"pass turn must end.*2001 rewrites, the last at .* 'n0'"):
         turn(chain(EXP))
 
 
