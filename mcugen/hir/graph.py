@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -240,6 +240,11 @@ class Graph:
         self._outputs, self._places = list(values), {}
         for place, value in enumerate(self._outputs):
             self._places.setdefault(value, []).append(place)
+
+    @property
+    def names(self) -> Container[str]:
+        """Those that are taken."""
+        return self._names
 
     def fresh_name(self, wanted: str) -> str:
         """`wanted`, numbered if a value is called so already."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.hir.types import Array, Bounds, TensorType
@@ -113,6 +113,11 @@ class Operator:
         """Name in dumps, reports and kernel names."""
         return self.mnemonic
 
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """The names that operators of this class have, and the fields that each tells: for dumps to be read again."""
+        return {cls.mnemonic: {}} if cls.mnemonic else {}
+
     @property
     def bodies(self) -> tuple[Graph, ...]:
         """Graphs that the operator runs. Passes, checks and dumps descend into them; their signatures stay."""
@@ -217,8 +222,3 @@ class Operator:
     def without_clamp(self) -> Self | None:
         """The operator without its clamp; None: it has none that `bounds` knows of."""
         return None
-
-    def attributes(self) -> str:
-        """Attributes for dumps, `key=value` by declaration order."""
-        shown = ((f.name, getattr(self, f.name)) for f in fields(self) if f.repr)
-        return ", ".join(f"{key}={value}" for key, value in shown)

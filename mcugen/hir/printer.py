@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text form of the high-level IR: one line a node, stable, made to be read and compared."""
+"""Text form of the high-level IR: one line a node, stable, made to be read and compared. `parser` reads it again."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+
+import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import Operator
+from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
+from mcugen.hir.words import Words
+
+MOST_NUMBERS = 16
+"""Longer constants and lists of scales are shown by a digest."""
 
 
-def _name(value: Value | None) -> str:
-    if value is None:
-        return "-"
-    if value.data is not None and value.type.count == 1 and value.type.quant is None:
-        return str(value.data.reshape(-1)[0])
-    return "%" + quoted(value.name)
+def print_graph(graph: Graph, indent: str = "") -> str:
+    """The whole graph: inputs, constants, nodes (their bodies below them), outputs."""
+    words = Words()
+    return "\n".join([*_graph_lines(graph, indent, words), ""])
 
 
 def quoted(name: str) -> str:
@@ -22,24 +32,105 @@ def quoted(name: str) -> str:
     return name if plain else json.dumps(name)
 
 
-def _print_node(node: Node, indent: str) -> str:
+def _graph_lines(graph: Graph, indent: str, words: Words) -> list[str]:
+    outputs = zip(graph.output_names, graph.outputs, strict=True)
+    sizes = (graph.sizes or {}).items()
+    lines = [
+        *(f"input {_name(v)} : {_type(v.type)}" for v in graph.inputs),
+        *(f"const {_name(v)} : {_type(v.type)} = {_data(v.data)}" for v in graph.values() if v.data is not None),
+        *["shapes vary"] * graph.shapes_vary,
+        *(f"assumed {quoted(symbol)} = {size}" for symbol, size in graph.assumed.items()),
+        *(line for node in graph.nodes for line in _node_lines(node, words)),
+        *(f"size {quoted(symbol)} = {_name(size.value)} at most {size.high}" for symbol, size in sizes),
+        *(f"output {quoted(name)} = {_name(value)}" for name, value in outputs),
+    ]
+    return [f"{indent}graph {quoted(graph.name)} {{", *(f"{indent}  {line}" for line in lines), f"{indent}}}"]
+
+
+def _node_lines(node: Node, words: Words) -> list[str]:
     results = ", ".join(_name(v) for v in node.outputs)
-    types = ", ".join(str(v.type) for v in node.outputs)
-    attributes = node.op.attributes()
+    types = ", ".join(_type(v.type) for v in node.outputs)
     operands = ", ".join(_name(v) for v in node.inputs)
     origin = f"  # {', '.join(map(quoted, node.origin))}" if node.origin else ""
-    line = f"  {results} = {node.op.name}({operands}){' {' + attributes + '}' if attributes else ''} : {types}{origin}"
-    bodies = (print_graph(body, f"{indent}    ").rstrip("\n") for body in node.op.bodies)
-    return "\n".join([indent + line, *bodies])
+    word, attributes = _operator(node.op, words, node.op.bodies)
+    line = f"{results} = {word}({operands}){attributes and ' '}{attributes} : {types}{origin}"
+    return [line, *(text for body in node.op.bodies for text in _graph_lines(body, "  ", words))]
 
 
-def print_graph(graph: Graph, indent: str = "") -> str:
-    """The whole graph: inputs, constants with their types, nodes (their bodies below them), outputs."""
-    constants = [v for v in graph.values() if v.is_constant and (v.type.count > 1 or v.type.quant)]
-    lines = [f"{indent}graph {quoted(graph.name)} {{"]
-    lines += [f"{indent}  input {_name(v)} : {v.type}" for v in graph.inputs]
-    lines += [f"{indent}  const {_name(v)} : {v.type}" for v in constants]
-    lines += [_print_node(node, indent) for node in graph.nodes]
-    outputs = zip(graph.output_names, graph.outputs, strict=True)
-    lines += [f"{indent}  output {quoted(name)} = {_name(value)}" for name, value in outputs]
-    return "\n".join([*lines, f"{indent}}}", ""])
+def _name(value: Value | None) -> str:
+    return "-" if value is None else "%" + quoted(value.name)
+
+
+# ---------------------------------------------------------------------------------------------- operators
+
+
+def _operator(op: Operator, words: Words, bodies: tuple[Graph, ...] = ()) -> tuple[str, str]:
+    """What it is called, and the attributes that neither the name nor a default tells."""
+    word, told = words.of(op)
+    shown = [f for f in fields(op) if f.name not in told and not _is_default(f, getattr(op, f.name))]
+    text = ", ".join(f"{f.name}={_attribute(getattr(op, f.name), words, bodies)}" for f in shown)
+    return word, f"{{{text}}}" if text else ""
+
+
+def _attribute(value: object, words: Words, bodies: tuple[Graph, ...]) -> str:
+    if isinstance(value, Graph):
+        return f"@{bodies.index(value)}"
+    if isinstance(value, Operator):
+        return "".join(_operator(value, words))
+    if isinstance(value, DType | Layout):
+        return str(value.value)
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, tuple):
+        items = [_attribute(item, words, bodies) for item in value]
+        return f"({', '.join(items)}{',' * (len(items) == 1)})"
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(_attribute(item, words, bodies) for item in value))}}}"
+    if is_dataclass(value):
+        shown = list(fields(value))
+        while shown and _is_default(shown[-1], getattr(value, shown[-1].name)):
+            shown.pop()
+        items = [_attribute(getattr(value, f.name), words, bodies) for f in shown]
+        return f"{type(value).__name__}({', '.join(items)})"
+    if isinstance(value, str):
+        return json.dumps(value)
+    return repr(value.item() if isinstance(value, np.generic) else value)
+
+
+def _is_default(field: Field[object], value: object) -> bool:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return default is not MISSING and type(default) is type(value) and default == value
+
+
+# ------------------------------------------------------------------------------------- types and constants
+
+
+def _type(type_: TensorType) -> str:
+    """Exact, other than `str`."""
+    shape = "x".join(map(str, type_.shape)) if type_.shape else "scalar"
+    quant = f"({_scales(type_.quant)}, {type_.quant.zero_point})" if type_.quant else ""
+    return " ".join(filter(None, (shape, type_.dtype.value + quant, type_.layout.value)))
+
+
+def _scales(quant: QuantParams) -> str:
+    if quant.axis is None:
+        return _real(quant.scale[0])
+    return f"{_listed(map(_real, quant.scale), quant.scales, quant.scale)} on axis {quant.axis}"
+
+
+def _real(number: float) -> str:
+    """As short as float32 allows; what is none has a d behind it."""
+    return str(np.float32(number)) if float(np.float32(number)) == number else f"{number!r}d"
+
+
+def _data(data: Array) -> str:
+    numbers = (str(number) for number in data.reshape(-1)[: MOST_NUMBERS + 1])
+    return next(numbers) if data.ndim == 0 else _listed(numbers, data, data)
+
+
+def _listed(texts: Iterable[str], data: Array, source: object) -> str:
+    """All numbers, or a digest: that of which a text spoke from which they were read, if there was one."""
+    told = getattr(source, "digest", "")
+    if told or data.size > MOST_NUMBERS:
+        return told or "#" + hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:12]
+    return f"[{', '.join(texts)}]"

@@ -173,11 +173,6 @@ class Repeat(Operator):
         """Operators that it runs in all."""
         return self.steps * work(self.body)
 
-    def attributes(self) -> str:
-        """Steps and walks."""
-        walks = [f"{kind} {', '.join(map(str, w))}" for kind, w in (("take", self.taken), ("stack", self.stacked)) if w]
-        return ", ".join([f"steps={self.steps}", *walks, *["while"] * self.conditional])
-
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T], Sequence[T]]:
         """Condition (or nothing), states, walked tensors and the rest: of inputs, or of the body's outputs."""
         first = int(self.conditional)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +31,11 @@ class Cumulative(Operator):
     axis: int = 0
     exclusive: bool = False
     reverse: bool = False
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By function."""
+        return {function.lower(): {"function": function} for function in _FUNCTIONS}
 
     @property
     def name(self) -> str:

@@ -335,10 +335,6 @@ class Stack(Elementwise):
         """Inputs that some step reads as a table."""
         return self.table_inputs
 
-    def attributes(self) -> str:
-        """The steps."""
-        return " ".join(map(str, self.steps))
-
     def result_dtype(self, *dtypes: DType) -> DType:
         """The last step's."""
         return self.steps[-1].dtype

@@ -240,6 +240,11 @@ class Unary(Elementwise):
     function: str = field(default="", repr=False)
     constants: tuple[float, ...] = ()
 
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By function."""
+        return {function.lower(): {"function": function} for function in UNARY}
+
     @property
     def name(self) -> str:
         """The function's name."""
@@ -463,6 +468,11 @@ class Binary(Elementwise):
     library: ClassVar[tuple[Kernel, ...]] = cmsis.BINARY
     function: str = field(default="", repr=False)
     clamp: Range | None = None
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By function."""
+        return {function.lower(): {"function": function} for function in BINARY}
 
     @property
     def name(self) -> str:

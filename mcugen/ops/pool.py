@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -278,6 +278,11 @@ class DirectPool(Pool):
     def moves_data(self) -> bool:  # type: ignore[override]
         """Whether each result is an element of the input."""
         return self.function == "max"
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By function."""
+        return {f"direct_{function}_pool": {"function": function} for function in ("max", "average", "lp")}
 
     @property
     def name(self) -> str:

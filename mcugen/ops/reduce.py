@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -94,6 +94,11 @@ class Reduce(Operator):
     library: ClassVar[tuple[Kernel, ...]] = cmsis.REDUCE
     function: str = field(default="", repr=False)
     axes: tuple[int, ...] = ()
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By function."""
+        return {f"reduce_{function}": {"function": function} for function in REDUCTIONS}
 
     @property
     def name(self) -> str:
@@ -332,6 +337,11 @@ class Arg(Operator):
     axis: int = 0
     last: bool = False
     """Whether the last of several equal elements is meant, not the first."""
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """By function."""
+        return {f"arg_{function}": {"function": function} for function in ("max", "min")}
 
     @property
     def name(self) -> str:

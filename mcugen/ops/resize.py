@@ -50,10 +50,6 @@ class ResizeNearest(Movement):
         changed = [axis for axis, row in enumerate(self.indices) if row is not None]
         return not self.is_channels_last and _changes_space(len(self.indices), changed)
 
-    def attributes(self) -> str:
-        """The resized axes."""
-        return ", ".join(f"axis {a} to {len(row)}" for a, row in enumerate(self.indices) if row is not None)
-
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """As long as the indices."""
         (x,) = inputs
@@ -159,10 +155,6 @@ class ResizeLinear(Operator):
     def wants_channels_last(self) -> bool:
         """Neighbours and weights are then found once a pixel."""
         return not self.is_channels_last and _changes_space(len(self.taps), self._axes)
-
-    def attributes(self) -> str:
-        """The resized axes."""
-        return ", ".join(f"axis {a} to {len(t.low)}" for a, t in enumerate(self.taps) if t is not None)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """As long as the taps."""
@@ -289,10 +281,6 @@ class Resample(Operator):
     axis: int = 0
     start: tuple[int, ...] = ()
     weights: tuple[tuple[float, ...], ...] = ()
-
-    def attributes(self) -> str:
-        """The resized axis."""
-        return f"axis {self.axis} to {len(self.start)} by {len(self.weights[0])} taps"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """As long as the table."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -206,6 +206,11 @@ class Softmax(Operator):
     library: ClassVar[tuple[Kernel, ...]] = cmsis.SOFTMAX
     axis: int = 0
     log: bool = False
+
+    @classmethod
+    def spelled(cls) -> Mapping[str, Mapping[str, object]]:
+        """Two names."""
+        return {"softmax": {"log": False}, "log_softmax": {"log": True}}
 
     @property
     def name(self) -> str:

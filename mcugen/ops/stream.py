@@ -178,10 +178,6 @@ class Streamed(Operator):
     output: TensorType = field(repr=False)
     from_caller: bool = False
 
-    def attributes(self) -> str:
-        """What is computed."""
-        return ", ".join(node.op.name for layer in self.layers for node in layer.body.nodes)
-
     @property
     def bodies(self) -> tuple[Graph, ...]:
         """One a layer."""

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each pass as text: `text/PASS.txt` is a graph before, the graph after, and what patterns said where they refused.
+
+The first section is the test, written by hand; the others are written by `pytest --update-golden`, and then read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mcugen.ops  # noqa: F401  (operators are known to the parser once their modules are imported)
+from mcugen.hir.graph import Graph
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.parser import parse_graph
+from mcugen.hir.printer import print_graph
+from mcugen.hir.verify import verify_graph
+from mcugen.passes.rewrite import Log, Rewriting
+from mcugen.pipeline import PIPELINE
+
+FOLDER = Path(__file__).parent / "text"
+FILES = sorted(FOLDER.glob("*.txt"))
+PASSES = {pass_.__name__: pass_ for pass_, _ in PIPELINE}
+AFTER, REFUSED = "=== after\n", "=== refused\n"
+
+
+def samples(graph: Graph) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {v.name: (random.standard_normal(v.type.shape) * 40).astype(v.type.dtype.numpy) for v in graph.inputs}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_pass(path: Path, golden: Callable[[str, str], None]):
+    before = path.read_text().partition(AFTER)[0]
+    about, text = before[: before.index("graph ")], before[before.index("graph ") :]
+    graph, log = parse_graph(text), Log()
+    assert print_graph(graph) == text
+    verify_graph(graph)
+    given = samples(graph)
+    expected = interpret(graph, given)
+    pass_ = PASSES[path.stem]
+    assert pass_(graph, log) if isinstance(pass_, Rewriting) else pass_(graph)
+    verify_graph(graph)
+    for name, array in interpret(graph, given).items():
+        exact = not np.issubdtype(array.dtype, np.floating)
+        np.testing.assert_allclose(array, expected[name], *((0, 1) if exact else (1e-4, 1e-4)))
+    refusals = "".join(f"{refusal}\n" for refusal in log.refusals(graph))
+    golden(str(path), f"{about}{text}{AFTER}{print_graph(graph)}{REFUSED * bool(refusals)}{refusals}")
+
+
+def test_every_pass_has_its_text():
+    assert {path.stem for path in FILES} == PASSES.keys()
