@@ -224,29 +224,38 @@ def inspect(
     svg: Annotated[
         Path | None, typer.Option(help="write a picture of the arena over time, .svg", show_default=False)
     ] = None,
+    passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = "",
     quiet: Quiet = False,
     json_: Json = "",
 ) -> None:
-    """Prints the graph, MACs, parameters and peak activation memory, or the memory map."""
+    """Prints the graph, MACs, parameters and peak activation memory; or the memory map, or what passes did."""
     from mcugen.codegen.write import write_text
     from mcugen.hir.printer import print_graph
     from mcugen.lir.printer import print_program
+    from mcugen.pipeline import Trace
     from mcugen.report.drawing import draw
     from mcugen.report.listing import print_memory, print_model
     from mcugen.report.memory import memory_map
 
-    if ir is not None and (memory or json_ == "-"):
-        found = "--ir and --memory" if memory else "--ir and --json -"
+    asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]
+    if len(asked) > 1 or (ir is not None and json_ == "-"):
+        found = " and ".join([*asked, "--json -"][:2])
         raise UsageError("stdout can hold one result", found, "ask for one after the other")
-    compiled = _compiled(model, board, options, quantizing, judging, quiet)
+    trace = Trace(watched=[name.strip() for name in passes.split(",") if name.strip()])
+    compiled = _compiled(model, board, options, quantizing, judging, quiet, trace)
     arena = memory_map(compiled.program, compiled.board.name)
-    _write_json(json_, arena if memory else compiled.report)
+    if passes:
+        _write_json(json_, trace)
+    else:
+        _write_json(json_, arena if memory else compiled.report)
     if not quiet:
         _tell_notes(compiled.report.notes)
     if svg is not None:
         write_text(svg, draw(arena))
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
+    elif json_ != "-" and passes:
+        typer.echo("\n".join(printable(str(effect)) for effect in trace.effects), nl=False)
     elif json_ != "-" and memory:
         print_memory(arena, stdout)
     elif json_ != "-":
@@ -460,7 +469,7 @@ def _tell_quantization(quantized: Quantization) -> None:
         _tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
 
 
-def _write_json(target: str, result: Report | MemoryMap) -> None:
+def _write_json(target: str, result: Report | MemoryMap | Trace) -> None:
     from mcugen.codegen.write import write_text
 
     if target == "-":

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import difflib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mcugen.board import Board
@@ -23,8 +24,10 @@ from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
+from mcugen.passes.effect import Effect, observed
 from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
+from mcugen.passes.rewrite import Log, Rewriting
 
 Pass = Callable[[Graph], bool]
 
@@ -71,16 +74,28 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
 
 @dataclass
 class Trace:
-    """What a developer may watch: dumps after named passes, and seconds per pass."""
+    """What a developer may watch: dumps after named passes, seconds per pass, and what passes did."""
 
     dump_after: str = ""
+    watched: Sequence[str] = ()
     dumps: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    """Of each run of a watched pass, those on bodies of operators included."""
 
     def __post_init__(self) -> None:
-        names = dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE)
+        names = list(dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE))
         if self.dump_after not in ("", "all", *names):
             raise UsageError("the pass to dump after must exist", f"'{self.dump_after}'", f"all, {', '.join(names)}")
+        unknown = [name for name in self.watched if name not in names]
+        if unknown:
+            near = [match for name in unknown for match in difflib.get_close_matches(name, names, n=3, cutoff=0.5)]
+            found = ", ".join(f"'{name}'" for name in unknown)
+            raise UsageError("--passes must name passes", found, f"one of: {', '.join(dict.fromkeys(near or names))}")
+
+    def to_json(self) -> dict[str, object]:
+        """What the watched passes did."""
+        return {"passes": [effect.to_json() for effect in self.effects]}
 
 
 def optimize(graph: Graph, trace: Trace | None = None) -> None:
@@ -98,21 +113,34 @@ def convert_integers(graph: Graph) -> None:
     _run(INTEGERS, graph)
 
 
-def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None = None) -> None:
+def _run(passes: tuple[tuple[Pass, str], ...], graph: Graph, trace: Trace | None = None, depth: int = 0) -> None:
     verifier = Verifier()
     verifier.check(graph)
     for node in graph.nodes:
         for body in node.op.bodies:
-            _run(passes, body)
-    for pass_, _because in passes:
+            _run(passes, body, trace, depth + 1)
+    for pass_, because in passes:
         start = time.perf_counter()
-        pass_(graph)
+        if trace is not None and pass_.__name__ in trace.watched:
+            trace.effects.append(_observed(pass_, because, graph))
+        else:
+            pass_(graph)
         _verify(verifier, graph, pass_.__name__)
-        if trace is not None:
+        if trace is not None and depth == 0:
             trace.seconds.append((pass_.__name__, time.perf_counter() - start))
             if trace.dump_after in (pass_.__name__, "all"):
                 trace.dumps.append((pass_.__name__, print_graph(graph)))
     verify_graph(graph)
+
+
+def _observed(pass_: Pass, because: str, graph: Graph) -> Effect:
+    """Runs a pass, and tells what it did."""
+    before, log = print_graph(graph), Log()
+    if isinstance(pass_, Rewriting):
+        pass_(graph, log)
+    else:
+        pass_(graph)
+    return observed(pass_, because, graph, before, log)
 
 
 def _verify(verifier: Verifier, graph: Graph, name: str) -> None:

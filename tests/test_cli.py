@@ -122,6 +122,29 @@ def test_inspect_json(model: Path):
     assert json.loads(mcugen("inspect", model, "--json", "-").out)["model"]["macs"] == 24
 
 
+def test_inspect_shows_what_passes_did(model: Path):
+    done = mcugen("inspect", model, "--passes", "fuse_dense, fold_clamp")
+    assert done.code == 0
+    assert "fuse_dense: MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ)." in done.out
+    assert "--- before fuse_dense" in done.out and "+++ after fuse_dense" in done.out
+    assert "fold_clamp of graph" in done.out
+
+
+def test_inspect_passes_as_data(model: Path):
+    runs = json.loads(mcugen("inspect", model, "--passes", "simplify", "--json", "-").out)["passes"]
+    assert {run["name"] for run in runs} == {"simplify"}
+    assert all({"because", "laws", "before", "after", "diff", "refusals"} <= run.keys() for run in runs)
+
+
+def test_passes_that_do_not_exist(model: Path):
+    assert_failed(
+        mcugen("inspect", model, "--passes", "simplify,fold_clmp"),
+        2,
+        "--passes must name passes. found: 'fold_clmp'. try: one of: fold_clamp",
+    )
+    assert_failed(mcugen("inspect", model, "--passes", "simplify", "--ir", "hir"), 2, "stdout can hold one result")
+
+
 def test_inspect_memory(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli, "stdout", Console(width=100))
     done = mcugen("inspect", model, "--memory", "--svg", tmp_path / "map.svg")

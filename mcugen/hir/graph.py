@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -241,10 +241,9 @@ class Graph:
         for place, value in enumerate(self._outputs):
             self._places.setdefault(value, []).append(place)
 
-    @property
-    def names(self) -> Container[str]:
-        """Those that are taken."""
-        return self._names
+    def has_name(self, name: str) -> bool:
+        """Whether a value is called so."""
+        return name in self._names
 
     def fresh_name(self, wanted: str) -> str:
         """`wanted`, numbered if a value is called so already."""

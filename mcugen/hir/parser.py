@@ -138,7 +138,7 @@ class _Reader:
         """A name that is no other's."""
         self.need("%", "a value")
         name = self.name()
-        return self.fail("names of their own") if name in graph.names else name
+        return self.fail("names of their own") if graph.has_name(name) else name
 
     def _value(self, known: dict[str, Value]) -> Value:
         self.need("%", "a value")
@@ -285,9 +285,9 @@ def _made(type_: TensorType, digest: str, name: str) -> MadeArray:
     random = np.random.default_rng(list((digest.strip(".") or name).encode()))
     if type_.dtype.is_integer or type_.dtype is DType.BOOL:
         low, high = (0, 2) if type_.dtype is DType.BOOL else (max(type_.dtype.limits[0], -8), 8)
-        numbers = random.integers(low, high, type_.shape)
+        numbers = np.asarray(random.integers(low, high, type_.shape), type_.dtype.numpy)
     else:
-        numbers = random.standard_normal(type_.shape)
-    made = np.asarray(numbers).astype(type_.dtype.numpy).view(MadeArray)
+        numbers = np.asarray(random.standard_normal(type_.shape)).astype(type_.dtype.numpy)
+    made = numbers.view(MadeArray)
     made.digest = digest
     return made

@@ -31,7 +31,7 @@ class Words:
     def made(self, word: str, given: Fields) -> Operator | None:
         """The operator of a word with these fields besides; None: the word is unknown, or has no such fields."""
         family, told = self._known.get(word, (None, {}))
-        if family is None or not given.keys() <= {f.name for f in fields(family)}:
+        if family is None or not given.keys() <= {f.name for f in fields(family)} - told.keys():
             return None
         return family(**told, **given)
 

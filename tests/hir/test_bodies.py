@@ -84,7 +84,7 @@ def test_graphs_are_found_at_every_depth():
 def test_the_dump_indents_bodies():
     lines = print_graph(summing()).splitlines()
     types = "3 float32, 3x4 float32"
-    attributes = "{steps=4, take axis 0 backwards, stack axis 1}"
+    attributes = "{body=@0, steps=4, states=1, taken=(Walk(0, True),), stacked=(Walk(1),)}"
     assert f"  %last, %all = repeat(%s, %rows) {attributes} : {types}  # scan" in lines
     assert "    graph body {" in lines
     assert "      output all = %total" in lines

@@ -54,8 +54,9 @@ def test_absent_inputs_scalars_and_constants():
     assert print_graph(graph).splitlines() == [
         "graph small {",
         "  input %x : 2x2 float32",
-        "  const %row : 1x2 float32",
-        "  %y = exp(%x, -, 1.5, %row) {constants=()} : 2x2 float32  # first, second",
+        "  const %k : 1 float32 = [1.5]",
+        "  const %row : 1x2 float32 = [1.0, 1.0]",
+        "  %y = exp(%x, -, %k, %row) : 2x2 float32  # first, second",
         "  output out = %y",
         "}",
     ]
