@@ -43,7 +43,7 @@ def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict
 
 def _is_far_outside(node: onnx.NodeProto, inputs: dict[str, Array]) -> bool:
     """Whether GatherElements has an index that the reference would count its way to (`np.choose` with mode "wrap")."""
-    if node.op_type != "GatherElements" or len(inputs) != 2:
+    if node.op_type != "GatherElements" or len(node.input) != 2:
         return False
     data, indices = (np.asarray(inputs[name]) for name in node.input)
     return bool(np.any((indices < -data.size) | (indices >= data.size)))
