@@ -15,7 +15,7 @@ from mcugen.ops.onnx_node import IMPORTERS
 
 _HIDDEN = "mcugen.hidden."
 """Begins the domains in which the checker, shape inference and the version converter let operators be."""
-_FATAL = {("ai.onnx.ml", "LabelEncoder"), ("ai.onnx.ml", "TreeEnsemble"), ("", "RegexFullMatch")}
+_FATAL = {("ai.onnx.ml", "LabelEncoder"), ("ai.onnx.ml", "TreeEnsemble"), ("", "EyeLike"), ("", "RegexFullMatch")}
 """Their shape inference ends the process where the type of an input is not known."""
 
 
@@ -44,13 +44,17 @@ def hide(model: onnx.ModelProto) -> bool:
         foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset)]
         for node in foreign:
             _check_attributes(node)
-        fatal = [node for node in _nodes(owner) if (node.domain, node.op_type) in _FATAL]
+        fatal = [node for node in _nodes(owner) if (_short(node.domain), node.op_type) in _FATAL]
         for node in (*foreign, *fatal):
             node.domain = _HIDDEN + node.domain
         domains = {node.domain for node in (*foreign, *fatal)}
         owner.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains))
         found |= bool(domains)
     return found
+
+
+def _short(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:

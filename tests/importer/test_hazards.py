@@ -173,6 +173,8 @@ def test_of_nothing_there_is_no_maximum() -> None:
     [
         helper.make_node("LabelEncoder", ["u"], ["y"], domain="ai.onnx.ml", keys_int64s=[1], values_int64s=[2]),
         helper.make_node("RegexFullMatch", ["u"], ["y"], pattern="a"),
+        helper.make_node("RegexFullMatch", ["u"], ["y"], pattern="a", domain="ai.onnx"),
+        helper.make_node("EyeLike", ["u"], ["y"], dtype=7),
     ],
     ids=lambda node: node.op_type,
 )
