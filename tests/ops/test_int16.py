@@ -143,7 +143,7 @@ STEEP = ("Ceil", "Floor", "Round", "Sign", "Log", "Sqrt", "Reciprocal", "Acos", 
 SMOOTH = sorted(
     name
     for name, row in UNARY.items()
-    if row.c and not row.tests and name not in (*STEEP, "Shrink", "ThresholdedRelu") and onnx.defs.has(name, 21, "")
+    if row.floats and not row.tests and name not in (*STEEP, "Shrink", "ThresholdedRelu") and onnx.defs.has(name, 21, "")
 )
 EVERY = np.arange(-32768, 32768).astype(np.int16)
 
