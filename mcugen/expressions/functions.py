@@ -119,7 +119,8 @@ SCALE = _of_codes("scale", lambda x, m, zero: (x * m + (zero << 32) + (1 << 31))
 REQUANTIZE = _of_codes("requantize", lambda x, m, offset, shift: _saturated((x * m + offset) >> shift), is_quick=False)
 REQUANTIZE_HIGH = _of_codes("requantize_high", lambda x, m, offset: (x * m + offset) >> 32)
 WEIGHTED_SUM = _of_codes("weighted_sum", lambda x, m, y, n, offset, shift: (x * m + y * n + offset) >> shift)
-MULTIPLY_HIGH = _of_codes("multiply_high", lambda x, m: (x * m) >> 32)
+MULTIPLY_HIGH = Function("vmulh", lambda x, m: (x * m) >> 32, result=DType.INT32, is_monotone=True)
+"""Of vectors only."""
 ROUNDED_DOUBLE_PRODUCT = Function(
     "vqrdmlash",
     lambda x, m, zero: _saturated((2 * x * m + (zero << 32) + (1 << 31)) >> 32),

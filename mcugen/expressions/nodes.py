@@ -7,7 +7,7 @@ which wrap: sums, differences and products of such are computed in the unsigned 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Union
 
 from mcugen.expressions.functions import Function
@@ -24,17 +24,21 @@ class Expression:
     @property
     def dtype(self) -> DType:
         """The type of the value."""
-        raise NotImplementedError
+        return _dtype(self)
 
     @property
     def operands(self) -> tuple[Expression, ...]:
         """What it is computed from."""
-        return ()
+        if isinstance(self, Call):
+            return self.arguments
+        return tuple(value for value in vars(self).values() if isinstance(value, Expression))
 
     @property
     def wraps(self) -> bool:
-        """Whether arithmetic with it is modulo the range of its type."""
-        return any(operand.wraps for operand in self.operands)
+        """Whether arithmetic with it is modulo the range of its type; truths and what functions return never do."""
+        if isinstance(self, Argument):
+            return self.type.is_integer and not self.exact
+        return not isinstance(self, Compare | Call) and any(operand.wraps for operand in self.operands)
 
     def __add__(self, other: Operand) -> Expression:
         return _arithmetic("+", self, other)
@@ -107,11 +111,6 @@ class Constant(Expression):
     value: float
     type: DType
 
-    @property
-    def dtype(self) -> DType:
-        """As given."""
-        return self.type
-
 
 @dataclass(frozen=True)
 class Parameter(Expression):
@@ -120,11 +119,6 @@ class Parameter(Expression):
     name: str
     value: float
     type: DType
-
-    @property
-    def dtype(self) -> DType:
-        """As given."""
-        return self.type
 
 
 @dataclass(frozen=True)
@@ -135,16 +129,6 @@ class Argument(Expression):
     type: DType
     exact: bool = False
 
-    @property
-    def dtype(self) -> DType:
-        """As given."""
-        return self.type
-
-    @property
-    def wraps(self) -> bool:
-        """Integers that are no codes."""
-        return self.type.is_integer and not self.exact
-
 
 @dataclass(frozen=True)
 class Table(Expression):
@@ -152,11 +136,6 @@ class Table(Expression):
 
     name: str
     type: DType
-
-    @property
-    def dtype(self) -> DType:
-        """As given."""
-        return self.type
 
 
 @dataclass(frozen=True)
@@ -166,16 +145,6 @@ class Entry(Expression):
     table: Expression
     index: Expression
 
-    @property
-    def dtype(self) -> DType:
-        """The table's."""
-        return self.table.dtype
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """Table and index."""
-        return self.table, self.index
-
 
 @dataclass(frozen=True)
 class Unary(Expression):
@@ -183,16 +152,6 @@ class Unary(Expression):
 
     operator: str
     operand: Expression
-
-    @property
-    def dtype(self) -> DType:
-        """The operand's, at least 32 bits."""
-        return DType.BOOL if self.operator == "!" else joined(self.operand.dtype, DType.INT32)
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """One."""
-        return (self.operand,)
 
 
 @dataclass(frozen=True)
@@ -203,44 +162,14 @@ class Binary(Expression):
     left: Expression
     right: Expression
 
-    @property
-    def dtype(self) -> DType:
-        """The wider of both, at least 32 bits; of shifts the left one's."""
-        return joined(self.left.dtype, DType.INT32 if self.operator in ("<<", ">>") else self.right.dtype)
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """Two."""
-        return self.left, self.right
-
 
 @dataclass(frozen=True)
 class Compare(Expression):
-    """< <= > >= == !=; no order holds with NaN."""
+    """< <= > >= == !=, of which only the last holds with NaN; && and || of truths."""
 
     operator: str
     left: Expression
     right: Expression
-
-    @property
-    def dtype(self) -> DType:
-        """A truth."""
-        return DType.BOOL
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """Two."""
-        return self.left, self.right
-
-    @property
-    def wraps(self) -> bool:
-        """A truth does not."""
-        return False
-
-
-@dataclass(frozen=True)
-class Logic(Compare):
-    """&& or || of truths."""
 
 
 @dataclass(frozen=True)
@@ -251,16 +180,6 @@ class Select(Expression):
     yes: Expression
     no: Expression
 
-    @property
-    def dtype(self) -> DType:
-        """The values'."""
-        return self.yes.dtype if self.yes.dtype is self.no.dtype else joined(self.yes.dtype, self.no.dtype)
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """Three."""
-        return self.condition, self.yes, self.no
-
 
 @dataclass(frozen=True)
 class Convert(Expression):
@@ -269,38 +188,13 @@ class Convert(Expression):
     to: DType
     operand: Expression
 
-    @property
-    def dtype(self) -> DType:
-        """The target."""
-        return self.to
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """One."""
-        return (self.operand,)
-
 
 @dataclass(frozen=True)
 class Call(Expression):
     """A function of the C library or of mcugen.h."""
 
-    function: Function = field()
+    function: Function
     arguments: tuple[Expression, ...]
-
-    @property
-    def dtype(self) -> DType:
-        """As the function says, else its arguments'."""
-        return self.function.result or joined(*(a.dtype for a in self.arguments))
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """The arguments."""
-        return self.arguments
-
-    @property
-    def wraps(self) -> bool:
-        """What a function returns is an int32 in its range."""
-        return False
 
 
 @dataclass(frozen=True)
@@ -309,15 +203,26 @@ class Shared(Expression):
 
     operand: Expression
 
-    @property
-    def dtype(self) -> DType:
-        """The operand's."""
-        return self.operand.dtype
 
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """One."""
-        return (self.operand,)
+def _dtype(e: Expression) -> DType:
+    match e:
+        case Constant() | Parameter() | Argument() | Table():
+            return e.type
+        case Compare() | Unary("!"):
+            return DType.BOOL
+        case Convert(to):
+            return to
+        case Select(_, yes, no) if yes.dtype is no.dtype:
+            return yes.dtype
+        case Call(Function(result=DType() as result)):
+            return result
+        case Shared() | Entry():
+            return e.operands[0].dtype
+        case Binary("<<" | ">>"):
+            return joined(e.left.dtype)
+        case Select():
+            return joined(e.yes.dtype, e.no.dtype)
+    return joined(*(operand.dtype for operand in e.operands))
 
 
 def joined(*dtypes: DType) -> DType:
@@ -369,21 +274,18 @@ def is_nan(x: Expression) -> Expression:
 
 def both(left: Expression, right: Expression) -> Expression:
     """Whether both hold."""
-    return Logic("&&", left, right)
+    return Compare("&&", left, right)
 
 
 def either(left: Expression, right: Expression) -> Expression:
     """Whether one holds."""
-    return Logic("||", left, right)
+    return Compare("||", left, right)
 
 
 def select(condition: Expression, yes: Operand, no: Operand) -> Expression:
     """`yes` where the condition holds, else `no`."""
-    return (
-        Select(condition, *_pair(yes, no))
-        if isinstance(yes, Expression) or isinstance(no, Expression)
-        else Select(condition, *(as_expression(v, DType.INT32) for v in (yes, no)))
-    )
+    like = next((v.dtype for v in (yes, no) if isinstance(v, Expression)), DType.INT32)
+    return Select(condition, as_expression(yes, like), as_expression(no, like))
 
 
 def call(function: Function, *arguments: Operand) -> Expression:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from onnx import helper
 
 from mcugen.expressions import functions as fn
@@ -15,28 +14,17 @@ from mcugen.expressions import nodes
 from mcugen.expressions.nodes import Constant, Convert, Expression, call
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.ops.elementwise import Elementwise, Scalars
 from mcugen.ops.fixedpoint import dequantize, quantize
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
-def to_integers(real: Array, dtype: DType) -> Array:
-    """Floats cut off to integers of `dtype`, saturating (NaN gives 0); types below 8 bits keep the low bits."""
-    low, high = DType.INT32.limits if _is_narrow(dtype) else dtype.limits
-    whole = np.trunc(np.nan_to_num(real).astype(np.float64))
-    inside = np.where((whole > low) & (whole < high), whole, 0.0).astype(np.uint64 if low == 0 else np.int64)
-    cut = np.where(whole <= low, low, np.where(whole >= high, high, inside.astype(object)))
-    return _wrapped(cut.astype(np.uint64 if low == 0 else np.int64), dtype)
-
-
-def _wrapped(x: Array, dtype: DType) -> Array:
-    """Integers modulo the range of `dtype`."""
-    if _is_narrow(dtype):
-        low, high = dtype.limits
-        x = ((x.astype(np.int64) & (high - low)) ^ -low) + low
-    return x.astype(dtype.numpy)
+def cast(x: Array, dtype: DType) -> Array:
+    """An array as Cast converts it: reals cut off and saturating (NaN gives 0), integers wrapping."""
+    op, source = Cast(dtype), TensorType(x.shape, DType.of(x))
+    return op.evaluate(Signature((source,), op.infer(source)), x)[0]
 
 
 def _is_narrow(dtype: DType) -> bool:
@@ -153,6 +141,10 @@ class Quantize(Elementwise):
         """int8 unless the node's type says otherwise."""
         return DType.INT8
 
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The specification, of constants by channel too."""
+        return (quantize(arrays[0], sig.output.q, sig.output.dtype),)
+
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Division, rounding by the runtime's helper, saturation."""
         dtype, quant = sig.output.dtype, sig.output.q
@@ -170,6 +162,10 @@ class Dequantize(Elementwise):
     def result_dtype(self, *dtypes: DType) -> DType:
         """float32."""
         return DType.FLOAT32
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The specification, of constants by channel too."""
+        return (dequantize(arrays[0], sig.input(0).q),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Subtraction in int32, one multiplication."""

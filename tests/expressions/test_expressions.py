@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -275,8 +276,8 @@ def test_monotone_functions_are(function: fn.Function):
             assert (steps >= 0).all() or (steps <= 0).all()
 
 
-def of_arguments(op: Elementwise, sig: Signature, form: str) -> Expression | None:
-    """The scalar or the vector form of an operator."""
+def of_arguments(op: Elementwise, sig: Signature, form: str) -> Any:
+    """The scalar or the vector form of an operator, if it has that."""
     args = [_argument(f"x{i}", sig.input(i), i in op.tables) for i in range(len(sig.inputs))]
     return op.vector(sig, args, Scalars()) if form == "vector" else op.expression(sig, args, Scalars())
 
@@ -308,11 +309,22 @@ def test_helium_folds_only_natural_indices_into_addresses():
 def test_conversions_are_those_of_onnx(dtype: DType):
     reals, codes = TensorType((9,), DType.FLOAT32), TensorType((9,), dtype, QuantParams((0.5,), -4))
     x = np.array([0.0, -0.25, 0.25, 0.75, 1e9, -1e9, np.inf, -np.inf, np.nan], np.float32)
-    (q,) = Quantize().evaluate(Signature((reals,), (codes,)), x)
+    sig, back = Signature((reals,), (codes,)), Signature((codes,), (reals,))
+    q = evaluate(of_arguments(Quantize(), sig, "scalar"), {"x0": x})
     low, high = dtype.limits
     np.testing.assert_array_equal(q, [-4, -4, -4, -2, high, low, high, low, low])
-    (back,) = Dequantize().evaluate(Signature((codes,), (reals,)), q)
-    np.testing.assert_array_equal(back, (q.astype(np.float32) + 4) * np.float32(0.5))
+    np.testing.assert_array_equal(q, Quantize().evaluate(sig, x)[0])
+    real = evaluate(of_arguments(Dequantize(), back, "scalar"), {"x0": q})
+    np.testing.assert_array_equal(real, (q.astype(np.float32) + 4) * np.float32(0.5))
+    np.testing.assert_array_equal(real, Dequantize().evaluate(back, q)[0])
+
+
+def test_constants_are_dequantized_by_channel():
+    """Which only numpy does: no kernel meets them."""
+    weights = TensorType((2, 2), DType.INT8, QuantParams((0.5, 0.25), 0, axis=0))
+    sig = Signature((weights,), (TensorType((2, 2), DType.FLOAT32),))
+    (found,) = Dequantize().evaluate(sig, np.array([[1, 2], [3, 4]], np.int8))
+    np.testing.assert_array_equal(found, [[0.5, 1], [0.75, 1]])
 
 
 def test_clamps_keep_nan():
