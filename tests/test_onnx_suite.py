@@ -11,7 +11,7 @@ import pytest
 from onnx_tests import Case, Outcome, cases, run_suite
 
 COVERAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
-EVERY = 13
+EVERY = 26
 """Beside one test an operator, every so many of the others."""
 LARGEST = 100_000
 """Bytes of a test that fits beside others in a simulated board's memory."""
@@ -56,11 +56,11 @@ def test_a_spread_passes_on_the_host() -> None:
 
 
 @pytest.mark.qemu
-def test_each_operator_passes_on_a_cortex_m4() -> None:
+def test_every_second_operator_passes_on_a_cortex_m4() -> None:
     chosen = [
-        c for c in one_per_operator() if sum(a.nbytes for a in (*c.inputs.values(), *c.outputs.values())) < LARGEST
+        c for c in one_per_operator()[::2] if sum(a.nbytes for a in (*c.inputs.values(), *c.outputs.values())) < LARGEST
     ]
-    assert len(chosen) >= 60
+    assert len(chosen) >= 30
     assert failures(run_suite(chosen, "nrf52840", jobs=1, quiet=True)) == []
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Timer
@@ -49,13 +49,22 @@ def test_the_models_take_nearly_all_kernels():
     assert {k for k in kernels - taken if not k.startswith("cmsis_")} == ELSEWHERE  # those call a library
 
 
+PARTS = 2
+
+
+def in_parts(test: Callable[..., None]) -> Callable[..., None]:
+    """Every second model for `make test`, the others for the sweep."""
+    return pytest.mark.spread(PARTS)(pytest.mark.parametrize("part", range(PARTS))(test))
+
+
 # ------------------------------------------------------------------------------------------------------- byte order
 
 
 @need("powerpc-linux-gnu-gcc", "qemu-ppc")
-def test_big_endian(monkeypatch: pytest.MonkeyPatch):
+@in_parts
+def test_big_endian(part: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CC", BIG_ENDIAN)
-    models = portable_models()
+    models = portable_models()[part::PARTS]
     sample = {f"{p.name}/{name}": array for p in models for name, array in p.feeds.items()}
     (found,) = simulate(combine([p.model.bundle for p in models]), load_board("host"), [sample], sanitize=True).outputs
     wrong = []
@@ -88,9 +97,9 @@ RAM = 8192 - 1024
 SECONDS = 20
 
 
-def for_avr() -> list[Portable]:
+def for_avr(part: int) -> list[Portable]:
     """The double of avr-gcc has 32 bits: without models that compute in float64."""
-    return [p for p in portable_models() if not p.has_doubles]
+    return [p for p in portable_models() if not p.has_doubles][part::PARTS]
 
 
 def compiled_for_avr(portable: Portable, folder: Path) -> list[str]:
@@ -136,11 +145,12 @@ def _first_line(command: Sequence[str], folder: Path) -> str:
 
 
 @need("avr-gcc", "qemu-system-avr")
-def test_int_of_16_bits(tmp_path: Path):
+@in_parts
+def test_int_of_16_bits(part: int, tmp_path: Path):
     with ThreadPoolExecutor(2) as pool:
-        complaints = list(pool.map(lambda p: compiled_for_avr(p, tmp_path / p.name), for_avr()))
+        complaints = list(pool.map(lambda p: compiled_for_avr(p, tmp_path / p.name), for_avr(part)))
         assert not any(complaints), "\n".join(text for each in complaints for text in each)
-        statuses = {p.name: pool.submit(on_avr, p, tmp_path / p.name) for p in for_avr()}
+        statuses = {p.name: pool.submit(on_avr, p, tmp_path / p.name) for p in for_avr(part)}
     ran = {name: each.result() for name, each in statuses.items() if each.result() is not None}
     assert {name: status for name, status in ran.items() if status != "0"} == {}
     assert len(ran) >= 0.9 * len(statuses)

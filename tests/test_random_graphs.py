@@ -27,7 +27,7 @@ from mcugen.simulate import simulate
 
 BATCH = 20
 """Models of a program."""
-BATCHES_IN_CI = 2
+BATCHES_IN_CI = 1
 BATCHES = 10
 SAMPLES = 2
 

@@ -138,6 +138,7 @@ def quick_or_slow(names: Sequence[str], is_quick: Callable[[str], bool]) -> list
     return [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in names]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", quick_or_slow(QUANTIZED, lambda name: not is_twin(name)))
 def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:
@@ -156,6 +157,7 @@ def assert_same_bytes(name: str, boards: Sequence[str]) -> None:
                 assert found[key].tobytes() == array.tobytes(), f"{board}: {key}"
 
 
+@pytest.mark.spread(3)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("board", "name"),

@@ -26,7 +26,7 @@ def can_fold(node: onnx.NodeProto) -> bool:
 
 def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
     """The node's outputs by name, or None where the reference cannot compute them or they would be too large."""
-    if hazard(node, opset):
+    if hazard(node, opset) or _is_far_outside(node, inputs):
         return None
     model = _single_node_model(node, inputs, opset)
     if _predicted_elements(model) > MAX_ELEMENTS:
@@ -39,6 +39,14 @@ def evaluate(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict
     except Exception:  # the reference raises whatever its numpy code meets; the importer then refuses the node
         return None
     return {name: np.asarray(r) for name, r in zip(filter(None, node.output), results, strict=True)}
+
+
+def _is_far_outside(node: onnx.NodeProto, inputs: dict[str, Array]) -> bool:
+    """Whether GatherElements has an index that the reference would count its way to (`np.choose` with mode "wrap")."""
+    if node.op_type != "GatherElements" or len(node.input) != 2:
+        return False
+    data, indices = (np.asarray(inputs[name]) for name in node.input)
+    return bool(np.any((indices < -data.size) | (indices >= data.size)))
 
 
 def _single_node_model(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> onnx.ModelProto:

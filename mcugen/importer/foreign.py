@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ONNX's checker refuses and ONNX Runtime takes: operators below their opset, and domains nobody imports."""
+"""What ONNX's own code is not shown: what its checker refuses and ONNX Runtime takes (operators below their opset, and
+domains nobody imports), and what it does not survive."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from mcugen.errors import UnsupportedError
 from mcugen.importer.functions import STANDARD_DOMAINS, first_version, unknown_attributes
 from mcugen.ops.onnx_node import IMPORTERS
 
-_HIDDEN = "mcugen.hidden"
-"""The domain in which the checker, shape inference and the version converter let operators be."""
+_HIDDEN = "mcugen.hidden."
+"""Begins the domains in which the checker, shape inference and the version converter let operators be."""
+_FATAL = {("ai.onnx.ml", "LabelEncoder"), ("ai.onnx.ml", "TreeEnsemble"), ("", "EyeLike"), ("", "RegexFullMatch")}
+"""Their shape inference ends the process where the type of an input is not known."""
 
 
 def import_domains(model: onnx.ModelProto) -> None:
@@ -31,7 +34,7 @@ def _newest(domain: str) -> int:
 
 
 def hide(model: onnx.ModelProto) -> bool:
-    """Hides operators that the model's opset has not, but a later one or mcugen itself; whether there are any.
+    """Hides operators that the model's opset has not, but a later one or mcugen itself, and fatal ones; whether any.
 
     UnsupportedError for one with attributes that its first definition has not: it would mean something else.
     """
@@ -41,11 +44,17 @@ def hide(model: onnx.ModelProto) -> bool:
         foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset)]
         for node in foreign:
             _check_attributes(node)
-            node.domain = _HIDDEN
-        if foreign:
-            owner.opset_import.append(helper.make_opsetid(_HIDDEN, 1))
-            found = True
+        fatal = [node for node in _nodes(owner) if (_short(node.domain), node.op_type) in _FATAL]
+        for node in (*foreign, *fatal):
+            node.domain = _HIDDEN + node.domain
+        domains = {node.domain for node in (*foreign, *fatal)}
+        owner.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains))
+        found |= bool(domains)
     return found
+
+
+def _short(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
@@ -66,9 +75,8 @@ def reveal(model: onnx.ModelProto) -> None:
     """The opposite of `hide`; functions are inlined by then, or hold what is hidden still."""
     for owner in (model, *model.functions):
         for node in _nodes(owner):
-            if node.domain == _HIDDEN:
-                node.domain = ""
-        kept = [entry for entry in owner.opset_import if entry.domain != _HIDDEN]
+            node.domain = node.domain.removeprefix(_HIDDEN)
+        kept = [entry for entry in owner.opset_import if not entry.domain.startswith(_HIDDEN)]
         del owner.opset_import[:]
         owner.opset_import.extend(kept)
 

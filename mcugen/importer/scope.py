@@ -473,6 +473,9 @@ class Subgraph(Body):
         )
         for tensor in self.proto.initializer:
             inner.env[tensor.name] = inner.constant(tensor.name, to_array(tensor))
+        if len(self.proto.input) != len(inputs):
+            rule = f"the body must have as many inputs as it is given values: {len(inputs)}"
+            raise Refusal(rule, str(len(self.proto.input)), "repair the model")
         for info, value in zip(self.proto.input, inputs, strict=True):
             inner.env[info.name] = value
         inner.import_nodes(self.proto.node)

@@ -409,6 +409,12 @@ def _import_lp(node: OnnxNode) -> list[Value]:
 @onnx_operator("BatchNormalization", types=FLOATS, kernels=("elementwise", "normalize", "reduce"))
 def _import_batch_normalization(node: OnnxNode) -> list[Value]:
     """A multiplication and an addition per channel, which fold_affine folds; in training mode by the batch."""
+    x = node.input(0)
+    channels = x.type.shape[1] if x.type.rank > 1 else 1
+    for parameter in (node.input(i) for i in range(1, 5)):
+        if parameter.type.shape != (channels,):
+            found = f"'{parameter.name}' has shape {parameter.type.shape}"
+            raise Refusal(f"BatchNormalization: each channel has one parameter: {channels}", found, "repair the model")
     if node.attr("training_mode", 0):
         return _batch_training(node)
     if any(node.outputs[1:]):

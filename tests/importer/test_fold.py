@@ -49,6 +49,17 @@ def test_flatten_as_pytorch_writes_it():
     check(net, ["reshape"])
 
 
+@pytest.mark.parametrize("index", [2**62, -(2**63), 2, -3])
+def test_elements_far_outside_of_an_axis_are_refused_at_once(index: int):
+    net = Net()
+    far = net.op("GatherElements", net.const([5.0, 7.0]), ints(net, [index]))
+    net.output(net.op("Add", net.input("x", 1), far))
+    started = time.process_time()
+    with pytest.raises(McugenError, match="indices must lie within the axis"):
+        imported(net.plain_model())
+    assert time.process_time() - started < SECONDS
+
+
 def test_zeros_as_pytorch_writes_them():
     """x + torch.zeros(x.size(0), 4)"""
     net = Net()

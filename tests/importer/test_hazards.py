@@ -166,3 +166,18 @@ def test_a_bias_has_an_element_for_each_channel() -> None:
 
 def test_of_nothing_there_is_no_maximum() -> None:
     refused(model([helper.make_node("ArgMax", ["x"], ["y"])], [("x", FLOAT, (0, 2))]), ModelError, UnsupportedError)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("LabelEncoder", ["u"], ["y"], domain="ai.onnx.ml", keys_int64s=[1], values_int64s=[2]),
+        helper.make_node("RegexFullMatch", ["u"], ["y"], pattern="a"),
+        helper.make_node("RegexFullMatch", ["u"], ["y"], pattern="a", domain="ai.onnx"),
+        helper.make_node("EyeLike", ["u"], ["y"], dtype=7),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_an_input_of_unknown_type_ends_no_process(node: onnx.NodeProto) -> None:
+    """ONNX's shape inference does not survive these, where an operator before them is not known to it."""
+    refused(model([helper.make_node("Mystery", ["x"], ["u"], domain="ours"), node], [X]), McugenError)

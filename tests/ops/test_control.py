@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from checks import check_c
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx_models import Feeds, Net, assert_close, imported, onnxruntime_outputs, operators, random_feeds
 
 from mcugen.compiled import CompiledModel
@@ -165,6 +165,20 @@ def test_branches_of_different_shapes_are_refused():
     net.output("y", shape=[None])
     with pytest.raises(UnsupportedError, match="both branches must give results of one type and shape"):
         compile_model(net.plain_model())
+
+
+@pytest.mark.parametrize("bound", [{}, {"cond": np.asarray(True)}], ids=["at run time", "known"])
+def test_a_branch_has_no_inputs(bound: dict[str, np.ndarray]):
+    net = Net()
+    net.input("cond", dtype=np.bool_)
+    net.input("x", 4)
+    branches(net, "cond", lambda n: n.op("Neg", "x"), lambda n: n.op("Abs", "x"))
+    net.output("y")
+    model = net.plain_model()
+    for attribute in next(node for node in model.graph.node if node.op_type == "If").attribute:
+        attribute.g.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [4]))
+    with pytest.raises(UnsupportedError, match=r"as many inputs as it is given values: 0\. found: 1"):
+        compile_model(model, options=CompileOptions(bound=bound))
 
 
 def test_results_of_branches_are_written_in_place():

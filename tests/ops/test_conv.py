@@ -129,6 +129,7 @@ def test_int8_windows(part: int, per_channel: bool):
     check_quantized(model)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("types", MIXED, ids=lambda types: " to ".join(t.__name__ for t in types))
 def test_int16_windows(part: int, types: Types):

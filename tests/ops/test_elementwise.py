@@ -303,6 +303,7 @@ def operand(random: np.random.Generator, dtype: type) -> np.ndarray:
     return np.concatenate([np.where(small == 0, 1, small).astype(dtype), random.permutation(extremes)])
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, bool], ids=lambda t: np.dtype(t).name)
 def test_every_function_of_every_element_type(dtype: type):
     random = np.random.default_rng(3)
@@ -363,6 +364,7 @@ ALL_TYPES = [np.float32, *FLOATS, *INTEGERS, bool]
 NARROW = [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("source", [*ALL_TYPES, *NARROW], ids=lambda t: np.dtype(t).name)
 def test_casts_between_all_types(source: type):
     """As numpy converts; where that is undefined (floats beyond integers), C equals our reference."""

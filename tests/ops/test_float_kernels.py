@@ -164,6 +164,7 @@ def depthwise() -> Layers:
     return layers
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("layers", [windows, matrices])
@@ -206,6 +207,7 @@ def unusual(layers: Layers) -> Feeds:
     return feeds
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 def test_nan_and_infinity_pass(board: str):

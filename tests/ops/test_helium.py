@@ -174,6 +174,7 @@ def test_vectors(kernel: str) -> None:
 EXTREMES = (-128, -1, 0, 127)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_extreme_inputs(kernel: str) -> None:
@@ -224,7 +225,7 @@ def any_layers(layers: Sequence[Case], seed: int) -> CompiledModel:
     return model
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(st.lists(cases(), min_size=8, max_size=8), st.integers(0, 2**16))
 def test_twins_on_any_shape(layers: list[Case], seed: int) -> None:
     model = any_layers(layers, seed)
@@ -233,7 +234,7 @@ def test_twins_on_any_shape(layers: list[Case], seed: int) -> None:
 
 
 @pytest.mark.qemu
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(st.lists(cases(), min_size=12, max_size=12), st.integers(0, 2**16))
 def test_vectors_on_any_shape(layers: list[Case], seed: int) -> None:
     model = any_layers(layers, seed)

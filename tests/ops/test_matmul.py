@@ -301,6 +301,7 @@ def test_64_bit_sums(types: tuple[type, type], depth: int):
     check_quantized(model, feeds, share=0.05)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "rt1060", "nrf5340", "corstone300"])
 def test_int16_has_the_same_bits_on_every_cpu(board: str):
@@ -367,6 +368,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "dtype", [np.float64, np.float16, np.int32, np.int64, np.uint32, np.uint64], ids=lambda t: np.dtype(t).name
 )

@@ -210,6 +210,17 @@ def test_batch_normalization(constant: tuple[bool, ...]):
     check_everywhere(model, feeds)
 
 
+@pytest.mark.parametrize("shape", [(4, 2), (3,), ()])
+@pytest.mark.parametrize("training", [0, 1])
+def test_a_batch_normalization_has_a_parameter_a_channel(shape: tuple[int, ...], training: int):
+    net = Net()
+    good = [net.const(np.ones(4)) for _ in range(3)]
+    values = [*good[:2], net.const(np.ones(shape)), good[2]]
+    net.output(net.op("BatchNormalization", net.input("x", 2, 4, 3), *values, training_mode=training))
+    with pytest.raises(McugenError, match="BatchNormalization"):
+        imported(net.plain_model())
+
+
 def test_batch_normalization_in_training():
     check_everywhere(batch_net(*(True,) * 4, training_mode=1, momentum=0.7).model())
     model = batch_net(*(False,) * 4, training_mode=1).model()

@@ -255,6 +255,7 @@ windows = st.builds(
 )
 
 
+@pytest.mark.spread(2)
 @settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(windows, min_size=8, max_size=8))
 @pytest.mark.parametrize(

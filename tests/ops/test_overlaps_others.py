@@ -192,6 +192,7 @@ def test_transposed_convolutions(more: dict[str, object]):
     transposed(3, 5, **more).exact()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("layers", [elementwise, pools, rows, moves, copies, others])
 @pytest.mark.parametrize("board", ["host", M4, M55])
 def test_fast_paths(layers, board: str):

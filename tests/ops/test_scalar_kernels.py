@@ -136,6 +136,7 @@ def check(model: CompiledModel, net: Net, *, sanitize: bool) -> None:
         np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("isa", "kind"), KERNELS)
 def test_twin(isa: str, kind: str):
     net = network(LAYERS[kind])

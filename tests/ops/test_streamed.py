@@ -220,6 +220,7 @@ def test_the_longest_group_in_c(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert_close({name: array[0] for name, array in found.items()}, interpret(compiled.graph, feeds))
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("board", ["rp2040", "stm32f103", "nrf52840", "corstone300"])
 @pytest.mark.parametrize("name", ["residual", "speech"])
 def test_the_same_bits_on_every_cpu(name: str, board: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,7 @@ HOLLOW: dict[str, Callable[[Array], list[Array]]] = {
 """Calibration samples that say little: of one like any other."""
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", HOLLOW)
 def test_samples_that_say_little_do_little_harm(kind: str, seed: int) -> None:
