@@ -22,6 +22,7 @@ LAYERS = {
     "board": 1,
     "boundary": 1,
     "hir": 1,
+    "expressions": 2,
     "lir": 2,
     "ops": 3,
     "importer": 4,

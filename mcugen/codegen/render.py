@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,21 +32,14 @@ ABI_VERSION = 1
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
-_MATH = re.compile(
-    r"\b(a?(sin|cos|tan)h?|atan2|exp2?|expm1|log(1p|2|10)?|sqrt|cbrt|hypot|pow|erfc?|fabs|floor|ceil|rint|l?lrint"
-    r"|round|trunc|fmod|fma|fmax|fmin|ldexp|copysign|isnan|isinf|isfinite|signbit)f?\(|\bNAN\b|\bINFINITY\b"
-)
-"""What math.h declares."""
-
-
-def _needs_math(text: str) -> bool:
-    """Whether C text, its comments aside, needs math.h."""
-    return bool(_MATH.search(re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)))
-
-
 def _is_unbounded(data: Array | None) -> bool:
     """Whether some element is infinite or no number, whose literals need math.h; halves are written as their bits."""
     return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
+
+
+def _has_unbounded_param(instr: Instr) -> bool:
+    """Whether literals of parameters need math.h."""
+    return any(isinstance(v, float) and not math.isfinite(v) for v in instr.params.values())
 
 
 @dataclass(frozen=True)
@@ -78,6 +72,8 @@ class _Kernel:
     instr: Instr
     function: str
     text: str = ""
+    headers: set[str] = field(default_factory=set)
+    """Those that declare what it calls; the template says which."""
 
 
 class _Params:
@@ -137,6 +133,7 @@ class _Renderer:
                 p=_Params(instr),
                 signature=_signature(kernel),
                 flags=instr.code,
+                needs=kernel.headers.update,
                 types={o.role: o.buffer.dtype.c for o in instr.operands},
                 **instr.code,
             )
@@ -163,6 +160,7 @@ def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     """One for all models: parsing the templates takes longer than all the rest of a compilation."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
+        extensions=["jinja2.ext.do"],
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -237,8 +235,8 @@ def render(
         "calls": calls,
         "libraries": libraries,
         "lines": lines,
-        "uses_math": any(_needs_math(k.text) for k in renderer.kernels.values())
-        or any(_needs_math(str(c["members"])) for c in calls),
+        "uses_math": any("math.h" in k.headers for k in renderer.kernels.values())
+        or any(map(_has_unbounded_param, program.instrs)),
         "locals": _locals(renderer, memory),
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, sample),

@@ -10,12 +10,14 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from mcugen.expressions.functions import CLAMP, REQUANTIZE, SHIFT_RIGHT
+from mcugen.expressions.nodes import Binary, Convert, Expression, call
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import IntegerForm, Signature
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import DType
 from mcugen.ops.elementwise import Elementwise, Scalars
 from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
-from mcugen.ops.pointwise import clamp_text
+from mcugen.ops.pointwise import clamped
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,10 @@ class Affine(Elementwise):
     real_inputs: ClassVar[frozenset[int]] = frozenset({1, 2})
     clamp: Range | None = None
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Product, then sum."""
-        y = arrays[0] * arrays[1] + arrays[2]
-        return ((y if self.clamp is None else np.clip(y, *self.clamp)).astype(arrays[0].dtype),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """Product, then sum."""
-        return clamp_text(f"{args[0]} * {args[1]} + {args[2]}", self.clamp, scalar, sig.output.dtype)
+        x, scale, shift = args
+        return clamped(x * scale + shift, self.clamp, scalar)
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """After the sum."""
@@ -72,22 +70,12 @@ class FixedAffine(Elementwise):
         """As before."""
         return replace(self, clamp=None) if self.clamp else None
 
-    @property
-    def is_monotone(self) -> bool:
-        """By the sign of the factor."""
-        return True
-
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Exact up to the shift."""
-        x, factor, start = (a.astype(np.int64) for a in arrays)
-        low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
-        return (np.clip((x * factor + start) >> self.bits, low, high).astype(sig.output.dtype.numpy),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """In 32 bits where the constants have no more."""
         x, factor, start = args
         low, high = (scalar(v) for v in clamp_range(self.clamp, sig.output.q, sig.output.dtype))
-        value = f"mcugen_shift_right({x} * {factor} + {start}, {scalar(self.bits)})"
         if sig.input(2).dtype is DType.INT64:
-            value = f"mcugen_requantize({x}, {factor}, {start}, {scalar(self.bits)})"
-        return f"({sig.output.dtype.c})mcugen_clamp({value}, {low}, {high})"
+            value = call(REQUANTIZE, x, factor, start, scalar(self.bits))
+        else:
+            value = call(SHIFT_RIGHT, Binary("+", Binary("*", x, factor), start), scalar(self.bits))
+        return Convert(sig.output.dtype, call(CLAMP, value, low, high))

@@ -7,33 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from onnx import helper
 
+from mcugen.expressions import functions as fn
+from mcugen.expressions import nodes
+from mcugen.expressions.nodes import Constant, Convert, Expression, call
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.ops.elementwise import Elementwise, Scalars
 from mcugen.ops.fixedpoint import dequantize, quantize
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
-def to_integers(real: Array, dtype: DType) -> Array:
-    """Floats cut off to integers of `dtype`, saturating (NaN gives 0); types below 8 bits keep the low bits."""
-    low, high = DType.INT32.limits if _is_narrow(dtype) else dtype.limits
-    whole = np.trunc(np.nan_to_num(real).astype(np.float64))
-    inside = np.where((whole > low) & (whole < high), whole, 0.0).astype(np.uint64 if low == 0 else np.int64)
-    cut = np.where(whole <= low, low, np.where(whole >= high, high, inside.astype(object)))
-    return _wrapped(cut.astype(np.uint64 if low == 0 else np.int64), dtype)
-
-
-def _wrapped(x: Array, dtype: DType) -> Array:
-    """Integers modulo the range of `dtype`."""
-    if _is_narrow(dtype):
-        low, high = dtype.limits
-        x = ((x.astype(np.int64) & (high - low)) ^ -low) + low
-    return x.astype(dtype.numpy)
+def cast(x: Array, dtype: DType) -> Array:
+    """An array as Cast converts it: reals cut off and saturating (NaN gives 0), integers wrapping."""
+    op, source = Cast(dtype), TensorType(x.shape, DType.of(x))
+    return op.evaluate(Signature((source,), op.infer(source)), x)[0]
 
 
 def _is_narrow(dtype: DType) -> bool:
@@ -62,44 +53,35 @@ class Cast(Elementwise):
             return None
         return inner.input(0) if self.to.is_half and inner.input(0).type.dtype is self.to else None
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy's conversion, saturating where C would be undefined."""
-        (x,) = arrays
-        source = sig.input(0).dtype
-        if source.is_half:
-            x, source = x.astype(np.float32), DType.FLOAT32
-        if not self.to.is_integer:
-            return (x.astype(self.to.numpy),)
-        return (to_integers(x, self.to) if source.is_float else _wrapped(x, self.to),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """A C cast, through helpers for halves and from float to integer."""
-        text, source = args[0], sig.input(0).dtype
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """C's conversion, through helpers for halves and from real to integer."""
+        (x,) = args
         if self.to is DType.BOOL:
-            return f"(({text} & 0x7fff) != 0)" if source.is_half else f"({text} != 0)"
-        if source.is_half:
-            text, source = f"mcugen_{_HALVES[source]}_to_float({text})", DType.FLOAT32
-        if self.to is DType.FLOAT16 and source is DType.FLOAT64:
-            return f"mcugen_double_to_half({text})"
+            return Convert(self.to, x)
+        if x.dtype.is_half:
+            x = call(_FROM_HALVES[x.dtype], x)
+        if self.to is DType.FLOAT16 and x.dtype is DType.FLOAT64:
+            return call(fn.DOUBLE_TO_HALF, x)
         if self.to.is_half:
-            return f"mcugen_float_to_{_HALVES[self.to]}({text if source is DType.FLOAT32 else f'(float){text}'})"
-        if source.is_float and self.to.is_integer:
-            text = self._truncated(text, source, scalar)
+            return call(_TO_HALVES[self.to], x if x.dtype is DType.FLOAT32 else Convert(DType.FLOAT32, x))
+        if x.dtype.is_float and self.to.is_integer:
+            x = self._truncated(x, scalar)
         if _is_narrow(self.to):
             low, high = self.to.limits
-            return f"({self.to.c})((({text} & {high - low}) ^ {-low}) - {-low})"
-        return f"({self.to.c}){text}"
+            return Convert(self.to, nodes.Binary("-", (x & (high - low)) ^ -low, Constant(-low, DType.INT32)))
+        return Convert(self.to, x)
 
-    def _truncated(self, text: str, source: DType, scalar: Scalars) -> str:
+    def _truncated(self, x: Expression, scalar: Scalars) -> Expression:
         if self.to is DType.UINT64:
-            return f"mcugen_truncate_u64({text})"
+            return call(fn.TRUNCATE_U64, x)
         low, high = DType.INT32.limits if _is_narrow(self.to) else self.to.limits
-        helper = "mcugen_truncate" if high < 2**31 else "mcugen_truncate64"
-        helper = "mcugen_truncate_double" if source is DType.FLOAT64 else helper
-        return f"{helper}({text}, {scalar(low)}, {scalar(high)})"
+        function = fn.TRUNCATE if high < 2**31 else fn.TRUNCATE_64
+        function = fn.TRUNCATE_DOUBLE if x.dtype is DType.FLOAT64 else function
+        return call(function, x, scalar(low), scalar(high))
 
 
-_HALVES = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}
+_FROM_HALVES = {DType.FLOAT16: fn.HALF_TO_FLOAT, DType.BFLOAT16: fn.BFLOAT16_TO_FLOAT}
+_TO_HALVES = {DType.FLOAT16: fn.FLOAT_TO_HALF, DType.BFLOAT16: fn.FLOAT_TO_BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -112,14 +94,10 @@ class FlipSign(Elementwise):
         """The other of the two."""
         return DType.INT8 if dtypes[0] is DType.UINT8 else DType.UINT8
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """x ^ 0x80."""
-        return ((arrays[0].view(np.uint8) ^ np.uint8(128)).view(sig.output.dtype.numpy),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """An addition that stays in range."""
-        shift = "- 128" if sig.output.dtype is DType.INT8 else "+ 128"
-        return f"({sig.output.dtype.c})({args[0]} {shift})"
+        operator = "-" if sig.output.dtype is DType.INT8 else "+"
+        return Convert(sig.output.dtype, nodes.Binary(operator, args[0], Constant(128, DType.INT32)))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Two flips cancel, also around a data movement: flip(move(flip(x))) → move(x)."""
@@ -164,16 +142,15 @@ class Quantize(Elementwise):
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """ONNX QuantizeLinear."""
+        """The specification, of constants by channel too."""
         return (quantize(arrays[0], sig.output.q, sig.output.dtype),)
 
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Division, rounding by the runtime's helper, saturation."""
-        out = sig.output
-        limits = np.iinfo(out.dtype.numpy)
-        low, high = int(limits.min) - out.q.zero_point, int(limits.max) - out.q.zero_point
-        rounded = f"mcugen_round_clamp({args[0]} / {scalar(float(out.q.scale[0]))}, {scalar(low)}, {scalar(high)})"
-        return f"({out.dtype.c})({rounded} + {scalar(out.q.zero_point)})"
+        dtype, quant = sig.output.dtype, sig.output.q
+        low, high = (limit - quant.zero_point for limit in dtype.limits)
+        ratio = args[0] / scalar(float(quant.scale[0]))
+        return Convert(dtype, call(fn.ROUND_CLAMP, ratio, scalar(low), scalar(high)) + scalar(quant.zero_point))
 
 
 @dataclass(frozen=True)
@@ -187,21 +164,20 @@ class Dequantize(Elementwise):
         return DType.FLOAT32
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """ONNX DequantizeLinear."""
+        """The specification, of constants by channel too."""
         return (dequantize(arrays[0], sig.input(0).q),)
 
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Subtraction in int32, one multiplication."""
         quant = sig.input(0).q
-        return f"(float)({args[0]} - {scalar(quant.zero_point)}) * {scalar(float(quant.scale[0]))}"
+        return Convert(DType.FLOAT32, args[0] - scalar(quant.zero_point)) * scalar(float(quant.scale[0]))
 
-    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Conversion, and a multiplication."""
         quant = sig.input(0).q
         if sig.input(0).dtype not in (DType.INT8, DType.INT16) or len(quant.scale) > 1:
             return None
-        centered = f"vcvtq_f32_s32(vsubq_n_s32({args[0]}, {scalar(quant.zero_point)}))"
-        return f"vmulq_n_f32({centered}, {scalar(float(quant.scale[0]))})"
+        return self.expression(sig, args, scalar)
 
 
 @dataclass(frozen=True)
@@ -213,11 +189,6 @@ class Requantize(Elementwise):
     def result_dtype(self, *dtypes: DType) -> DType:
         """int8."""
         return DType.INT8
-
-    @property
-    def is_monotone(self) -> bool:
-        """It rises."""
-        return True
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Dequantize, quantize; of reals (while its table is made) nothing."""

@@ -9,8 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mcugen.expressions.functions import CLAMP, INTERPOLATE, REQUANTIZE, REQUANTIZE_HIGH, SATURATE
+from mcugen.expressions.nodes import Convert, Entry, Expression, Parameter, Shared, call
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.program import Param
+
+Scalar = Callable[[Param], Parameter]
+"""Makes a number a parameter of the kernel."""
 
 CODES = np.arange(-(2**15), 2**15 + 1)
 """All codes of int16, and the end of the last segment."""
@@ -72,31 +77,23 @@ class Line:
             return None
         return Line.of(slope, constant, round(least), round(most))
 
-    def __call__(self, x: Array) -> Array:
-        """The specification, as int64."""
-        q: Array = np.clip((x.astype(np.int64) * self.slope + self.offset) >> self.shift, self.low, self.high)
-        return q
-
-    def text(self, x: str, scalar: Callable[[Param], str]) -> str:
-        """The C expression of the line at `x`, an int32_t."""
+    def expression(self, x: Expression, scalar: Scalar) -> Expression:
+        """The line at `x`, an int32."""
         up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
         fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
         if up <= 15 and fits:
-            x, offset = (f"{x} * {2**up}" if up else x), f"(int64_t){scalar(self.offset << up)}"
-            value = f"mcugen_requantize_high({x}, {scalar(self.slope)}, {offset})"
-        else:
-            value = (
-                f"mcugen_requantize({x}, {scalar(self.slope)}, (int64_t){scalar(self.offset)}, {scalar(self.shift)})"
-            )
-        return limited(value, self.low, self.high, scalar)
+            x, offset = (x * 2**up if up else x), Convert(DType.INT64, scalar(self.offset << up))
+            return limited(call(REQUANTIZE_HIGH, x, scalar(self.slope), offset), self.low, self.high, scalar)
+        constants = scalar(self.slope), Convert(DType.INT64, scalar(self.offset)), scalar(self.shift)
+        return limited(call(REQUANTIZE, x, *constants), self.low, self.high, scalar)
 
 
-def limited(text: str, low: int, high: int, scalar: Callable[[Param], str]) -> str:
-    """The C expression of an int32_t limited to [low, high]."""
+def limited(value: Expression, low: int, high: int, scalar: Scalar) -> Expression:
+    """An int32 limited to [low, high]."""
     for bits in (8, 16):
-        if (low, high) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1):
-            return f"mcugen_saturate{bits}({text})"
-    return f"mcugen_clamp({text}, {scalar(low)}, {scalar(high)})"
+        if (low, high) == DType(f"int{bits}").limits:
+            return call(SATURATE[bits], value)
+    return call(CLAMP, value, scalar(low), scalar(high))
 
 
 @dataclass(frozen=True)
@@ -111,21 +108,12 @@ class Segments:
     low: int
     high: int
 
-    def __call__(self, x: Array, table: Array) -> Array:
-        """The specification, as int64."""
-        at, t = x.astype(np.int64) + 2**15, table.astype(np.int64)
-        start, one = t[at >> self.bits], 1 << self.bits
-        wide = start * one + (t[(at >> self.bits) + 1] - start) * (at & (one - 1)) + (1 << (self.shift - 1))
-        q: Array = np.clip(wide >> self.shift, self.low, self.high)
-        return q
-
-    def text(self, x: str, table: str, scalar: Callable[[Param], str]) -> str:
-        """The C expression of the function at `x`, an int16_t."""
+    def expression(self, x: Expression, table: Expression, scalar: Scalar) -> Expression:
+        """The function at `x`, an int16."""
         bits, shift = scalar(self.bits), scalar(self.shift)
-        at = f"({x} + 32768)"
-        ends = f"{table}[{at} >> {bits}], {table}[({at} >> {bits}) + 1]"
-        value = f"mcugen_interpolate({ends}, {at}, {bits}, {shift})"
-        return limited(value, self.low, self.high, scalar)
+        at = Shared(x + 32768)
+        start, end = Entry(table, at >> bits), Entry(table, (at >> bits) + 1)
+        return limited(call(INTERPOLATE, start, end, at, bits, shift), self.low, self.high, scalar)
 
 
 def interpolation(wanted: Array, dtype: DType) -> tuple[Segments, Array] | None:

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import ClassVar
 
 import numpy as np
 
 from mcugen.errors import ModelError
+from mcugen.expressions import functions as fn
+from mcugen.expressions import helium
+from mcugen.expressions.c import c_text
+from mcugen.expressions.cost import is_short
+from mcugen.expressions.intervals import bounds
+from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Parameter, Table, call
+from mcugen.expressions.parts import headers, parameters
+from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Buffer, Param, param_dtype
-from mcugen.ops import helium
 from mcugen.ops.curves import CODES, Line, Segments, interpolation
 from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.kernels import cmsis
@@ -27,20 +32,20 @@ from mcugen.ops.traversal import Traversal, collapse, overlap
 
 
 class Scalars:
-    """Collects the per-layer constants of C expressions as kernel parameters."""
+    """Collects the per-layer constants of expressions as kernel parameters."""
 
     def __init__(self) -> None:
         self.params: dict[str, Param] = {}
 
-    def __call__(self, value: Param) -> str:
+    def __call__(self, value: Param) -> Parameter:
         """The local variable that holds `value` at run time (code is shared by layers that differ only in it)."""
         name = f"k{len(self.params)}"
         self.params[name] = value
-        return name
+        return Parameter(name, value, param_dtype(value))
 
-    def declarations(self, lines: Sequence[str]) -> list[str]:
-        """The local variables of those lines: stores through `y` could change what `p` points to, as far as C knows."""
-        used = set(re.findall(r"\bk\d+\b", " ".join(lines)))
+    def declarations(self, expressions: Sequence[Expression]) -> list[str]:
+        """The local variables of these: stores through `y` could change what `p` points to, as far as C knows."""
+        used = {p.name for e in expressions for p in parameters(e)}
         return [f"const {param_dtype(v).c} {name} = p->{name};" for name, v in self.params.items() if name in used]
 
 
@@ -51,20 +56,21 @@ class Known(Scalars):
         self.params = others.params
         self._spell = others
 
-    def __call__(self, value: Param) -> str:
+    def __call__(self, value: Param) -> Parameter:
         """The variable that holds `value`."""
         same = (name for name, v in self.params.items() if type(v) is type(value) and v == value)
-        return next(same, None) or self._spell(value)
+        name = next(same, None)
+        return self._spell(value) if name is None else Parameter(name, value, param_dtype(value))
 
 
 class Literals(Scalars):
     """Writes integers where they are used."""
 
-    def __call__(self, value: Param) -> str:
+    def __call__(self, value: Param) -> Parameter:
         """A literal of int32, else as any other scalar."""
         if isinstance(value, float) or not -(2**31) < value < 2**31:
             return super().__call__(value)
-        return str(value) if value >= 0 else f"({value})"
+        return Parameter(str(value) if value >= 0 else f"({value})", value, DType.INT32)
 
 
 MOST_SHARED = 8
@@ -73,14 +79,6 @@ MOST_SHARED = 8
 
 UNROLL = 4
 """Elements that a short loop computes at a time."""
-
-MOST_UNROLLED = 250
-"""Characters of C, which tell how long a loop is, up to which it is unrolled."""
-
-_SHORT = re.compile(
-    r"(mcugen_)?(fabs|clamp|max|min|relu|saturate|shift_right|scale|requantize_high|weighted_sum)[0-9fd]*"
-)
-"""Functions of a few instructions."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +104,18 @@ class Elementwise(Operator):
         layout = layouts.pop() if len(layouts) == 1 else Layout.NONE
         return (TensorType(tuple(shape), self.result_dtype(*(t.dtype for t in present)), layout=layout),)
 
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """The C expression of one element of type `sig.output.dtype`; `args` are C variables or table names."""
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """One element of type `sig.output.dtype`; `args` are elements of the inputs, or tables."""
         raise NotImplementedError
 
-    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
-        """The same of four elements, see mcugen.ops.helium; None: Helium does not help."""
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """The expression's values."""
+        values = evaluate(self._formula(sig), {f"x{i}": a for i, a in enumerate(arrays)})
+        shape = np.broadcast_shapes(*(a.shape for i, a in enumerate(arrays) if i not in self.tables))
+        return (np.broadcast_to(values, shape).astype(sig.output.dtype.numpy),)
+
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
+        """The same as Helium computes it, see mcugen.expressions.helium; None: it does not help."""
         return None
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -162,18 +166,15 @@ class Elementwise(Operator):
         table = quantize(self._of_codes(inputs, codes, source.quant), out.q, out.dtype)
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
 
-    @property
-    def is_monotone(self) -> bool:
-        """Whether it rises or falls with each operand, whatever the others."""
-        return False
-
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """The extremes lie where operands have theirs."""
-        if not self.is_monotone or None in inputs:
+        """The expression's, of codes: all else may be anything."""
+        if sig.output.quant is None:
             return (None,)
-        ends = [bounds if bounds[0] is not bounds[1] else bounds[:1] for bounds in inputs if bounds is not None]
-        results = [self.evaluate(sig, *arrays)[0] for arrays in product(*ends)]
-        return ((np.minimum.reduce(results), np.maximum.reduce(results)),)
+        found = bounds(self._formula(sig), {f"x{i}": ends for i, ends in enumerate(inputs) if ends is not None})
+        if found is None:
+            return (None,)
+        low, high = (np.broadcast_to(end, sig.output.shape).astype(sig.output.dtype.numpy) for end in found)
+        return ((low, high),)
 
     def channels(self, sig: Signature) -> Channels | None:
         """Channel by channel; operands that are spread over all channels are read as a whole."""
@@ -193,6 +194,11 @@ class Elementwise(Operator):
         with np.errstate(all="ignore"):
             (real,) = self.evaluate(Signature(types, self.infer(*types)), *arrays)
         return real.reshape(len(codes))
+
+    def _formula(self, sig: Signature) -> Expression:
+        """The expression of x0, x1, …"""
+        args = [_argument(f"x{i}", sig.input(i), i in self.tables) for i in range(len(sig.inputs))]
+        return self.expression(sig, args, Scalars())
 
     def _elements(self, sig: Signature) -> list[TensorType | None]:
         return [t for i, t in enumerate(sig.inputs) if i not in self.tables]
@@ -223,18 +229,9 @@ class Linear(Elementwise):
     of: str
     line: Line
 
-    @property
-    def is_monotone(self) -> bool:
-        """A line."""
-        return True
-
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The line."""
-        return (self.line(arrays[0]).astype(sig.output.dtype.numpy),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """One multiplication."""
-        return f"({sig.output.dtype.c}){self.line.text(args[0], scalar)}"
+        return Convert(sig.output.dtype, self.line.expression(args[0], scalar))
 
 
 @dataclass(frozen=True)
@@ -247,24 +244,18 @@ class Interpolate(Elementwise):
     of: str
     segments: Segments
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The segments."""
-        return (self.segments(*arrays).astype(sig.output.dtype.numpy),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Two loads, one multiplication."""
-        return f"({sig.output.dtype.c}){self.segments.text(args[0], args[1], scalar)}"
+        return Convert(sig.output.dtype, self.segments.expression(args[0], args[1], scalar))
 
-    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Two gathers, one multiplication."""
-        s, dtype = self.segments, sig.input(1).dtype
-        at = f"vaddq_n_s32({args[0]}, 32768)"
-        index = f"vshrq_n_s32({at}, {s.bits})"
-        start, end = (helium.looked_up(dtype, table, index) for table in (args[1], f"({args[1]} + 1)"))
-        rest = f"vandq_s32({at}, vdupq_n_s32({(1 << s.bits) - 1}))"
-        rise = f"vmulq_s32(vsubq_s32({end}, {start}), {rest})"
-        total = f"vaddq_n_s32(vaddq_s32(vshlq_n_s32({start}, {s.bits}), {rise}), {1 << (s.shift - 1)})"
-        return helium.limited(f"vshrq_n_s32({total}, {s.shift})", s.low, s.high, scalar)
+        s, table = self.segments, args[1]
+        at = args[0] + 32768
+        start, end = Entry(table, at >> s.bits), Entry(table, (at >> s.bits) + 1)
+        rise = (end - start) * (at & ((1 << s.bits) - 1))
+        total = (start << s.bits) + rise + (1 << (s.shift - 1))
+        return call(fn.CLAMP, total >> s.shift, scalar(s.low), scalar(s.high))
 
 
 @dataclass(frozen=True)
@@ -279,30 +270,13 @@ class Lookup(Elementwise):
         """The table's, which the node's type carries."""
         return DType.INT8
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Indexing."""
-        return (arrays[1][arrays[0].astype(np.int64) + 128],)
+        return Entry(args[1], args[0] + 128)
 
-    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """The least and the greatest entries from one code to another."""
-        x, known = inputs
-        if x is None or known is None or known[0] is not known[1]:
-            return (None,)
-        table = known[0]
-        least, most = (np.zeros((256, 256), table.dtype) for _ in range(2))
-        for start in range(256):
-            least[start, start:] = np.minimum.accumulate(table[start:])
-            most[start, start:] = np.maximum.accumulate(table[start:])
-        first, last = (end.astype(np.int64) + 128 for end in x)
-        return ((least[first, last], most[first, last]),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """Indexing."""
-        return f"{args[1]}[{args[0]} + 128]"
-
-    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Gathering."""
-        return helium.looked_up(sig.input(1).dtype, args[1], f"vaddq_n_s32({args[0]}, 128)")
+        return self.expression(sig, args, scalar)
 
 
 @dataclass(frozen=True)
@@ -342,14 +316,26 @@ class Stack(Elementwise):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Step by step."""
         env = list(arrays)
-        types = [sig.input(i) for i in range(len(arrays))]
-        for step in self.steps:
-            args = [types[a] for a in step.args]
-            (shape,) = (t.shape for t in step.op.infer(*args))
-            types.append(TensorType(shape, step.dtype, step.quant))
-            (result,) = step.op.evaluate(Signature(tuple(args), (types[-1],)), *(env[a] for a in step.args))
+        for step, inner in self._signatures(sig):
+            (result,) = step.op.evaluate(inner, *(env[a] for a in step.args))
             env.append(np.asarray(result, step.dtype.numpy))
         return (env[-1],)
+
+    def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
+        """Step by step."""
+        env = list(inputs)
+        for step, inner in self._signatures(sig):
+            env.extend(step.op.bounds(inner, *(env[a] for a in step.args)))
+        return (env[-1],)
+
+    def _signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
+        """The steps with the types of what they read and make."""
+        types = [sig.input(i) for i in range(len(sig.inputs))]
+        for step in self.steps:
+            args = tuple(types[a] for a in step.args)
+            (shape,) = (t.shape for t in step.op.infer(*args))
+            types.append(TensorType(shape, step.dtype, step.quant))
+            yield step, Signature(args, (types[-1],))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop."""
@@ -364,11 +350,16 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     dims, strides = collapse(out.type.shape, [node.input(i).type.shape for i in streams])
     scalar = Scalars()
     names = [f"{'t' if i in tables else 'x'}{i}" for i in range(len(node.inputs))]
-    lines = _statements(node, steps, tables, scalar)
+    parts = _expressions(node, steps, tables, scalar)
     if len(scalar.params) > MOST_SHARED and not any(isinstance(v, float) for v in scalar.params.values()):
         scalar = Literals()
-        lines = _statements(node, steps, tables, scalar)
-    vectors = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
+        parts = _expressions(node, steps, tables, scalar)
+    first, expressions = len(node.inputs), [e for _, e in parts]
+    lines = [f"const {_ctype(t, i == len(steps) - 1)} v{first + i} = {c_text(e)};" for i, (t, e) in enumerate(parts)]
+    fours = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
+    vectors = [
+        f"const {helium.TYPES[t.dtype]} q{i} = {helium.helium_text(e)};" for i, (t, e) in enumerate(fours or (), first)
+    ]
     params: dict[str, Param] = {f"d{axis}": size for axis, size in enumerate(dims)}
     loads = []
     for n, i in enumerate(streams):
@@ -387,7 +378,7 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "moves": moves,
             "row": " + ".join([names[i], *terms]),
         }
-        if vectors is not None:
+        if vectors:
             load["vector"] = f"{helium.TYPES[dtype]} q{i}"
             load["four"] = helium.load(dtype, f"a{names[i]}") if moves else helium.spread(dtype, f"v{i}")
             load["few"] = helium.load_few(dtype, f"a{names[i]}") if moves else load["four"]
@@ -412,9 +403,10 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "store": helium.store(out.type.dtype, "y", f"q{len(node.inputs) + len(steps) - 1}")
             if vectors
             else ("", ""),
-            "scalars": scalar.declarations(lines),
-            "vector_scalars": scalar.declarations(vectors or ()),
-            "unroll": UNROLL if builder.optimize != "flash" and _is_short(lines) else 1,
+            "scalars": scalar.declarations(expressions),
+            "headers": sorted({h for e in expressions for h in headers(e)}),
+            "vector_scalars": scalar.declarations([e for _, e in fours or ()]),
+            "unroll": UNROLL if builder.optimize != "flash" and is_short(expressions) else 1,
             "result": f"v{len(node.inputs) + len(steps) - 1}",
         },
         overlaps=[each for i in dense for each in overlap(node.input(i).type, out.type, order, into=names[i])],
@@ -422,19 +414,31 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     )
 
 
-def _statements(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[str]:
-    names = [f"t{i}" if i in tables else f"v{i}" for i in range(len(node.inputs))]
+Typed = tuple[TensorType, Expression]
+"""The type of a step's result, and its expression."""
+
+
+def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed]:
+    """Each step, of the variables before it."""
     types = [node.input(i).type for i in range(len(node.inputs))]
-    lines = []
-    for number, step in enumerate(steps, len(names)):
+    args = [_argument(f"t{i}" if i in tables else f"v{i}", t, i in tables) for i, t in enumerate(types)]
+    found = []
+    for number, step in enumerate(steps, len(args)):
         result = TensorType((), step.dtype, step.quant)
         sig = Signature(tuple(types[a] for a in step.args), (result,))
-        text = step.op.expression(sig, [names[a] for a in step.args], scalar)
-        is_last = number == len(node.inputs) + len(steps) - 1
-        lines.append(f"const {step.dtype.c if is_last else _computed_in(result)} v{number} = {text};")
-        names.append(f"v{number}")
+        found.append((result, step.op.expression(sig, [args[a] for a in step.args], scalar)))
+        args.append(_argument(f"v{number}", result))
         types.append(result)
-    return lines
+    return found
+
+
+def _argument(name: str, tensor: TensorType, is_table: bool = False) -> Expression:
+    """An element of a tensor as a variable, or the tensor as a table."""
+    return Table(name, tensor.dtype) if is_table else Argument(name, tensor.dtype, exact=tensor.quant is not None)
+
+
+def _ctype(tensor: TensorType, is_result: bool) -> str:
+    return tensor.dtype.c if is_result else _computed_in(tensor)
 
 
 def _computed_in(tensor: TensorType) -> str:
@@ -442,30 +446,24 @@ def _computed_in(tensor: TensorType) -> str:
     return DType.INT32.c if is_quantized(tensor) else tensor.dtype.c
 
 
-def _is_short(lines: Sequence[str]) -> bool:
-    """Whether a loop is worth unrolling."""
-    text = " ".join(lines)
-    calls = re.findall(r"\b(\w+)\(", text)
-    return len(text) <= MOST_UNROLLED and all(_SHORT.fullmatch(name) for name in calls)
-
-
-def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[str] | None:
+def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed] | None:
     """Each step of four elements by Helium, if all of them can be."""
     types = [node.input(i).type for i in range(len(node.inputs))]
     dtypes = [t.dtype for i, t in enumerate(types) if i not in tables] + [step.dtype for step in steps]
     if not all(dtype in helium.TYPES for dtype in dtypes):
         return None
-    names = [f"t{i}" if i in tables else f"q{i}" for i in range(len(types))]
-    lines = []
-    for number, step in enumerate(steps, len(names)):
-        sig = Signature(tuple(types[a] for a in step.args), (TensorType((), step.dtype, step.quant),))
-        text = step.op.vector(sig, [names[a] for a in step.args], scalar)
-        if text is None:
+    args = [_argument(f"t{i}" if i in tables else f"q{i}", t, i in tables) for i, t in enumerate(types)]
+    found = []
+    for number, step in enumerate(steps, len(args)):
+        result = TensorType((), step.dtype, step.quant)
+        sig = Signature(tuple(types[a] for a in step.args), (result,))
+        expression = step.op.vector(sig, [args[a] for a in step.args], scalar)
+        if expression is None:
             return None
-        lines.append(f"const {helium.TYPES[step.dtype]} q{number} = {text};")
-        names.append(f"q{number}")
-        types.append(sig.output)
-    return lines
+        found.append((result, expression))
+        args.append(_argument(f"q{number}", result))
+        types.append(result)
+    return found
 
 
 def emit_elementwise(node: OnnxNode, op: Elementwise, *inputs: Value, suffix: str = "") -> Value:

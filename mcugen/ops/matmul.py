@@ -18,7 +18,7 @@ from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param, Wide, real_param
 from mcugen.ops import kernels
-from mcugen.ops.conversion import Cast, to_integers
+from mcugen.ops.conversion import Cast, cast
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.fixedpoint import Range, is_quantized
 from mcugen.ops.kernels import cmsis
@@ -319,7 +319,7 @@ def _scaled(node: OnnxNode, value: Value, factor: float, suffix: str) -> Value:
             suffix,
             (value.data * dtype.numpy.type(factor)).astype(dtype.numpy)
             if dtype.is_float
-            else to_integers(value.data * factor, dtype),
+            else cast(value.data * factor, dtype),
         )
     if dtype.is_float:
         return node.emit(

@@ -10,12 +10,27 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from mcugen.expressions import functions as fn
+from mcugen.expressions import nodes
+from mcugen.expressions.nodes import (
+    Constant,
+    Convert,
+    Expression,
+    Shared,
+    both,
+    call,
+    differ,
+    either,
+    equal,
+    is_nan,
+    select,
+    unsigned_of,
+)
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import real_param
-from mcugen.ops import helium
 from mcugen.ops.conversion import Cast
 from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
@@ -25,26 +40,26 @@ from mcugen.ops.kernels.activations import dense_int8, emit_sum
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
-def clamp_text(text: str, clamp: Range | None, scalar: Scalars, dtype: DType = DType.FLOAT32) -> str:
-    """C text of a real number of type `dtype` clamped to `clamp`; infinite bounds cost nothing."""
+def clamped(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
+    """A real number clamped to `clamp`; infinite bounds cost nothing, NaN stays NaN."""
     if clamp is None or clamp == (-math.inf, math.inf):
-        return text
-    low, high = (real_param(bound, dtype) for bound in clamp)
-    suffix = "d" if dtype is DType.FLOAT64 else "f"
+        return x
+    low, high = (real_param(bound, x.dtype) for bound in clamp)
     if math.isinf(high):
-        return f"mcugen_max{suffix}({text}, {scalar(low)})" if low else f"mcugen_relu{suffix}({text})"
+        return call(fn.MAX, x, scalar(low)) if low else call(fn.RELU, x)
     if math.isinf(low):
-        return f"mcugen_min{suffix}({text}, {scalar(high)})"
-    return f"mcugen_clamp{suffix}({text}, {scalar(low)}, {scalar(high)})"
+        return call(fn.MIN, x, scalar(high))
+    return call(fn.CLAMP_REAL, x, scalar(low), scalar(high))
 
 
-def clamp_vector(value: str, clamp: Range | None, scalar: Scalars) -> str:
-    """The same of four reals by Helium."""
-    low, high = (
-        None if math.isinf(bound) else scalar(real_param(bound, DType.FLOAT32))
-        for bound in clamp or (-math.inf, math.inf)
-    )
-    return helium.clamped_reals(value, low, high)
+def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
+    """The same of four reals: by parameters, 0 too."""
+    low, high = clamp or (-math.inf, math.inf)
+    if math.isfinite(low) and math.isfinite(high):
+        return call(fn.CLAMP_REAL, x, scalar(real_param(low, x.dtype)), scalar(real_param(high, x.dtype)))
+    if math.isfinite(low):
+        return call(fn.MAX, x, scalar(real_param(low, x.dtype)))
+    return call(fn.MIN, x, scalar(real_param(high, x.dtype))) if math.isfinite(high) else x
 
 
 # ---------------------------------------------------------------------------------------------- one operand
@@ -59,165 +74,153 @@ class Clamp(Elementwise):
     """A whole number (int) for integers, whose range may exceed that of float."""
     high: float = math.inf
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Clamps the reals; NaN stays NaN."""
-        (x,) = arrays
-        low, high = (None if math.isinf(bound) else x.dtype.type(bound) for bound in (self.low, self.high))
-        bounded = x if low is None else np.maximum(x, low)
-        return (bounded if high is None else np.minimum(bounded, high),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Comparison and selection."""
-        dtype = sig.output.dtype
+        (x,), dtype = args, sig.output.dtype
         if dtype.is_float:
-            return clamp_text(args[0], (self.low, self.high), scalar, dtype)
+            return clamped(x, (self.low, self.high), scalar)
         if math.isinf(self.low) and math.isinf(self.high):
-            return args[0]
+            return x
         lowest, highest = dtype.limits
-        low = lowest if self.low <= lowest else int(self.low)
-        high = highest if self.high >= highest else int(self.high)
-        cast = "" if lowest or dtype.nbytes < 4 else f"({dtype.c})"  # C must not compare signed to unsigned
-        least, most = cast + scalar(low), cast + scalar(high)
-        return f"({dtype.c})({args[0]} < {least} ? {least} : {args[0]} > {most} ? {most} : {args[0]})"
+        ends: list[Expression] = [
+            scalar(lowest if self.low <= lowest else int(self.low)),
+            scalar(highest if self.high >= highest else int(self.high)),
+        ]
+        if not lowest and dtype.nbytes >= 4:  # C must not compare signed to unsigned
+            ends = [Convert(dtype, end) for end in ends]
+        low, high = ends
+        return Convert(dtype, select(x < low, low, select(x > high, high, x)))
 
-    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Of reals."""
-        return clamp_vector(args[0], (self.low, self.high), scalar) if sig.output.dtype is DType.FLOAT32 else None
-
-
-def _unsigned(dtype: DType) -> str:
-    """The unsigned C type in which integers of that type wrap: at least 32 bits, else C would promote it to int."""
-    return "uint64_t" if dtype.nbytes == 8 else "uint32_t"
+        return clamped_vector(args[0], (self.low, self.high), scalar) if sig.output.dtype is DType.FLOAT32 else None
 
 
 @dataclass(frozen=True)
 class Function:
-    """One row of the table of functions: numpy reference; C for floats, for integers (and bool) where it exists.
+    """One row of the table of functions: the expression of operands and attributes, and the types that it is for."""
 
-    In the C text, {x} and {y} are operands, {a} and {b} attributes, {t} is the element type and {u} the unsigned
-    type in which it wraps. {f} is the suffix of literals and of math.h for the float type, {s} that of mcugen.h.
-    """
-
-    reference: Callable[..., Array]
-    c: str
-    ints: str = ""
-    unsigned: str = ""
-    """For unsigned types where `ints` would ask whether they are negative."""
+    build: Callable[..., Expression]
+    floats: bool = True
+    integers: bool = False
+    """Whether it is one of integers, and of bool where ONNX has that."""
     tests: bool = False
     """Whether the result is a bool."""
 
-    def text(self, dtype: DType) -> str:
-        """The C text for operands of `dtype`, not yet filled in; "" where there is none."""
-        if dtype.is_float:
-            return self.c
-        signed = dtype.is_integer and dtype.limits[0] < 0
-        return self.ints if signed else self.unsigned or self.ints
-
-    def expression(self, dtype: DType, operands: Sequence[str], constants: Sequence[str] = ()) -> str:
-        """The C text of the function of operands of `dtype`."""
-        double = dtype is DType.FLOAT64
-        words = {
-            "t": dtype.c,
-            "u": _unsigned(dtype),
-            "bits": 8 * dtype.nbytes,
-            "f": "" if double else "f",
-            "s": "d" if double else "f",
-            "exp": "exp" if double else "mcugen_expf",
-            "rsqrt2": "0.70710678118654752" if double else "0.70710678f",
-            "sqrt2_pi": "0.79788456080286536" if double else "0.79788456f",
-        }
-        values = dict(zip("xy", operands, strict=False)) | dict(zip("ab", constants, strict=False))
-        return self.text(dtype).format(**words, **values)
+    def takes(self, dtype: DType) -> bool:
+        """Whether operands may be of that type."""
+        return self.floats if dtype.is_float else self.integers
 
 
-_erf64 = np.vectorize(math.erf, otypes=[np.float64])
+def _of_all(build: Callable[..., Expression], *, tests: bool = False) -> Function:
+    return Function(build, integers=True, tests=tests)
 
 
-def _erf(x: Array) -> Array:
-    result: Array = _erf64(x).astype(x.dtype)
-    return result
+def _of_integers(build: Callable[..., Expression], *, tests: bool = False) -> Function:
+    return Function(build, floats=False, integers=True, tests=tests)
 
 
-def _gelu_tanh(x: Array) -> Array:
-    result: Array = x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x**3)))
-    return result
+def _calls(function: fn.Function) -> Function:
+    return Function(lambda x: call(function, x))
 
 
-_SOFTPLUS = "mcugen_max{s}({x}, 0.0{f}) + log1p{f}({exp}(-fabs{f}({x})))"
+def _absolute(x: Expression) -> Expression:
+    if x.dtype.is_float:
+        return call(fn.ABS, x)
+    if not x.dtype.limits[0]:
+        return x
+    unsigned = Convert(unsigned_of(x.dtype), x)
+    return Convert(x.dtype, select(x < 0, nodes.Binary("-", Constant(0, unsigned.dtype), unsigned), unsigned))
+
+
+def _sign(x: Expression) -> Expression:
+    if x.dtype.is_float:
+        return select(x > 0, 1, select(x < 0, -1, x))
+    return Convert(x.dtype, (x > 0) - (x < 0) if x.dtype.limits[0] else x > 0)
+
+
+def _exp(x: Expression) -> Expression:
+    return call(fn.EXP, x)
+
+
+def _expm1(x: Expression) -> Expression:
+    return call(fn.EXPM1, x)
+
+
+def _tanh(x: Expression) -> Expression:
+    return call(fn.TANH, x)
+
+
+def _softplus(x: Expression) -> Expression:
+    return call(fn.MAX, x, 0) + call(fn.LOG1P, _exp(-_absolute(x)))
+
+
+def _unit(x: Expression) -> Expression:
+    return call(fn.CLAMP_REAL, x, 0, 1)
+
+
+def _irrational(value: float, x: Expression) -> Constant:
+    """With as many digits as the type tells apart."""
+    return Constant(round(value, 8) if x.dtype is DType.FLOAT32 else value, x.dtype)
+
+
+def _erf_of_normal(x: Expression) -> Expression:
+    return call(fn.ERF, x * _irrational(math.sqrt(0.5), x))
+
+
+def _gelu_tanh(x: Expression) -> Expression:
+    return x * 0.5 * (1 + _tanh(_irrational(math.sqrt(2 / math.pi), x) * (x + 0.044715 * x * x * x)))
+
+
+def _is_infinite(x: Expression, positive: Expression, negative: Expression) -> Expression:
+    """`positive` and `negative`: whether +inf and -inf count."""
+    return both(both(equal(x, x), differ(x - x, 0)), select(x > 0, positive, negative) > 0)
+
 
 UNARY: dict[str, Function] = {
-    "Abs": Function(np.abs, "fabs{f}({x})", "({t})({x} < 0 ? 0u - ({u}){x} : ({u}){x})", "{x}"),
-    "Neg": Function(np.negative, "-{x}", "({t})(0u - ({u}){x})"),
-    "Exp": Function(np.exp, "{exp}({x})"),
-    "Log": Function(np.log, "log{f}({x})"),
-    "Sqrt": Function(np.sqrt, "sqrt{f}({x})"),
-    "Reciprocal": Function(np.reciprocal, "1.0{f} / {x}"),
-    "Floor": Function(np.floor, "floor{f}({x})"),
-    "Ceil": Function(np.ceil, "ceil{f}({x})"),
-    "Round": Function(np.rint, "rint{f}({x})"),
-    "Sign": Function(
-        np.sign,
-        "({x} > 0.0{f} ? 1.0{f} : {x} < 0.0{f} ? -1.0{f} : {x})",
-        "({t})(({x} > 0) - ({x} < 0))",
-        "({t})({x} > 0)",
-    ),
-    "Sin": Function(np.sin, "sin{f}({x})"),
-    "Cos": Function(np.cos, "cos{f}({x})"),
-    "Tan": Function(np.tan, "tan{f}({x})"),
-    "Asin": Function(np.arcsin, "asin{f}({x})"),
-    "Acos": Function(np.arccos, "acos{f}({x})"),
-    "Atan": Function(np.arctan, "atan{f}({x})"),
-    "Sinh": Function(np.sinh, "sinh{f}({x})"),
-    "Cosh": Function(np.cosh, "cosh{f}({x})"),
-    "Asinh": Function(np.arcsinh, "asinh{f}({x})"),
-    "Acosh": Function(np.arccosh, "acosh{f}({x})"),
-    "Atanh": Function(np.arctanh, "atanh{f}({x})"),
-    "Erf": Function(_erf, "erf{f}({x})"),
-    "Tanh": Function(np.tanh, "tanh{f}({x})"),
-    "Sigmoid": Function(lambda x: 1 / (1 + np.exp(-x)), "1.0{f} / (1.0{f} + {exp}(-{x}))"),
-    "Swish": Function(lambda x, a: x / (1 + np.exp(-a * x)), "{x} / (1.0{f} + {exp}(-{a} * {x}))"),
-    "HardSwish": Function(
-        lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
-        "{x} * mcugen_clamp{s}({x} * (1.0{f} / 6.0{f}) + 0.5{f}, 0.0{f}, 1.0{f})",
-    ),
-    "Softplus": Function(lambda x: np.logaddexp(x, x.dtype.type(0)), _SOFTPLUS),
-    "Softsign": Function(lambda x: x / (1 + np.abs(x)), "{x} / (1.0{f} + fabs{f}({x}))"),
-    "Mish": Function(lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))), f"{{x}} * tanh{{f}}({_SOFTPLUS})"),
-    "LeakyRelu": Function(lambda x, a: np.where(x < 0, a * x, x), "({x} < 0.0{f} ? {a} * {x} : {x})"),
-    "Elu": Function(lambda x, a: np.where(x < 0, a * np.expm1(x), x), "({x} < 0.0{f} ? {a} * expm1{f}({x}) : {x})"),
-    "Celu": Function(
-        lambda x, a: np.where(x < 0, a * np.expm1(x / a), x), "({x} < 0.0{f} ? {a} * expm1{f}({x} / {a}) : {x})"
-    ),
-    "Selu": Function(
-        lambda x, a, b: b * np.where(x < 0, a * np.expm1(x), x),
-        "{b} * ({x} < 0.0{f} ? {a} * expm1{f}({x}) : {x})",
-    ),
-    "HardSigmoid": Function(
-        lambda x, a, b: np.clip(a * x + b, 0, 1), "mcugen_clamp{s}({a} * {x} + {b}, 0.0{f}, 1.0{f})"
-    ),
-    "ThresholdedRelu": Function(lambda x, a: np.where(x > a, x, 0), "({x} > {a} ? {x} : 0.0{f})"),
-    "Shrink": Function(
-        lambda x, a, b: np.where(x < -a, x + b, np.where(x > a, x - b, 0)),
-        "({x} < -{a} ? {x} + {b} : {x} > {a} ? {x} - {b} : 0.0{f})",
-    ),
-    "Gelu": Function(
-        lambda x: x * 0.5 * (1 + _erf(x / np.sqrt(x.dtype.type(2)))),
-        "{x} * 0.5{f} * (1.0{f} + erf{f}({x} * {rsqrt2}))",
-    ),
-    "GeluTanh": Function(
-        _gelu_tanh, "{x} * 0.5{f} * (1.0{f} + tanh{f}({sqrt2_pi} * ({x} + 0.044715{f} * {x} * {x} * {x})))"
-    ),
-    "FiniteOrZero": Function(
-        lambda x: np.where(np.isfinite(x), x, np.zeros_like(x)), "({x} - {x} == 0.0{f} ? {x} : 0.0{f})"
-    ),
-    "Not": Function(np.logical_not, "", "!{x}", tests=True),
-    "BitwiseNot": Function(np.invert, "", "({t})~{x}"),
-    "IsNaN": Function(np.isnan, "{x} != {x}", tests=True),
-    "IsInf": Function(  # a and b: whether +inf and -inf count
-        lambda x, a, b: (np.isposinf(x) & (a != 0)) | (np.isneginf(x) & (b != 0)),
-        "({x} == {x} && {x} - {x} != 0.0{f} && ({x} > 0.0{f} ? {a} : {b}) > 0.0{f})",
-        tests=True,
-    ),
+    "Abs": _of_all(_absolute),
+    "Neg": _of_all(lambda x: -x),
+    "Exp": _calls(fn.EXP),
+    "Log": _calls(fn.LOG),
+    "Sqrt": _calls(fn.SQRT),
+    "Reciprocal": Function(lambda x: 1 / x),
+    "Floor": _calls(fn.FLOOR),
+    "Ceil": _calls(fn.CEIL),
+    "Round": _calls(fn.RINT),
+    "Sign": _of_all(_sign),
+    "Sin": _calls(fn.SIN),
+    "Cos": _calls(fn.COS),
+    "Tan": _calls(fn.TAN),
+    "Asin": _calls(fn.ASIN),
+    "Acos": _calls(fn.ACOS),
+    "Atan": _calls(fn.ATAN),
+    "Sinh": _calls(fn.SINH),
+    "Cosh": _calls(fn.COSH),
+    "Asinh": _calls(fn.ASINH),
+    "Acosh": _calls(fn.ACOSH),
+    "Atanh": _calls(fn.ATANH),
+    "Erf": _calls(fn.ERF),
+    "Tanh": _calls(fn.TANH),
+    "Sigmoid": Function(lambda x: 1 / (1 + _exp(-x))),
+    "Swish": Function(lambda x, a: x / (1 + _exp(-a * x))),
+    "HardSwish": Function(lambda x: x * _unit(x * (Constant(1, x.dtype) / 6) + 0.5)),
+    "Softplus": Function(_softplus),
+    "Softsign": Function(lambda x: x / (1 + _absolute(x))),
+    "Mish": Function(lambda x: x * _tanh(_softplus(x))),
+    "LeakyRelu": Function(lambda x, a: select(x < 0, a * x, x)),
+    "Elu": Function(lambda x, a: select(x < 0, a * _expm1(x), x)),
+    "Celu": Function(lambda x, a: select(x < 0, a * _expm1(x / a), x)),
+    "Selu": Function(lambda x, a, b: b * select(x < 0, a * _expm1(x), x)),
+    "HardSigmoid": Function(lambda x, a, b: _unit(a * x + b)),
+    "ThresholdedRelu": Function(lambda x, a: select(x > a, x, 0)),
+    "Shrink": Function(lambda x, a, b: select(x < -a, x + b, select(x > a, x - b, 0))),
+    "Gelu": Function(lambda x: x * 0.5 * (1 + _erf_of_normal(x))),
+    "GeluTanh": Function(_gelu_tanh),
+    "FiniteOrZero": Function(lambda x: select(equal(x - x, 0), x, 0)),
+    "Not": _of_integers(lambda x: nodes.Unary("!", x), tests=True),
+    "BitwiseNot": _of_integers(lambda x: Convert(x.dtype, ~x)),
+    "IsNaN": Function(is_nan, tests=True),
+    "IsInf": Function(_is_infinite, tests=True),
 }
 
 _ALPHA_BETA = {
@@ -254,122 +257,111 @@ class Unary(Elementwise):
         """The operand's; bool for tests."""
         return DType.BOOL if UNARY[self.function].tests else dtypes[0]
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """The row's numpy reference."""
-        (x,) = arrays
-        constants = (x.dtype.type(c) for c in self.constants)
-        return (np.asarray(UNARY[self.function].reference(x, *constants)).astype(sig.output.dtype.numpy),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """The row's C text."""
-        dtype = sig.input(0).dtype
-        constants = [scalar(real_param(c, dtype)) for c in self.constants]
-        return UNARY[self.function].expression(dtype, args, constants)
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """The row's."""
+        (x,) = args
+        constants = [scalar(real_param(c, x.dtype)) for c in self.constants]
+        return UNARY[self.function].build(x, *constants)
 
 
 # --------------------------------------------------------------------------------------------- two operands
 
-_WRAP = "({t})(({u}){x} {op} ({u}){y})"  # unsigned arithmetic wraps; signed overflow is undefined in C
+
+def _divide(x: Expression, y: Expression) -> Expression:
+    """Integers are cut off towards zero; their quotient by 0 is 0."""
+    if x.dtype.is_float:
+        return x / y
+    quotient = Convert(x.dtype, select(equal(y, 0), 0, x / y))
+    if not x.dtype.limits[0]:
+        return quotient
+    return Convert(x.dtype, select(equal(y, -1), -x, quotient))  # the least integer over -1 overflows
 
 
-def _wrapping(op: str) -> str:
-    return _WRAP.replace("{op}", op)
+def _remainder(x: Expression, y: Expression) -> Expression:
+    """With the sign of the dividend; integers modulo 0 are 0."""
+    if x.dtype.is_float:
+        return call(fn.FMOD, x, y)
+    return Convert(x.dtype, select(_leaves_nothing(y), 0, x % y))
 
 
-def _divide(x: Array, y: Array) -> Array:
-    """Cut off towards zero for integers, whose quotient by 0 is 0."""
-    if x.dtype.kind == "f":
-        ratio: Array = x / y
-        return ratio
-    divisor = np.where(y == 0, np.ones_like(y), y)
-    floor, rest = x // divisor, x % divisor
-    truncated: Array = np.where(y == 0, 0, floor + ((rest != 0) & ((x < 0) != (y < 0))))
-    return truncated
+def _modulo(x: Expression, y: Expression) -> Expression:
+    """With the sign of the divisor; integers modulo 0 are 0."""
+    if not x.dtype.is_float and not x.dtype.limits[0]:
+        return _remainder(x, y)
+    rest = call(fn.FMOD, x, y) if x.dtype.is_float else x % y
+    crosses = both(differ(rest, 0), differ(x < 0, y < 0))
+    moved = select(crosses, nodes.Binary("+", rest, y), rest)
+    return moved if x.dtype.is_float else Convert(x.dtype, select(_leaves_nothing(y), 0, moved))
 
 
-def _remainder(truncating: bool) -> Callable[[Array, Array], Array]:
-    """With the sign of the dividend (truncating) or of the divisor; integers modulo 0 are 0."""
-    function = np.fmod if truncating else np.mod
-
-    def remainder(x: Array, y: Array) -> Array:
-        if x.dtype.kind == "f":
-            return np.asarray(function(x, y))
-        rest = function(x, np.where(y == 0, np.ones_like(y), y))
-        return np.where(y == 0, np.zeros_like(rest), rest)
-
-    return remainder
+def _leaves_nothing(divisor: Expression) -> Expression:
+    """Of integers: 0; -1, by which the least integer cannot be divided."""
+    is_zero = equal(divisor, 0)
+    return either(is_zero, equal(divisor, -1)) if divisor.dtype.limits[0] else is_zero
 
 
-def _power(x: Array, y: Array) -> Array:
+def _power(x: Expression, y: Expression) -> Expression:
     """For integers modulo the type's range; negative exponents give whole numbers, cut off."""
-    if x.dtype.kind == "f":
-        return np.asarray(np.power(x, y))
-    y = y.astype(np.int64)
-    wrapped = np.power(x.astype(np.uint64), np.maximum(y, 0).astype(np.uint64)).astype(x.dtype)
-    sign = np.where(y % 2 != 0, x, np.ones_like(x))
-    inverse = np.where((x == 1) | ((x < 0) & (x + 1 == 0)), sign, np.zeros_like(x))
-    return np.where(y < 0, inverse, wrapped)
+    if x.dtype.is_float:
+        return call(fn.POW, x, y)
+    return Convert(x.dtype, call(fn.POWER, Convert(DType.UINT64, x), Convert(DType.INT64, y)))
 
 
-def _shift(left: bool) -> Callable[[Array, Array], Array]:
-    """By a negative amount or all bits only the sign is left, and of a shift to the left nothing."""
-    function = np.left_shift if left else np.right_shift
-
-    def shift(x: Array, y: Array) -> Array:
-        inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
-        sign = np.zeros_like(x) if left else np.where(x < 0, ~np.zeros_like(x), np.zeros_like(x))
-        return np.where(inside, function(x, np.where(inside, y, np.zeros_like(y))), sign)
-
-    return shift
+def _greatest(x: Expression, y: Expression) -> Expression:
+    """NaN where one is."""
+    return select(either(x >= y, is_nan(x)) if x.dtype.is_float else x > y, x, y)
 
 
-_REST = "({y} == 0 || {y} == -1 ? 0 : {x} % {y})"
-_UNSIGNED_REST = "({t})({y} == 0 ? 0 : {x} % {y})"
-_FLOORED = "({y} == 0 || {y} == -1 ? 0 : {x} % {y} != 0 && ({x} < 0) != ({y} < 0) ? {x} % {y} + {y} : {x} % {y})"
-_FLOAT_FLOORED = (
-    "(fmod{f}({x}, {y}) != 0.0{f} && ({x} < 0.0{f}) != ({y} < 0.0{f}) ? fmod{f}({x}, {y}) + {y} : fmod{f}({x}, {y}))"
-)
+def _least(x: Expression, y: Expression) -> Expression:
+    """NaN where one is."""
+    return select(either(x <= y, is_nan(x)) if x.dtype.is_float else x < y, x, y)
+
+
+def _is_no_shift(x: Expression, y: Expression) -> Expression:
+    """Of integers: a negative amount, or all bits."""
+    all_bits = y >= 8 * x.dtype.nbytes
+    return either(y < 0, all_bits) if y.dtype.limits[0] else all_bits
+
+
+def _shifted_left(x: Expression, y: Expression) -> Expression:
+    """By a negative amount or all bits nothing is left."""
+    unsigned = Convert(unsigned_of(x.dtype), x)
+    return Convert(x.dtype, select(_is_no_shift(x, y), Constant(0, unsigned.dtype), unsigned << y))
+
+
+def _shifted_right(x: Expression, y: Expression) -> Expression:
+    """By a negative amount or all bits only the sign is left."""
+    if x.dtype.limits[0]:
+        return Convert(x.dtype, select(_is_no_shift(x, y), select(x < 0, -1, 0), x >> y))
+    unsigned = Convert(unsigned_of(x.dtype), x)
+    return Convert(x.dtype, select(_is_no_shift(x, y), Constant(0, unsigned.dtype), unsigned >> y))
+
 
 BINARY: dict[str, Function] = {
-    "Add": Function(np.add, "{x} + {y}", _wrapping("+")),
-    "Sub": Function(np.subtract, "{x} - {y}", _wrapping("-")),
-    "Mul": Function(np.multiply, "{x} * {y}", _wrapping("*")),
-    "Div": Function(_divide, "{x} / {y}", "({t})({y} == 0 ? 0 : {x} / {y})"),
-    "Mod": Function(_remainder(False), _FLOAT_FLOORED, f"({{t}}){_FLOORED}", _UNSIGNED_REST),
-    "Fmod": Function(_remainder(True), "fmod{f}({x}, {y})", f"({{t}}){_REST}", _UNSIGNED_REST),
-    "Pow": Function(_power, "pow{f}({x}, {y})", "({t})mcugen_power((uint64_t){x}, (int64_t){y})"),
-    "Max": Function(np.maximum, "({x} >= {y} || {x} != {x} ? {x} : {y})", "({x} > {y} ? {x} : {y})"),
-    "Min": Function(np.minimum, "({x} <= {y} || {x} != {x} ? {x} : {y})", "({x} < {y} ? {x} : {y})"),
-    "PRelu": Function(
-        lambda x, s: np.where(x < 0, s * x, x),
-        "({x} < 0.0{f} ? {y} * {x} : {x})",
-        "({x} < 0 ? ({t})(({u}){x} * ({u}){y}) : {x})",
-    ),
-    "Equal": Function(np.equal, "{x} == {y}", "{x} == {y}", tests=True),
-    "Greater": Function(np.greater, "{x} > {y}", "{x} > {y}", tests=True),
-    "GreaterOrEqual": Function(np.greater_equal, "{x} >= {y}", "{x} >= {y}", tests=True),
-    "Less": Function(np.less, "{x} < {y}", "{x} < {y}", tests=True),
-    "LessOrEqual": Function(np.less_equal, "{x} <= {y}", "{x} <= {y}", tests=True),
-    "And": Function(np.logical_and, "", "{x} && {y}", tests=True),
-    "Or": Function(np.logical_or, "", "{x} || {y}", tests=True),
-    "Xor": Function(np.logical_xor, "", "{x} != {y}", tests=True),
-    "BitwiseAnd": Function(np.bitwise_and, "", "({t})({x} & {y})"),
-    "BitwiseOr": Function(np.bitwise_or, "", "({t})({x} | {y})"),
-    "BitwiseXor": Function(np.bitwise_xor, "", "({t})({x} ^ {y})"),
-    "ShiftLeft": Function(
-        _shift(True),
-        "",
-        "({t})({y} < 0 || {y} >= {bits} ? 0u : ({u}){x} << {y})",
-        "({t})({y} >= {bits} ? 0u : ({u}){x} << {y})",
-    ),
-    "ShiftRight": Function(
-        _shift(False),
-        "",
-        "({t})({y} < 0 || {y} >= {bits} ? ({x} < 0 ? -1 : 0) : {x} >> {y})",
-        "({t})({y} >= {bits} ? 0u : ({u}){x} >> {y})",
-    ),
+    "Add": _of_all(lambda x, y: x + y),
+    "Sub": _of_all(lambda x, y: x - y),
+    "Mul": _of_all(lambda x, y: x * y),
+    "Div": _of_all(_divide),
+    "Mod": _of_all(_modulo),
+    "Fmod": _of_all(_remainder),
+    "Pow": _of_all(_power),
+    "Max": _of_all(_greatest),
+    "Min": _of_all(_least),
+    "PRelu": _of_all(lambda x, slope: select(x < 0, slope * x, x)),
+    "Equal": _of_all(equal, tests=True),
+    "Greater": _of_all(lambda x, y: x > y, tests=True),
+    "GreaterOrEqual": _of_all(lambda x, y: x >= y, tests=True),
+    "Less": _of_all(lambda x, y: x < y, tests=True),
+    "LessOrEqual": _of_all(lambda x, y: x <= y, tests=True),
+    "And": _of_integers(both, tests=True),
+    "Or": _of_integers(either, tests=True),
+    "Xor": _of_integers(differ, tests=True),
+    "BitwiseAnd": _of_integers(lambda x, y: Convert(x.dtype, x & y)),
+    "BitwiseOr": _of_integers(lambda x, y: Convert(x.dtype, x | y)),
+    "BitwiseXor": _of_integers(lambda x, y: Convert(x.dtype, x ^ y)),
+    "ShiftLeft": _of_integers(_shifted_left),
+    "ShiftRight": _of_integers(_shifted_right),
 }
-_VECTORS = {"Add": "vaddq_f32", "Sub": "vsubq_f32", "Mul": "vmulq_f32"}
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _SUM_SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
@@ -410,27 +402,22 @@ class FixedSum:
         wide = wide and codes // 2 * (abs(m0) + abs(m1)) + abs(offset) >= 2**31
         return FixedSum((m0, m1), offset, shift, wide)
 
-    def __call__(self, x: Array, y: Array) -> Array:
-        """The specification."""
-        q: Array = (x * self.factors[0] + y * self.factors[1] + self.offset) >> self.shift
-        return q
-
-    def text(self, x: str, y: str, scalar: Scalars) -> str:
-        """The C expression."""
+    def expression(self, x: Expression, y: Expression, scalar: Scalars) -> Expression:
+        """The sum."""
         if self.wide:
             up = 32 - self.shift  # the upper word of 64 bits costs least
             up = up if max(map(abs, self.factors)) << up < 2**31 else 0
             m0, m1 = (scalar(m << up) for m in self.factors)
-            return f"mcugen_weighted_sum({x}, {m0}, {y}, {m1}, {_int64(scalar, self.offset << up)}, {self.shift + up})"
-        factors, offset, shift = self._whole()
-        terms = [v if m == 1 else f"{v} * {scalar(m)}" for v, m in zip((x, y), factors, strict=True)]
-        total = " + ".join(terms + [scalar(offset)] * (offset != 0))
-        return f"mcugen_shift_right({total}, {scalar(shift)})" if shift else total
+            offset = _as_int64(scalar, self.offset << up)
+            return call(fn.WEIGHTED_SUM, x, m0, y, m1, offset, self.shift + up)
+        factors, start, shift = self._whole()
+        left, right = (v if m == 1 else v * scalar(m) for v, m in zip((x, y), factors, strict=True))
+        total = left + right + scalar(start) if start else left + right
+        return call(fn.SHIFT_RIGHT, total, scalar(shift)) if shift else total
 
-    def vector(self, x: str, y: str, scalar: Scalars) -> str | None:
-        """The same by Helium; None: 32 bits have no room for it."""
-        factors, offset, shift = self._whole()
-        return None if self.wide else helium.weighted_sum([(x, factors[0]), (y, factors[1])], offset, shift, scalar)
+    def vector(self, x: Expression, y: Expression, scalar: Scalars) -> Expression | None:
+        """The same in 32 bits; None: they have no room for it."""
+        return None if self.wide else self.expression(x, y, scalar)
 
     def _whole(self) -> tuple[tuple[int, int], int, int]:
         """Factors, offset and shift; without a shift where factors are whole numbers, which need no rounding."""
@@ -439,14 +426,9 @@ class FixedSum:
         return (self.factors[0] >> self.shift, self.factors[1] >> self.shift), self.offset >> self.shift, 0
 
 
-def _rescaled(q: Array, of: TensorType, out: TensorType) -> Array:
+def _rescaled(q: Expression, of: TensorType, out: TensorType, scalar: Scalars) -> Expression:
     """Codes of `of` as codes of `out`."""
-    return q if same_codes(of, out) else Line.requantization(of, out)(q)
-
-
-def _rescaled_text(text: str, of: TensorType, out: TensorType, scalar: Scalars) -> str:
-    """The C twin of _rescaled."""
-    return text if same_codes(of, out) else Line.requantization(of, out).text(text, scalar)
+    return q if same_codes(of, out) else Line.requantization(of, out).expression(q, scalar)
 
 
 def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None:
@@ -457,8 +439,11 @@ def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None
     return graph.constant(f"{value.name}.codes", codes, out.quant)
 
 
-_SELECTIONS = {"Max": "mcugen_clamp({x}, {y}, 32767)", "Min": "mcugen_clamp({x}, -32768, {y})"}
-"""C of codes."""
+_SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
+    "Max": lambda x, y: call(fn.CLAMP, x, y, 32767),
+    "Min": lambda x, y: call(fn.CLAMP, x, -32768, y),
+}
+"""Of codes."""
 
 
 @dataclass(frozen=True)
@@ -483,38 +468,6 @@ class Binary(Elementwise):
         """bool for comparisons."""
         return DType.BOOL if BINARY[self.function].tests else dtypes[0]
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Float or wrapping integers by the table; quantized tensors in fixed point."""
-        x, y = arrays
-        out = sig.output
-        if out.quant is not None:
-            return (self._evaluate_fixed(sig, x, y),)
-        result = np.asarray(BINARY[self.function].reference(x, y)).astype(out.dtype.numpy)
-        return (result if self.clamp is None else np.clip(result, *self.clamp).astype(result.dtype),)
-
-    @property
-    def is_monotone(self) -> bool:
-        """Arithmetic and extremes of codes."""
-        return self.function in ("Add", "Sub", "Mul", "Max", "Min")
-
-    def _evaluate_fixed(self, sig: Signature, x: Array, y: Array) -> Array:
-        out = sig.output
-        low, high = clamp_range(self.clamp, out.q, out.dtype)
-        q: Array
-        a, b = x.astype(np.int64), y.astype(np.int64)
-        if self.function in _SELECTIONS:
-            q = BINARY[self.function].reference(_rescaled(a, sig.input(0), out), _rescaled(b, sig.input(1), out))
-        elif self.function in _SUM_SIGNS:
-            fixed = self.fixed_sum(sig)
-            assert fixed is not None
-            q = fixed(a, b)
-        else:
-            product = (a - sig.input(0).q.zero_point) * (b - sig.input(1).q.zero_point)
-            q = self.product(sig)(product, low, high)
-            if self.function == "PRelu":
-                q = np.where(a < sig.input(0).q.zero_point, q, _rescaled(a, sig.input(0), out))
-        return np.clip(q, low, high).astype(out.dtype.numpy)
-
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
         """Of codes: how a sum or difference is computed, if it can be."""
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
@@ -536,40 +489,36 @@ class Binary(Elementwise):
         sums = np.asarray([math.prod(map(largest_code, types))]) if DType.INT16 in types else None
         return Requantizer.of(scale, sig.output.q.zero_point, sums=sums)
 
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """Fixed point for quantized tensors, else the row's C text."""
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """Fixed point for quantized tensors, else the row's."""
         x, y = args
         out = sig.output
         if out.quant is None:
-            dtype = sig.input(0).dtype
-            body = BINARY[self.function].expression(dtype, args)
-            if self.function == "Div" and dtype.numpy.kind == "i":  # the least integer over -1 overflows
-                body = f"({dtype.c})({y} == -1 ? ({dtype.c})(0u - ({_unsigned(dtype)}){x}) : {body})"
-            return clamp_text(body, self.clamp, scalar, dtype)
+            return clamped(BINARY[self.function].build(x, y), self.clamp, scalar)
         limits = clamp_range(self.clamp, out.q, out.dtype)
-        return f"({out.dtype.c}){limited(self._fixed_text(sig, x, y, scalar), *limits, scalar)}"
+        return Convert(out.dtype, limited(self._fixed(sig, x, y, scalar), *limits, scalar))
 
-    def vector(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str | None:
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Sums and products of codes, and of reals."""
         x, y = args
         out = sig.output
         if out.quant is None:
-            name = _VECTORS.get(self.function) if out.dtype is DType.FLOAT32 else None
-            return name and clamp_vector(f"{name}({x}, {y})", self.clamp, scalar)
+            has_vector = self.function in ("Add", "Sub", "Mul") and out.dtype is DType.FLOAT32
+            return clamped_vector(BINARY[self.function].build(x, y), self.clamp, scalar) if has_vector else None
         value = self._fixed_vector(sig, x, y, scalar)
-        return value and helium.limited(value, *clamp_range(self.clamp, out.q, out.dtype), scalar)
+        if value is None:
+            return None
+        low, high = clamp_range(self.clamp, out.q, out.dtype)
+        return call(fn.CLAMP, value, scalar(low), scalar(high))
 
-    def _fixed_vector(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str | None:
+    def _fixed_vector(self, sig: Signature, x: Expression, y: Expression, scalar: Scalars) -> Expression | None:
         if self.function in _SUM_SIGNS:
             fixed = self.fixed_sum(sig)
             return fixed.vector(x, y, scalar) if fixed else None
         if self.function != "Mul":
             return None
-        x, y = (
-            f"vsubq_n_s32({v}, {scalar(t.q.zero_point)})" if t.q.zero_point else v
-            for v, t in ((x, sig.input(0)), (y, sig.input(1)))
-        )
-        return helium.requantized(f"vmulq_s32({x}, {y})", self.largest_product(sig), self.product(sig), scalar)
+        x, y = (v - scalar(t.q.zero_point) if t.q.zero_point else v for v, t in ((x, sig.input(0)), (y, sig.input(1))))
+        return _requantized_vector(x * y, self.largest_product(sig), self.product(sig), scalar)
 
     def largest_product(self, sig: Signature) -> int:
         """What is not exceeded by the magnitude of a product of codes less their zero points."""
@@ -577,26 +526,26 @@ class Binary(Elementwise):
             -2 * t.dtype.limits[0] if t.q.zero_point else -t.dtype.limits[0] for t in map(sig.input, (0, 1))
         )
 
-    def _fixed_text(self, sig: Signature, x: str, y: str, scalar: Scalars) -> str:
-        """The C twin of _evaluate_fixed, before the clamp."""
+    def _fixed(self, sig: Signature, x: Expression, y: Expression, scalar: Scalars) -> Expression:
+        """Of codes, before the clamp."""
         if self.function in _SELECTIONS:
-            x, y = (_rescaled_text(v, sig.input(i), sig.output, scalar) for i, v in enumerate((x, y)))
-            return _SELECTIONS[self.function].format(x=x, y=y)
+            x, y = (_rescaled(v, sig.input(i), sig.output, scalar) for i, v in enumerate((x, y)))
+            return _SELECTIONS[self.function](x, y)
         if self.function in _SUM_SIGNS:
             fixed = self.fixed_sum(sig)
             assert fixed is not None
-            return fixed.text(x, y, scalar)
+            return fixed.expression(x, y, scalar)
         requantize = self.product(sig)
         zeros = [sig.input(i).q.zero_point for i in (0, 1)]
-        x_real, y_real = (f"({v} + {scalar(-zero)})" if zero else v for v, zero in zip((x, y), zeros, strict=True))
+        x_real, y_real = (Shared(v + scalar(-zero)) if zero else v for v, zero in zip((x, y), zeros, strict=True))
         (factor, offset), shift = _reduced((int(requantize.multiplier[0]), requantize.offset), requantize.shift)
         most = self.largest_product(sig)
         if self.function == "Mul" and most * factor + abs(offset) < 2**31:
-            return f"mcugen_shift_right({x_real} * {y_real} * {scalar(factor)} + {scalar(offset)}, {scalar(shift)})"
-        value = _requantized_text(f"{x_real} * {y_real}", most, requantize, scalar)
+            return call(fn.SHIFT_RIGHT, x_real * y_real * scalar(factor) + scalar(offset), scalar(shift))
+        value = _requantized(x_real * y_real, most, requantize, scalar)
         if self.function == "Mul":
             return value
-        return f"({x_real} < 0 ? {value} : {_rescaled_text(x, sig.input(0), sig.output, scalar)})"
+        return select(x_real < 0, value, _rescaled(x, sig.input(0), sig.output, scalar))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """x + 0, x − 0, x · 1 and x / 1 are x (−0 may keep its sign)."""
@@ -647,22 +596,32 @@ def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Va
     return op, [_recoded(graph, v, sig.output) for v in inputs]
 
 
-def _requantized_text(text: str, most: int, requantize: Requantizer, scalar: Scalars) -> str:
-    """C of the requantization of an int32 expression of at most that magnitude: by the upper word, if there is room."""
-    up = 32 - requantize.shift
-    multiplier = int(requantize.multiplier[0])
+def _requantized(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression:
+    """The requantization of an int32 of at most that magnitude: by the upper word, if there is room."""
+    up, multiplier = 32 - requantize.shift, scalar(int(requantize.multiplier[0]))
     if up < 0:
-        high = f"mcugen_requantize_high({text}, {scalar(multiplier)}, {_int64(scalar, requantize.offset)})"
-        return f"mcugen_shift_right({high}, {scalar(-up)})"
+        high = call(fn.REQUANTIZE_HIGH, value, multiplier, _as_int64(scalar, requantize.offset))
+        return call(fn.SHIFT_RIGHT, high, scalar(-up))
     if most << up < 2**31:
-        text = f"{text} * {2**up}" if up else text
-        return f"mcugen_scale({text}, {scalar(multiplier)}, {scalar(requantize.zero_point)})"
-    wide = f"mcugen_requantize({text}, {scalar(multiplier)}"
-    return f"{wide}, {_int64(scalar, requantize.offset)}, {scalar(requantize.shift)})"
+        return call(fn.SCALE, value * 2**up if up else value, multiplier, scalar(requantize.zero_point))
+    offset = _as_int64(scalar, requantize.offset)
+    return call(fn.REQUANTIZE, value, multiplier, offset, scalar(requantize.shift))
 
 
-def _int64(scalar: Scalars, value: int) -> str:
-    return scalar(value) if abs(value) >= 2**31 else f"(int64_t){scalar(value)}"
+def _requantized_vector(value: Expression, most: int, requantize: Requantizer, scalar: Scalars) -> Expression | None:
+    """The same by upper words of products; None: 32 bits have no room for it."""
+    up, multiplier = 32 - requantize.shift, int(requantize.multiplier[0])
+    if up < 0:
+        high = call(fn.MULTIPLY_HIGH, value, scalar(multiplier)) + scalar(requantize.offset >> 32)
+        return call(fn.SHIFT_RIGHT, high, scalar(-up))
+    if up == 0 or most << up >= 2**31:
+        return None
+    value = value << up - 1 if up > 1 else value
+    return call(fn.ROUNDED_DOUBLE_PRODUCT, value, scalar(multiplier), scalar(requantize.zero_point))
+
+
+def _as_int64(scalar: Scalars, value: int) -> Expression:
+    return scalar(value) if abs(value) >= 2**31 else Convert(DType.INT64, scalar(value))
 
 
 @dataclass(frozen=True)
@@ -674,14 +633,6 @@ class Where(Elementwise):
     def result_dtype(self, *dtypes: DType) -> DType:
         """That of the branches."""
         return dtypes[1]
-
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.where; of quantized branches, in the output's parameters."""
-        condition, x, y = arrays
-        if sig.output.quant is None:
-            return (np.where(condition, x, y),)
-        x, y = (_rescaled(v, sig.input(i), sig.output) for i, v in ((1, x), (2, y)))
-        return (np.where(condition, x, y).astype(sig.output.dtype.numpy),)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """A table if it is a function of one tensor; else the same on codes."""
@@ -695,19 +646,20 @@ class Where(Elementwise):
         chosen = node.input(1 if known.all() else 2)
         return chosen if chosen.type == node.output.type else None
 
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """A selection."""
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """A selection; of quantized branches, in the output's parameters."""
+        condition, x, y = args
         if sig.output.quant is None:
-            return f"({args[0]} ? {args[1]} : {args[2]})"
-        x, y = (_rescaled_text(args[i], sig.input(i), sig.output, scalar) for i in (1, 2))
-        return f"({sig.output.dtype.c})({args[0]} ? {x} : {y})"
+            return select(condition, x, y)
+        x, y = (_rescaled(v, sig.input(i), sig.output, scalar) for i, v in ((1, x), (2, y)))
+        return Convert(sig.output.dtype, select(condition, x, y))
 
 
 # --------------------------------------------------------------------------------------------------- import
 
 
 def _require_dtype(node: OnnxNode, row: Function, value: Value) -> None:
-    if not row.text(value.type.dtype):
+    if not row.takes(value.type.dtype):
         raise Refusal(
             f"{node.op_type}: the element type must be one that the kernel is written for",
             value.type.dtype.value,

@@ -11,12 +11,17 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from mcugen.errors import ModelError
+from mcugen.expressions.c import Binding, c_text
+from mcugen.expressions.nodes import Argument, Expression, Parameter, select
+from mcugen.expressions.parts import headers
+from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Overlap, Param, real_param
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import UNARY
 from mcugen.ops.traversal import Traversal, nested, overlap
 from mcugen.ops.weighted import interleave
 
@@ -25,41 +30,27 @@ from mcugen.ops.weighted import interleave
 
 @dataclass(frozen=True)
 class Function:
-    """One row of the table of activation functions: numpy reference f(x, alpha, beta) and C text.
+    """One row of the table of activation functions: the expression of x, alpha and beta, as far as it has these.
 
-    The C text is one expression of {x}, {a} (alpha) and {b} (beta) or several, applied in a row; {f} is the suffix
-    of literals and of math.h for the type, {exp} its exponential. `alpha` and `beta` are ONNX's defaults: None if
-    the function has no such parameter, NaN if it must be given.
+    `defaults` are ONNX's of alpha and beta, as many as the function has; NaN if one must be given.
     """
 
-    reference: Callable[[Array, Array, Array], Array]
-    c: tuple[str, ...]
-    alpha: float | None = None
-    beta: float | None = None
+    build: Callable[..., Expression]
+    defaults: tuple[float, ...] = ()
 
 
 FUNCTIONS: dict[str, Function] = {
-    "Relu": Function(lambda x, a, b: np.where(x < 0, 0, x), ("{x} < 0.0{f} ? 0.0{f} : {x}",)),
-    "Tanh": Function(lambda x, a, b: np.tanh(x), ("tanh{f}({x})",)),
-    "Sigmoid": Function(lambda x, a, b: 1 / (1 + np.exp(-x)), ("1.0{f} / (1.0{f} + {exp}(-{x}))",)),
-    "Affine": Function(lambda x, a, b: a * x + b, ("{a} * {x} + {b}",), 1.0, 0.0),
-    "LeakyRelu": Function(lambda x, a, b: np.where(x < 0, a * x, x), ("{x} < 0.0{f} ? {a} * {x} : {x}",), 0.01),
-    "ThresholdedRelu": Function(lambda x, a, b: np.where(x >= a, x, 0), ("{x} >= {a} ? {x} : 0.0{f}",), 1.0),
-    "ScaledTanh": Function(lambda x, a, b: a * np.tanh(b * x), ("{a} * tanh{f}({b} * {x})",), math.nan, math.nan),
-    "HardSigmoid": Function(
-        lambda x, a, b: np.clip(a * x + b, 0, 1),
-        ("{a} * {x} + {b}", "{x} < 0.0{f} ? 0.0{f} : {x} > 1.0{f} ? 1.0{f} : {x}"),
-        0.2,
-        0.5,
-    ),
-    "Elu": Function(
-        lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), ("{x} < 0.0{f} ? {a} * expm1{f}({x}) : {x}",), 1.0
-    ),
-    "Softsign": Function(lambda x, a, b: x / (1 + np.abs(x)), ("{x} / (1.0{f} + fabs{f}({x}))",)),
-    "Softplus": Function(
-        lambda x, a, b: np.logaddexp(x, np.zeros_like(x)),
-        ("({x} > 0.0{f} ? {x} : 0.0{f}) + log1p{f}({exp}(-fabs{f}({x})))",),
-    ),
+    "Relu": Function(lambda x: select(x < 0, 0, x)),
+    "Tanh": Function(UNARY["Tanh"].build),
+    "Sigmoid": Function(UNARY["Sigmoid"].build),
+    "Affine": Function(lambda x, a, b: a * x + b, (1.0, 0.0)),
+    "LeakyRelu": Function(UNARY["LeakyRelu"].build, (0.01,)),
+    "ThresholdedRelu": Function(lambda x, a: select(x >= a, x, 0), (1.0,)),
+    "ScaledTanh": Function(lambda x, a, b: a * UNARY["Tanh"].build(b * x), (math.nan, math.nan)),
+    "HardSigmoid": Function(UNARY["HardSigmoid"].build, (0.2, 0.5)),
+    "Elu": Function(UNARY["Elu"].build, (1.0,)),
+    "Softsign": Function(UNARY["Softsign"].build),
+    "Softplus": Function(UNARY["Softplus"].build),
 }
 
 
@@ -75,21 +66,22 @@ class Activation:
         return self.function
 
     def __call__(self, x: Array) -> Array:
-        """The numpy reference."""
-        alpha, beta = (x.dtype.type(v) for v in (self.alpha, self.beta))
-        return np.asarray(FUNCTIONS[self.function].reference(x, alpha, beta), x.dtype)
+        """In numpy."""
+        dtype = DType.of(x)
+        return evaluate(self.expression("x", Argument("x", dtype)), {"x": x}).astype(x.dtype)
 
-    def statements(self, role: str, dtype: DType) -> tuple[list[str], dict[str, Param]]:
-        """C statements that apply it to a variable `@`, and the kernel parameters that they read."""
-        row = FUNCTIONS[self.function]
-        params: dict[str, Param] = {}
-        for letter, given, default in (("a", self.alpha, row.alpha), ("b", self.beta, row.beta)):
-            if default is not None:
-                params[f"{role}_{letter}"] = real_param(given, dtype)
-        double = dtype is DType.FLOAT64
-        words = {"x": "@", "a": f"p->{role}_a", "b": f"p->{role}_b"}
-        words |= {"f": "" if double else "f", "exp": "exp" if double else "mcugen_expf"}
-        return [f"@ = {text.format(**words)};" for text in row.c], params
+    def expression(self, role: str, x: Expression) -> Expression:
+        """Of x; its parameters are members of a kernel's."""
+        given = self.params(role, x.dtype)
+        return FUNCTIONS[self.function].build(x, *(Parameter(f"p->{name}", v, x.dtype) for name, v in given.items()))
+
+    def params(self, role: str, dtype: DType) -> dict[str, Param]:
+        """The kernel parameters of the activation that has this role."""
+        count = len(FUNCTIONS[self.function].defaults)
+        return {
+            f"{role}_{letter}": real_param(value, dtype)
+            for letter, value in list(zip("ab", (self.alpha, self.beta), strict=True))[:count]
+        }
 
 
 # -------------------------------------------------------------------------------------------------- operator
@@ -414,14 +406,21 @@ class Recurrent(Operator):
         return params
 
     def _activation_code(self, d: int, dtype: DType) -> tuple[dict[str, object], dict[str, Param]]:
-        clip = [] if math.isinf(self.clip) else ["@ = @ < -p->clip ? -p->clip : @ > p->clip ? p->clip : @;"]
-        params: dict[str, Param] = {"clip": real_param(self.clip, dtype)} if clip else {}
-        texts: dict[str, object] = {}
+        """C statements that apply each activation to a variable `@`, the headers that they need, and parameters."""
+        x = Argument("@", dtype)
+        clip = Parameter("p->clip", self.clip, dtype)
+        clips = not math.isinf(self.clip)
+        params: dict[str, Param] = {"clip": real_param(self.clip, dtype)} if clips else {}
+        code: dict[str, object] = {}
+        called: set[str] = set()
         for role, activation in zip(self.roles, self.activations[d], strict=True):
-            lines, more = activation.statements(role, dtype)
-            texts[role] = "\n".join([*(clip if role in ("f", "g") else []), *lines])
-            params |= more
-        return texts, params
+            steps = [activation.expression(role, x)]
+            if clips and role in ("f", "g"):
+                steps.insert(0, select(x < -clip, -clip, select(x > clip, clip, x)))
+            code[role] = "\n".join(f"@ = {c_text(step, Binding.SELECT)};" for step in steps)
+            called.update(*map(headers, steps))
+            params |= activation.params(role, dtype)
+        return code | {"headers": sorted(called)}, params
 
     @property
     def scratch_gates(self) -> int:
@@ -613,8 +612,9 @@ def _activations(node: OnnxNode, directions: int) -> tuple[tuple[Activation, ...
         rule = f"{node.op_type}: an activation must be one of {', '.join(FUNCTIONS)}"
         raise Refusal(rule, f"'{unknown[0]}'", "export with one of these")
     functions = [spelled[n.lower()] for n in names]
-    alphas = _parameters(node, "alpha", [FUNCTIONS[f].alpha for f in functions])
-    betas = _parameters(node, "beta", [FUNCTIONS[f].beta for f in functions])
+    defaults = [(*FUNCTIONS[f].defaults, None, None) for f in functions]
+    alphas = _parameters(node, "alpha", [row[0] for row in defaults])
+    betas = _parameters(node, "beta", [row[1] for row in defaults])
     flat = [Activation(*row) for row in zip(functions, alphas, betas, strict=True)]
     return tuple(tuple(flat[i : i + len(default)]) for i in range(0, len(flat), len(default)))
 

@@ -28,10 +28,10 @@ from mcugen.hir.interpreter import interpret
 from mcugen.ops.pointwise import BINARY, INNER, UNARY
 
 TESTS = {"IsNaN", "IsInf"}
-FLOAT_UNARY = sorted(name for name, row in UNARY.items() if row.c and name not in INNER | TESTS)
+FLOAT_UNARY = sorted(name for name, row in UNARY.items() if row.floats and name not in INNER | TESTS)
 COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 LOGICAL = {"And", "Or", "Xor"}
-FLOAT_BINARY = sorted(name for name, row in BINARY.items() if row.c and name not in INNER | {"Mod"})
+FLOAT_BINARY = sorted(name for name, row in BINARY.items() if row.floats and name not in INNER | {"Mod"})
 ATTRIBUTES = {
     "LeakyRelu": {"alpha": 0.3},
     "Elu": {"alpha": 0.7},

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from mcugen.expressions.nodes import Expression, equal, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
@@ -65,13 +66,10 @@ class UnlessZero(Elementwise):
 
     mnemonic: ClassVar[str] = "unless_zero"
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.where."""
-        return (np.where(arrays[0] == 0, np.ones_like(arrays[0]), arrays[0]),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """A selection."""
-        return f"({args[0]} == 0.0f ? 1.0f : {args[0]})"
+        (x,) = args
+        return select(equal(x, 0), 1, x)
 
 
 @ml_operator("Normalizer", kernels=("reduce", "elementwise"))
@@ -108,19 +106,13 @@ class Impute(Elementwise):
     mnemonic: ClassVar[str] = "impute"
     missing: float = 0.0
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.where."""
-        x, substitute = arrays
-        absent = np.isnan(x) if math.isnan(self.missing) else x == np.asarray(self.missing, x.dtype)
-        return (np.where(absent, substitute, x),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """A selection."""
-        x, dtype = args[0], sig.output.dtype
+        x, substitute = args
         if math.isnan(self.missing):
-            return f"({x} != {x} ? {args[1]} : {x})"
-        missing = scalar(real_param(self.missing, dtype) if dtype.is_float else int(self.missing))
-        return f"({x} == {missing} ? {args[1]} : {x})"
+            return select(is_nan(x), substitute, x)
+        missing = scalar(real_param(self.missing, x.dtype) if x.dtype.is_float else int(self.missing))
+        return select(equal(x, missing), substitute, x)
 
 
 @ml_operator("Imputer", kernels=("elementwise",))

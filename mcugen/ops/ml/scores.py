@@ -14,6 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from mcugen.expressions import functions as fn
+from mcugen.expressions.nodes import Constant, Convert, Entry, Expression, call, select
 from mcugen.hir.graph import Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType
@@ -89,11 +91,6 @@ class Threshold(Elementwise):
         """As given."""
         return self.to
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.where."""
-        limit = np.asarray(self._limit(sig.input(0).dtype)).astype(arrays[0].dtype)
-        return (np.where(arrays[0] > limit, self.above, self.below).astype(self.to.numpy),)
-
     def _limit(self, dtype: DType) -> Param:
         """Among integers x > limit and x > ⌊limit⌋ are one."""
         if dtype.is_float:
@@ -101,11 +98,11 @@ class Threshold(Elementwise):
         low, high = dtype.limits
         return min(max(math.floor(self.limit), low), high)
 
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """A comparison and a selection."""
         choices = (self.above, self.below)
         above, below = (scalar(real_param(v, self.to) if self.to.is_float else int(v)) for v in choices)
-        return f"({self.to.c})({args[0]} > {scalar(self._limit(sig.input(0).dtype))} ? {above} : {below})"
+        return Convert(self.to, select(args[0] > scalar(self._limit(args[0].dtype)), above, below))
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,9 @@ class Pick(Elementwise):
     mnemonic: ClassVar[str] = "pick"
     tables: ClassVar[frozenset[int]] = frozenset({1})
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Indexing."""
-        return (arrays[1][arrays[0]],)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
-        """Indexing."""
-        return f"{args[1]}[{args[0]}]"
+        return Entry(args[1], args[0])
 
 
 @dataclass(frozen=True)
@@ -251,15 +244,10 @@ class ProbitLog(Elementwise):
 
     mnemonic: ClassVar[str] = "probit_log"
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """In float32."""
-        t = np.float32(2) * arrays[0] - np.float32(1)
-        return (np.log((np.float32(1) - t) * (np.float32(1) + t)),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """The formula."""
-        t = f"(2.0f * {args[0]} - 1.0f)"
-        return f"logf((1.0f - {t}) * (1.0f + {t}))"
+        t = 2 * args[0] - 1
+        return call(fn.LOG, (1 - t) * (1 + t))
 
 
 @dataclass(frozen=True)
@@ -270,16 +258,10 @@ class Probit(Elementwise):
     a: ClassVar[float] = 0.147
     first: ClassVar[float] = 2 / (3.14159 * 0.147)
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """In float32."""
-        x, log = arrays
-        v = np.float32(self.first) + np.float32(0.5) * log
-        root = np.sqrt(np.sqrt(v * v - np.float32(1 / self.a) * log) - v)
-        return (np.where(x < np.float32(0.5), -root, root) * np.float32(math.sqrt(2)),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """The formula."""
         x, log = args
-        v = f"({scalar(self.first)} + 0.5f * {log})"
-        root = f"sqrtf(sqrtf({v} * {v} - {scalar(1 / self.a)} * {log}) - {v})"
-        return f"({x} < 0.5f ? -1.41421356f : 1.41421356f) * {root}"
+        v = scalar(self.first) + 0.5 * log
+        root = call(fn.SQRT, call(fn.SQRT, v * v - scalar(1 / self.a) * log) - v)
+        sign = select(x < 0.5, Constant(-1.41421356, x.dtype), Constant(1.41421356, x.dtype))
+        return sign * root

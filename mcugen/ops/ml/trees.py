@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from mcugen.expressions.nodes import Expression, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
@@ -228,13 +229,10 @@ class Unscored(Elementwise):
     mnemonic: ClassVar[str] = "unscored"
     value: float = 0.0
 
-    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """numpy.where."""
-        return (np.where(np.isnan(arrays[0]), arrays[0].dtype.type(self.value), arrays[0]),)
-
-    def expression(self, sig: Signature, args: Sequence[str], scalar: Scalars) -> str:
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """A selection."""
-        return f"({args[0]} != {args[0]} ? {scalar(real_param(self.value, sig.output.dtype))} : {args[0]})"
+        (x,) = args
+        return select(is_nan(x), scalar(real_param(self.value, x.dtype)), x)
 
 
 # --------------------------------------------------------------------------------------------------- import

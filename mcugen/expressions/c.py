@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions as C text, with as few parentheses as C and its compilers' warnings allow."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from mcugen.expressions.nodes import (
+    Argument,
+    Binary,
+    Call,
+    Compare,
+    Constant,
+    Convert,
+    Entry,
+    Expression,
+    Parameter,
+    Select,
+    Shared,
+    Table,
+    Unary,
+    joined,
+)
+from mcugen.hir.types import DType
+
+
+class Binding(IntEnum):
+    """How tightly operators bind. Comparisons, bits and shifts do not mix: compilers warn of those."""
+
+    SELECT = 0
+    OR = 1
+    AND = 2
+    BITS = 3
+    COMPARE = 4
+    SUM = 5
+    PRODUCT = 6
+    PREFIX = 7
+    WHOLE = 8
+
+
+_BINDING = {"||": Binding.OR, "&&": Binding.AND, "+": Binding.SUM, "-": Binding.SUM}
+_BINDING |= dict.fromkeys("*/%", Binding.PRODUCT) | dict.fromkeys(("&", "|", "^", "<<", ">>"), Binding.BITS)
+
+
+def c_text(expression: Expression, within: Binding = Binding.OR) -> str:
+    """The C expression, in parentheses if it binds less tightly than `within`."""
+    text, binding = _text(expression)
+    return text if binding >= within else f"({text})"
+
+
+def _text(e: Expression) -> tuple[str, Binding]:
+    match e:
+        case Constant():
+            return _constant(e.value, e.type), Binding.PREFIX if e.value < 0 else Binding.WHOLE
+        case Parameter() | Argument() | Table():
+            return e.name, Binding.WHOLE
+        case Entry():
+            return f"{c_text(e.table, Binding.WHOLE)}[{c_text(e.index)}]", Binding.WHOLE
+        case Unary():
+            text = c_text(e.operand, Binding.PREFIX)
+            return f"{e.operator}({text})" if text.startswith("-") else f"{e.operator}{text}", Binding.PREFIX
+        case Compare():
+            binding = _BINDING.get(e.operator, Binding.COMPARE)
+            inner = binding if binding < Binding.COMPARE else Binding.SUM
+            return f"{c_text(e.left, inner)} {e.operator} {c_text(e.right, Binding(inner))}", binding
+        case Binary():
+            return _binary(e)
+        case Select():
+            parts = c_text(e.condition), c_text(e.yes), c_text(e.no, Binding.SELECT)
+            return "{} ? {} : {}".format(*parts), Binding.SELECT
+        case Convert():
+            return _cast(e)
+        case Call():
+            name = e.function.name(joined(*(a.dtype for a in e.arguments)))
+            return f"{name}({', '.join(map(c_text, e.arguments))})", Binding.WHOLE
+        case Shared():
+            return c_text(e.operand, Binding.WHOLE), Binding.WHOLE
+    raise NotImplementedError(type(e).__name__)
+
+
+def _binary(e: Binary) -> tuple[str, Binding]:
+    binding = _BINDING[e.operator]
+    if binding is Binding.BITS:
+        return f"{c_text(e.left, Binding.PREFIX)} {e.operator} {c_text(e.right, Binding.PREFIX)}", binding
+    return f"{c_text(e.left, binding)} {e.operator} {c_text(e.right, Binding(binding + 1))}", binding
+
+
+def _cast(e: Convert) -> tuple[str, Binding]:
+    if e.to is not DType.BOOL:
+        return f"({e.to.c}){c_text(e.operand, Binding.PREFIX)}", Binding.PREFIX
+    text = c_text(e.operand, Binding.SUM)
+    return f"(({text} & 0x7fff) != 0)" if e.operand.dtype.is_half else f"({text} != 0)", Binding.WHOLE
+
+
+def _constant(value: float, dtype: DType) -> str:
+    if dtype.is_float:
+        return f"{float(value)!r}{'f' if dtype is DType.FLOAT32 else ''}"
+    return f"{value}{'u' if dtype in (DType.UINT32, DType.UINT64) else ''}"

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long computing expressions takes, by the number of their operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcugen.expressions.nodes import Argument, Call, Constant, Expression, Parameter, Shared, Table
+from mcugen.expressions.parts import parts
+
+MOST_SHORT = 15
+"""Operations of a loop up to which it is unrolled."""
+
+
+def operations(expression: Expression) -> int:
+    """What is computed, as often as it is written."""
+    free = (Argument, Constant, Parameter, Shared, Table)
+    return sum(not isinstance(part, free) for part in parts(expression))
+
+
+def is_short(expressions: Sequence[Expression]) -> bool:
+    """Whether a loop over them is worth unrolling: few operations, no long function."""
+    calls = [part for e in expressions for part in parts(e) if isinstance(part, Call)]
+    return all(c.function.is_quick for c in calls) and sum(map(operations, expressions)) <= MOST_SHORT

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What expressions may call: functions of the C library and of mcugen.h, with their meaning in numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mcugen.hir.types import Array, DType
+
+
+@dataclass(frozen=True)
+class Function:
+    """A C function. `symbol` is that of integers and float, `double` that of double."""
+
+    symbol: str
+    reference: Callable[..., Array] = field(repr=False, compare=False)
+    """The same in numpy: integers come as int64."""
+    double: str = ""
+    result: DType | None = None
+    """Its type; None: that of the arguments."""
+    is_quick: bool = False
+    """Whether it takes a few instructions."""
+    is_monotone: bool = False
+    """Whether it rises or falls with each argument, whatever the others."""
+
+    def name(self, dtype: DType) -> str:
+        """The C name for arguments of that type."""
+        return self.double if dtype is DType.FLOAT64 and self.double else self.symbol
+
+    def header(self, dtype: DType) -> str:
+        """What declares it."""
+        return "mcugen.h" if self.name(dtype).startswith("mcugen_") else "math.h"
+
+
+def _libm(name: str, reference: Callable[..., Array], *, rises: bool = False, is_quick: bool = False) -> Function:
+    return Function(f"{name}f", reference, name, is_quick=is_quick, is_monotone=rises)
+
+
+_erf64 = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(_erf64(x)).astype(x.dtype)
+
+
+ABS = _libm("fabs", np.abs, is_quick=True)
+EXP = Function("mcugen_expf", np.exp, "exp", is_monotone=True)
+EXPM1 = _libm("expm1", np.expm1, rises=True)
+LOG = _libm("log", np.log, rises=True)
+LOG1P = _libm("log1p", np.log1p, rises=True)
+SQRT = _libm("sqrt", np.sqrt, rises=True)
+FLOOR = _libm("floor", np.floor, rises=True)
+CEIL = _libm("ceil", np.ceil, rises=True)
+RINT = _libm("rint", np.rint, rises=True)
+SIN = _libm("sin", np.sin)
+COS = _libm("cos", np.cos)
+TAN = _libm("tan", np.tan)
+ASIN = _libm("asin", np.arcsin, rises=True)
+ACOS = _libm("acos", np.arccos, rises=True)  # it falls
+ATAN = _libm("atan", np.arctan, rises=True)
+SINH = _libm("sinh", np.sinh, rises=True)
+COSH = _libm("cosh", np.cosh)
+TANH = _libm("tanh", np.tanh, rises=True)
+ASINH = _libm("asinh", np.arcsinh, rises=True)
+ACOSH = _libm("acosh", np.arccosh, rises=True)
+ATANH = _libm("atanh", np.arctanh, rises=True)
+ERF = _libm("erf", _erf, rises=True)
+FMOD = _libm("fmod", np.fmod)
+POW = _libm("pow", np.power)
+
+
+def _of_reals(name: str, reference: Callable[..., Array]) -> Function:
+    return Function(f"mcugen_{name}f", reference, f"mcugen_{name}d", is_quick=True, is_monotone=True)
+
+
+def _at_least(x: Array, low: Array) -> Array:
+    """NaN stays, as in C."""
+    return np.asarray(np.where(x < low, low, x))
+
+
+def _at_most(x: Array, high: Array) -> Array:
+    return np.asarray(np.where(x > high, high, x))
+
+
+def _positive(x: Array) -> Array:
+    return _at_least(x, np.asarray(0, x.dtype))
+
+
+def _clamped(x: Array, low: Array, high: Array) -> Array:
+    """The lower end first."""
+    return np.asarray(np.where(x < low, low, np.where(x > high, high, x)))
+
+
+MAX = _of_reals("max", _at_least)
+MIN = _of_reals("min", _at_most)
+RELU = _of_reals("relu", _positive)
+CLAMP_REAL = _of_reals("clamp", _clamped)
+
+
+def _of_codes(name: str, reference: Callable[..., Array], *, is_quick: bool = True) -> Function:
+    return Function(f"mcugen_{name}", reference, result=DType.INT32, is_quick=is_quick, is_monotone=True)
+
+
+def _saturated(x: Array) -> Array:
+    return np.asarray(np.clip(x, *DType.INT32.limits))
+
+
+CLAMP = _of_codes("clamp", lambda x, low, high: np.minimum(np.maximum(x, low), high))
+SATURATE = {
+    8: _of_codes("saturate8", lambda x: np.clip(x, *DType.INT8.limits)),
+    16: _of_codes("saturate16", lambda x: np.clip(x, *DType.INT16.limits)),
+}
+SHIFT_RIGHT = _of_codes("shift_right", np.right_shift)
+SCALE = _of_codes("scale", lambda x, m, zero: (x * m + (zero << 32) + (1 << 31)) >> 32)
+REQUANTIZE = _of_codes("requantize", lambda x, m, offset, shift: _saturated((x * m + offset) >> shift), is_quick=False)
+REQUANTIZE_HIGH = _of_codes("requantize_high", lambda x, m, offset: (x * m + offset) >> 32)
+WEIGHTED_SUM = _of_codes("weighted_sum", lambda x, m, y, n, offset, shift: (x * m + y * n + offset) >> shift)
+MULTIPLY_HIGH = Function("vmulh", lambda x, m: (x * m) >> 32, result=DType.INT32, is_monotone=True)
+"""Of vectors only."""
+ROUNDED_DOUBLE_PRODUCT = Function(
+    "vqrdmlash",
+    lambda x, m, zero: _saturated((2 * x * m + (zero << 32) + (1 << 31)) >> 32),
+    result=DType.INT32,
+    is_monotone=True,
+)
+"""Of vectors only."""
+INTERPOLATE = Function(
+    "mcugen_interpolate",
+    lambda low, high, at, bits, shift: (
+        ((low << bits) + (high - low) * (at & ((1 << bits) - 1)) + (1 << (shift - 1))) >> shift
+    ),
+    result=DType.INT32,
+)
+
+
+def _rounded(x: Array, low: Array, high: Array) -> Array:
+    """Half to even; NaN gives the lower end."""
+    return np.asarray(np.rint(np.clip(np.where(np.isnan(x), low, x), low, high)), np.int64)
+
+
+ROUND_CLAMP = Function("mcugen_round_clamp", _rounded, result=DType.INT32, is_monotone=True)
+
+
+def _truncated(x: Array, low: Array, high: Array) -> Array:
+    """The fraction cut off; NaN gives 0."""
+    whole = np.trunc(np.nan_to_num(x).astype(np.float64))
+    inside = np.where((whole > float(low)) & (whole < float(high)), whole, 0).astype(np.asarray(low).dtype)
+    return np.where(whole <= float(low), low, np.where(whole >= float(high), high, inside))
+
+
+TRUNCATE = Function("mcugen_truncate", _truncated, result=DType.INT32, is_monotone=True)
+TRUNCATE_64 = Function("mcugen_truncate64", _truncated, result=DType.INT64, is_monotone=True)
+TRUNCATE_DOUBLE = Function("", _truncated, "mcugen_truncate_double", result=DType.INT64, is_monotone=True)
+TRUNCATE_U64 = Function(
+    "mcugen_truncate_u64",
+    lambda x: _truncated(x, np.asarray(0, np.uint64), np.asarray(2**64 - 1, np.uint64)),
+    result=DType.UINT64,
+    is_monotone=True,
+)
+
+
+def _power(base: Array, exponent: Array) -> Array:
+    """Modulo 2^64; 1 / base^-exponent is cut off to a whole number."""
+    wrapped = np.power(base, np.maximum(exponent, 0).astype(np.uint64))
+    sign = np.where(exponent % 2 != 0, base, np.uint64(1))
+    inverse = np.where((base == 1) | (base == np.uint64(2**64 - 1)), sign, np.uint64(0))
+    return np.where(exponent < 0, inverse, wrapped)
+
+
+POWER = Function("mcugen_power", _power, result=DType.UINT64)
+HALF_TO_FLOAT = Function("mcugen_half_to_float", lambda x: x.astype(np.float32), result=DType.FLOAT32)
+BFLOAT16_TO_FLOAT = Function("mcugen_bfloat16_to_float", lambda x: x.astype(np.float32), result=DType.FLOAT32)
+FLOAT_TO_HALF = Function("mcugen_float_to_half", lambda x: x.astype(np.float16), result=DType.FLOAT16)
+DOUBLE_TO_HALF = Function("", lambda x: x.astype(np.float16), "mcugen_double_to_half", result=DType.FLOAT16)
+FLOAT_TO_BFLOAT16 = Function(
+    "mcugen_float_to_bfloat16", lambda x: x.astype(DType.BFLOAT16.numpy), result=DType.BFLOAT16
+)

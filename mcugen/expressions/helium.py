@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions as C of four elements at a time by Helium: of integers int32x4_t, of reals float32x4_t."""
+
+from __future__ import annotations
+
+from mcugen.expressions import functions as fn
+from mcugen.expressions.c import Binding, c_text
+from mcugen.expressions.intervals import bounds
+from mcugen.expressions.nodes import Argument, Binary, Call, Constant, Convert, Entry, Expression, Parameter
+from mcugen.hir.types import DType
+
+TYPES = {DType.INT8: "int32x4_t", DType.INT16: "int32x4_t", DType.INT32: "int32x4_t", DType.FLOAT32: "float32x4_t"}
+"""The vector type in which elements are computed with."""
+
+_ACCESS = {DType.INT8: ("b", "s32"), DType.INT16: ("h", "s32"), DType.INT32: ("w", "s32"), DType.FLOAT32: ("w", "f32")}
+
+
+def load(dtype: DType, pointer: str) -> str:
+    """Four elements."""
+    size, tag = _ACCESS[dtype]
+    return f"vldr{size}q_{tag}({pointer})"
+
+
+def load_few(dtype: DType, pointer: str) -> str:
+    """Those of the predicate `few`; the others are 0."""
+    size, tag = _ACCESS[dtype]
+    return f"vldr{size}q_z_{tag}({pointer}, few)"
+
+
+def store(dtype: DType, pointer: str, value: str) -> tuple[str, str]:
+    """The statements that store four elements, and those of the predicate `few`."""
+    size, tag = _ACCESS[dtype]
+    return f"vstr{size}q_{tag}({pointer}, {value});", f"vstr{size}q_p_{tag}({pointer}, {value}, few);"
+
+
+def spread(dtype: DType, value: str) -> str:
+    """One element four times."""
+    return f"vdupq_n_{_ACCESS[dtype][1]}({value})"
+
+
+_ARITHMETIC = {"+": "add", "-": "sub", "*": "mul"}
+
+
+def helium_text(e: Expression) -> str:
+    """The C expression of a vector; numbers stand beside vectors only. NotImplementedError: there is none."""
+    match e:
+        case Argument():
+            return e.name
+        case Constant() | Parameter():
+            return spread(e.dtype, c_text(e))
+        case Binary():
+            return _binary(e)
+        case Convert(DType.FLOAT32, operand) if not operand.dtype.is_float:
+            return f"vcvtq_f32_s32({helium_text(operand)})"
+        case Entry():
+            return _entry(e)
+        case Call():
+            return _call(e)
+    raise NotImplementedError(str(e))
+
+
+def _binary(e: Binary) -> str:
+    tag, left = _ACCESS[e.dtype][1], helium_text(e.left)
+    number = c_text(e.right) if isinstance(e.right, Constant | Parameter) else None
+    match e.operator, e.right:
+        case "+", Binary("*", vector, Parameter() as factor) if tag == "s32":
+            return f"vmlaq_n_s32({left}, {helium_text(vector)}, {c_text(factor)})"
+        case "+" | "-" | "*" as sign, _:
+            name = f"v{_ARITHMETIC[sign]}q"
+            return (
+                f"{name}_{tag}({left}, {helium_text(e.right)})"
+                if number is None
+                else f"{name}_n_{tag}({left}, {number})"
+            )
+        case "&", _:
+            return f"vandq_s32({left}, {helium_text(e.right)})"
+        case "<<", Constant():
+            return f"vshlq_n_s32({left}, {number})"
+        case ">>", Constant():
+            return f"vshrq_n_s32({left}, {number})"
+    raise NotImplementedError(str(e))
+
+
+def _entry(e: Entry) -> str:
+    """Gathered; a constant of the index goes to the address where the rest is not negative."""
+    table, index = c_text(e.table), e.index
+    match index:
+        case Binary("+", rest, Constant() as constant) if _is_natural(rest):
+            table, index = f"({table} + {c_text(constant)})", rest
+    size, shifted = ("b", "") if e.dtype is DType.INT8 else ("h" if e.dtype is DType.INT16 else "w", "_shifted")
+    return f"vldr{size}q_gather{shifted}_offset_s32({table}, vreinterpretq_u32_s32({helium_text(index)}))"
+
+
+def _is_natural(e: Expression) -> bool:
+    """Whether it is never negative."""
+    found = bounds(e, {})
+    return found is not None and bool((found[0] >= 0).all())
+
+
+def _call(e: Call) -> str:
+    value, *rest = e.arguments
+    text, numbers = helium_text(value), [c_text(a, Binding.PREFIX) for a in rest]
+    match e.function:
+        case fn.CLAMP:
+            return "vminq_s32(vmaxq_s32({}, {}), {})".format(text, *map(helium_text, rest))
+        case fn.SHIFT_RIGHT:
+            return f"vshlq_r_s32({text}, -{numbers[0]})"
+        case fn.MULTIPLY_HIGH:
+            return f"vmulhq_s32({text}, {helium_text(rest[0])})"
+        case fn.ROUNDED_DOUBLE_PRODUCT:
+            return f"vqrdmlashq_n_s32({text}, {helium_text(rest[0])}, {numbers[1]})"
+        case fn.MAX:
+            return _at_least(text, numbers[0])
+        case fn.MIN:
+            return _at_most(text, numbers[0])
+        case fn.CLAMP_REAL:
+            return _at_most(_at_least(text, numbers[0]), numbers[1])
+    raise NotImplementedError(str(e))
+
+
+def _at_least(value: str, low: str) -> str:
+    """Reals; NaN stays."""
+    return f"vpselq_f32(vdupq_n_f32({low}), {value}, vcmpltq_n_f32({value}, {low}))"
+
+
+def _at_most(value: str, high: str) -> str:
+    return f"vpselq_f32(vdupq_n_f32({high}), {value}, vcmpgtq_n_f32({value}, {high}))"

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What expressions lie between, whatever their arguments: interval arithmetic, exact where no argument comes twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+from mcugen.expressions.nodes import (
+    Argument,
+    Binary,
+    Call,
+    Compare,
+    Constant,
+    Convert,
+    Entry,
+    Expression,
+    Parameter,
+    Select,
+    Shared,
+    Table,
+    Unary,
+)
+from mcugen.expressions.values import apply, working
+from mcugen.hir.types import Array, Bounds, DType
+
+
+def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | None:
+    """Arrays of the least and the greatest values, by those of arguments and tables; None: they may be anything.
+
+    Arguments without bounds lie anywhere in their type. The bounds of what is constant are one array twice.
+    """
+    if isinstance(expression, Argument | Table):
+        return _given(expression.dtype, arguments.get(expression.name))
+    inner = [bounds(operand, arguments) for operand in expression.operands]
+    match expression, inner:
+        case Compare() | Unary("!"), _:
+            return _limits(DType.BOOL)
+        case Select(), [_, (_, _) as yes, (_, _) as no]:
+            return np.minimum(yes[0], no[0]), np.maximum(yes[1], no[1])
+        case Entry(), [(least, most) as table, (_, _) as index] if least is most:
+            return _entries(table[0], index)
+        case Convert(to), [(low, high)] if to.is_integer and not _fits(to, low, high):
+            return _limits(to)
+        case Binary("&"), [_, (least, most)] if least is most and (least >= 0).all():
+            return np.zeros_like(least), least
+    known = [ends for ends in inner if ends is not None]
+    return _corners(expression, known) if len(known) == len(inner) and _is_monotone(expression) else None
+
+
+def _is_monotone(e: Expression) -> bool:
+    """Whether it rises or falls with each operand, whatever the others."""
+    match e:
+        case Call(function):
+            return function.is_monotone
+        case Binary(operator):
+            return operator in ("+", "-", "*", "<<", ">>")
+    return isinstance(e, Constant | Parameter | Shared | Convert | Unary)
+
+
+def _corners(e: Expression, known: Sequence[Bounds]) -> Bounds:
+    """The extremes lie where operands have theirs."""
+    ends = [(low,) if low is high else (low, high) for low, high in known]
+    with np.errstate(all="ignore"):
+        results = [apply(e, *arrays) for arrays in product(*ends)]
+    if len(results) == 1:
+        return results[0], results[0]
+    return np.minimum.reduce(results), np.maximum.reduce(results)
+
+
+def _given(dtype: DType, ends: Bounds | None) -> Bounds | None:
+    if ends is None:
+        return _limits(dtype)
+    low, high = (working(dtype, end) for end in ends)
+    return (low, low) if ends[0] is ends[1] else (low, high)
+
+
+def _limits(dtype: DType) -> Bounds | None:
+    if dtype is DType.BOOL:
+        return np.asarray(False), np.asarray(True)
+    if not dtype.is_integer:
+        return None
+    low, high = (np.asarray(limit, np.uint64 if limit >= 2**63 else np.int64) for limit in dtype.limits)
+    return low, high
+
+
+def _fits(dtype: DType, low: Array, high: Array) -> bool:
+    least, most = dtype.limits
+    return bool(int(low.min()) >= least and int(high.max()) <= most)
+
+
+def _entries(table: Array, index: Bounds) -> Bounds | None:
+    """The extremes among the entries from one index to another, by those of 2^level entries from each on."""
+    first, last = index
+    if (first < 0).any() or (last >= len(table)).any():
+        return None
+    levels = [(table, table)]
+    while (step := 1 << len(levels) - 1) < len(table):
+        beyond = np.minimum(np.arange(len(table)) + step, len(table) - 1)
+        (least, most) = levels[-1]
+        levels.append((np.minimum(least, least[beyond]), np.maximum(most, most[beyond])))
+    level = np.frexp(last - first + 1)[1] - 1
+    again = last - (1 << level) + 1
+    least, most = (np.stack(ends) for ends in zip(*levels, strict=True))
+    return np.minimum(least[level, first], least[level, again]), np.maximum(most[level, first], most[level, again])
