@@ -66,6 +66,7 @@ def test_arena(name: str, goal: str, most: int) -> None:
         assert program.arena_bound == program.arena_size  # proven
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("name", "most"), [*zip(INT8, MILLIONS, strict=True)])
 def test_instructions_with_the_least_ram(name: str, most: float) -> None:
     assert max(measured(variant, "ram") for variant in layouts(name)) <= most
@@ -81,6 +82,7 @@ def test_an_image_that_comes_row_by_row() -> None:
         assert compiled(variant, BOARD, "ram", True).program.arena_size <= 16_000
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("board", "name", "most"), [(b, n, m) for b, limits in OTHERS.items() for n, m in zip(INT8, limits, strict=True)]
 )

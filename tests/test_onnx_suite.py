@@ -11,7 +11,7 @@ import pytest
 from onnx_tests import Case, Outcome, cases, run_suite
 
 COVERAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
-EVERY = 26
+EVERY = 40
 """Beside one test an operator, every so many of the others."""
 LARGEST = 100_000
 """Bytes of a test that fits beside others in a simulated board's memory."""

@@ -58,6 +58,7 @@ def code(run: Execution) -> int:
     return run.sizes.code
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     ("name", "board", "optimize", "most"),
     [
@@ -83,6 +84,7 @@ def test_instructions_with_helium(name: str, most: float) -> None:
     assert millions(f"{name}_int8_qdq", "corstone300") <= most
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("name", "tflm"), [*zip(INT8, M3_OF_TFLM, strict=True)])
 def test_instructions_without_dsp(name: str, tflm: float) -> None:
     """A Cortex-M0+ multiplies two pixels by one MULS and adds them by one ADD, where an M3 has MLA for both."""
@@ -92,6 +94,7 @@ def test_instructions_without_dsp(name: str, tflm: float) -> None:
     assert m0 <= 2.75 * m3
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", DSP[:2])
 @pytest.mark.parametrize(("name", "most"), [*zip(INT8, PER_MAC_F32, strict=True)])
 def test_instructions_of_float(name: str, board: str, most: float) -> None:
@@ -100,6 +103,7 @@ def test_instructions_of_float(name: str, board: str, most: float) -> None:
     assert run.instructions <= most * model.report.model.macs
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("name", "emx"), [*zip(INT8, EMX_PER_MAC_M55, strict=True)])
 def test_instructions_of_float_with_helium(name: str, emx: float) -> None:
     model, run = ran(f"{name}_f32", "corstone300")
@@ -107,7 +111,7 @@ def test_instructions_of_float_with_helium(name: str, emx: float) -> None:
     assert run.instructions <= 0.5 * emx * model.report.model.macs
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("optimize", CODE)
 @pytest.mark.parametrize("name", [*(f"{n}_int8_qdq" for n in INT8), *(f"{n}_f32" for n in INT8)])
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])

@@ -49,11 +49,11 @@ def test_the_models_take_nearly_all_kernels():
     assert {k for k in kernels - taken if not k.startswith("cmsis_")} == ELSEWHERE  # those call a library
 
 
-PARTS = 2
+PARTS = 3
 
 
 def in_parts(test: Callable[..., None]) -> Callable[..., None]:
-    """Every second model for `make test`, the others for the sweep."""
+    """Every third model for `make test`, the others for the sweep."""
     return pytest.mark.spread(PARTS)(pytest.mark.parametrize("part", range(PARTS))(test))
 
 

@@ -25,10 +25,10 @@ from mcugen.lir.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import simulate
 
-BATCH = 20
+BATCH = 10
 """Models of a program."""
 BATCHES_IN_CI = 1
-BATCHES = 10
+BATCHES = 20
 SAMPLES = 2
 
 

@@ -72,7 +72,7 @@ def compiled(name: str, board: str = "host") -> mcugen.CompiledModel:
     return mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options(name))
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name: str) -> None:
     model = compiled(name)
@@ -87,7 +87,7 @@ def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name:
                 assert found[endpoint.name].argmax() == wanted[endpoint.name].argmax()
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("compiler", [("clang", "-std=c99"), ("g++", "-std=c++11", "-x", "c++")], ids=["clang", "g++"])
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_code_compiles_without_a_warning(name: str, compiler: tuple[str, ...], tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def quick_or_slow(names: Sequence[str], is_quick: Callable[[str], bool]) -> list
     return [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", quick_or_slow(QUANTIZED, lambda name: not is_twin(name)))
 def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:

@@ -83,7 +83,7 @@ def outputs(result: Quantization, inputs: list[dict[str, Array]]) -> tuple[list[
     )
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("name", [n for n in FLOAT if "_nhwc" not in n and "_legacy" not in n and "_opset8" not in n])
 def test_eight_bits_keep_25_db_where_sixteen_keep_45(name: str) -> None:
     narrow, wide = quantized(name, count=100), quantized(name, DType.INT16, count=100)

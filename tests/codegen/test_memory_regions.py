@@ -103,6 +103,7 @@ def test_an_arena_elsewhere_is_one_arena_with_a_section():
     assert "net_memory.ld" in model.bundle.files["CMakeLists.txt"]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("cpu", EACH_CPU)
 def test_everything_lies_where_it_was_asked_for(tmp_path: Path, cpu: str):
@@ -154,6 +155,7 @@ def test_where_one_memory_suffices_there_is_one_arena():
     assert [m.name for m in model.report.memories] == ["fast", "flash"]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("blob", [False, True])
 def test_the_folder_of_several_arenas_compiles_everywhere_and_passes_its_self_test(tmp_path: Path, blob: bool):
     places = Places(("fast", "slow")) if blob else SPLIT
@@ -433,6 +435,7 @@ TARGET_PROGRAM = """
     """
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("cpu", EACH_CPU)
 def test_the_file_of_weights_on_a_microcontroller(tmp_path: Path, cpu: str):

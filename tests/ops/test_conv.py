@@ -118,6 +118,7 @@ def test_float_windows(part: int):
     check_everywhere(net.model())
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_int8_windows(part: int, per_channel: bool):

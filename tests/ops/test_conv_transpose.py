@@ -47,6 +47,7 @@ def test_windows(computed: bool):
     check_model(model, random_feeds(model))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_codes(per_channel: bool, dtype: type):

@@ -207,7 +207,7 @@ def layers_of(kernel: str) -> st.SearchStrategy[list[Layer]]:
     )
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("kernel", CASES)
 @settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(data=st.data())
@@ -215,7 +215,7 @@ def test_random_layers(kernel: str, data: st.DataObject):
     check(data.draw(layers_of(kernel)), kernel, BOARDS[kernel][0], on_board=False)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.qemu
 @pytest.mark.parametrize("kernel", CASES)
 @settings(max_examples=4, deadline=None, phases=(Phase.explicit, Phase.generate))

@@ -152,9 +152,9 @@ def compile_strictly(models: Sequence[CompiledModel], command: Sequence[str], fo
         assert done.returncode == 0, done.stderr[:4000]
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16])
-def test_on_the_host(dtype: type, tmp_path: Path) -> None:
-    models = [compiled(name, dtype, "host") for name in WRITES]
+@pytest.mark.parametrize(("dtype", "every"), [(np.int8, 1), (np.int16, 2)])
+def test_on_the_host(dtype: type, every: int, tmp_path: Path) -> None:
+    models = [compiled(name, dtype, "host") for name in list(WRITES)[::every]]
     check(models)
     if shutil.which("clang"):
         compile_strictly(models, ["clang"], tmp_path)

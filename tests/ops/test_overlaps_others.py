@@ -210,6 +210,7 @@ HELIUM = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kernel", HELIUM)
 def test_helium(kernel: str):
     model = lowered_by(HELIUM[kernel], kernel, board=M55)

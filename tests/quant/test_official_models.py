@@ -21,7 +21,7 @@ from mcugen.report.accuracy import run_onnxruntime
 
 Sample = dict[str, Array]
 
-PARTS = 2
+PARTS = 4
 
 DIFFERENT = {
     "BatchNormalization",  # in training mode, ONNX Runtime takes the variance of another formula

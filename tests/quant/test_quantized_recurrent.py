@@ -190,6 +190,7 @@ def test_both_directions_in_c(kind: str, scheme: Scheme):
     check(layer, model, scheme)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("first", ["fed", "constant"])
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -67,6 +67,7 @@ class Block:
         return net.op("Mul", net.op("Mul", x, net.op("Add", erf, net.const(1.0))), net.const(0.5))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("spelled_out", [False, True], ids=["LayerNormalization", "spelled out"])
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "causal"])
 def test_encoder_block(spelled_out: bool, masked: bool):

@@ -107,6 +107,7 @@ def test_float_outputs_of_several_inputs(board: Board):
     np.testing.assert_array_equal(outputs["ratio"], np.float32([1.5]))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU)
 @pytest.mark.parametrize("instructions", [8, 1004, 5_000_000])
 def test_instructions_are_counted_exactly(board: Board, instructions: int):
@@ -114,6 +115,7 @@ def test_instructions_are_counted_exactly(board: Board, instructions: int):
     assert simulate(counted(instructions, board), board, ONE).instructions == instructions
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_layers_are_counted_without_their_hooks(board: Board):
     model = tiny(

@@ -90,6 +90,7 @@ def test_branch_modes_and_missing_values() -> None:
     cases.check(goals=BOTH)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 def test_regressors(aggregate: str) -> None:
     """Several targets: all at each leaf, one at each leaf, or as it comes; with base values and transforms."""
