@@ -594,7 +594,7 @@ def test_unrolling_has_an_end():
 def test_dumps_show_bodies():
     compiled = compile_model(rnn(3).model())
     hir, lir = print_graph(compiled.graph), print_program(compiled.program)
-    assert "= repeat(" in hir and "take axis 0" in hir and "\n      input %last.step : scalar int64" in hir
+    assert "= repeat(" in hir and "taken=(Walk(),)" in hir and "\n      input %last.step : scalar int64" in hir
     assert " for @out index=" in lir and ":   copy @in x=" in lir and ": end @inout index=" in lir
 
 
