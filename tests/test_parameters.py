@@ -80,6 +80,7 @@ def test_only_what_is_stored_is_counted() -> None:
     compile_model(model, "nrf52840", CompileOptions(max_flash=budget.flash_estimate))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "family"),

@@ -184,6 +184,7 @@ def test_overflows_are_found(tmp_path: Path):
 # -------------------------------------------------------------------------------------------------------- alignment
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.shared
 @pytest.mark.parametrize("board", ["nrf52840", "stm32f746"])

@@ -189,6 +189,7 @@ def test_int8_outputs_are_the_same_bytes_on_riscv(name: str) -> None:
     assert_same_bytes(name, RISCV)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.riscv
 @pytest.mark.parametrize("name", quick_or_slow(FLOAT, QUICK.__contains__))
 @pytest.mark.parametrize("board", RISCV)
@@ -196,6 +197,7 @@ def test_float_outputs_are_near_the_recorded_ones_on_riscv(name: str, board: str
     assert_near(name, board)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_channels_that_need_not_be_computed_change_no_output(name: str) -> None:
     """Of the visual wake words models, half of all multiply-accumulates need not be; fillers take some of them."""

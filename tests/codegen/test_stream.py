@@ -353,6 +353,7 @@ def test_all_ways_to_round_are_among_them():
     assert seen == {(True, False), (True, True), (False, True)}  # what is not scaled may tie
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kind", MEANS)
 def test_means_are_those_of_an_average_pool(kind: str):
     means(*MEANS[kind]).check()

@@ -176,6 +176,7 @@ CASES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kernel", CASES)
 def test_plain_c(kernel: str):
     check(CASES[kernel], kernel, BOARDS[kernel][0], on_board=False)

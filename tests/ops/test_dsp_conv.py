@@ -140,6 +140,7 @@ def test_windows_of_int8(kernels: tuple[str, ...], relu: bool):
     layers.check(kernels)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_int16(relu: bool):
     layers = Layers(np.int16)
@@ -148,6 +149,7 @@ def test_windows_of_int16(relu: bool):
     layers.check(INT16)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_few_elements(relu: bool):
     layers = Layers()
@@ -174,6 +176,7 @@ def test_rows(kernels: tuple[str, ...], relu: bool):
     layers.check(kernels)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", OTHER_BOARDS)
 def test_other_cpus(board: str):
     """All of them in one model."""
@@ -271,6 +274,7 @@ CHAINS: dict[str, tuple[Case, bool]] = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp_few", "pointwise_s8_dsp"])
 def test_outputs_may_overwrite_inputs(kernel: str):
     """Each layer follows another, whose result nobody else needs."""

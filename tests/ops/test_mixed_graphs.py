@@ -13,7 +13,7 @@ from mixed_graphs import mixed_model
 from onnx_models import Net, random_feeds, reference_outputs
 from reduce_model import reduced
 
-SEEDS_IN_CI, SEEDS = 8, 200
+SEEDS_IN_CI, SEEDS = 5, 200
 SIZED_IN_CI, SIZED = 4, 60
 PART = 20
 

@@ -143,6 +143,7 @@ def test_twin(isa: str, kind: str):
     check(compiled(net, isa, kind, host=True), net, sanitize=True)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("isa", "kind"), ON_TARGET)
 def test_assembly(isa: str, kind: str):
     net = network(LAYERS[kind])

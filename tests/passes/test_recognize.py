@@ -35,6 +35,7 @@ def spelled_out(
     return net.op("Mul", net.op("Reciprocal", root), d) if reciprocal else net.op("Div", d, root)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("axes", [(2,), (1, 2), (1,)])
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("reciprocal", [True, False])
@@ -147,6 +148,7 @@ def masked_net(mask: np.ndarray, shape: tuple[int, ...] = (1, 2, 6, 6), axis: in
     return net
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("low", [-np.inf, -1e9, -1e4, float(np.finfo(np.float32).min)])
 @pytest.mark.parametrize("batch", [(), (1, 1), (1, 2)], ids=str)
 def test_mask_that_is_added(low: float, batch: tuple[int, ...]):

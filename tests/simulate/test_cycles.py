@@ -157,6 +157,7 @@ COUNTDOWN = """
 """
 
 
+@pytest.mark.spread(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("cpu", "wanted"),

@@ -52,6 +52,7 @@ HELPERS = """
 """
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_int8_outputs_and_measurements(board: Board):
     model = add_one()
@@ -85,6 +86,7 @@ def test_flags_of_the_board_overrule_the_optimization_level():
     assert found == [1, 2]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_float_outputs_of_several_inputs(board: Board):
     model = tiny(
@@ -143,6 +145,7 @@ def test_a_layer_without_hook_is_refused():
         simulate(add_one(layers=("only",)), M4, ONE, per_layer=True)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_peak_stack_is_seen(board: Board):
     model = tiny(
@@ -153,6 +156,7 @@ def test_peak_stack_is_seen(board: Board):
     assert 600 <= stack <= 640
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_fault_is_reported_with_its_function(board: Board):
     undefined = "unimp" if board.toolchain == RISCV.name else "udf #0"
@@ -191,6 +195,7 @@ def test_a_thousand_samples():
     assert seen[-1] == 1000
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU[3:])
 def test_arena_and_weights_of_many_megabytes(board: Board):
     model = tiny(
@@ -225,6 +230,7 @@ def test_sizes_tell_weights_static_data_and_library_functions():
     assert library.code > plain.code + 200
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_harness_uses_no_library_function(board: Board, tmp_path: Path):
     """What it used would not be counted when the model uses it too."""

@@ -26,6 +26,7 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 INSTRUCTIONS = {"a": "lr.w a5, (sp)", "f": "fadd.s fa0, fa0, fa0", "d": "fcvt.d.s fa0, fa0", "zba": "sh1add a5, a5, a5"}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("board", "has"), [("rv32imc", ""), ("gd32vf103", "a"), ("rv32imafc", "af")])
 @pytest.mark.parametrize("extension", INSTRUCTIONS)
 def test_instructions_that_a_riscv_board_lacks_fault(board: str, has: str, extension: str):

@@ -154,6 +154,7 @@ def labels_of(count: int) -> dict[str, object]:
     return {"classlabels_int64s": [7, 5, 9, 11][:count]}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 def test_two_classes(post: str) -> None:
     """Weights of the first class, the second or both; of one sign or both; with and without base values."""
