@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 from c_coverage import VARIABLE, measure
+from hypothesis import settings
 from object_cache import cached
 
 from mcugen import plugins
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
+
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")  # what is random goes by seeds that are told: `make fuzz`
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared"
 _GOLDEN = Path(__file__).parent / "golden"
