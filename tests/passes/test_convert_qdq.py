@@ -282,7 +282,6 @@ def test_extreme_scales_do_not_break_the_compiler(scale: float):
 # --------------------------------------------------------------------------------------------- QOperator
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_qlinear_conv(activation: type, per_channel: bool):
@@ -305,7 +304,6 @@ def test_qlinear_conv(activation: type, per_channel: bool):
     check_integer(net)
 
 
-@pytest.mark.spread(2)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("per_column", [False, True], ids=["per tensor", "per column"])
 @pytest.mark.parametrize("columns", [5, 12])
