@@ -186,6 +186,12 @@ def test_every_kernel_that_fits(board: str, toolchain: Toolchain, dtype: type, t
         check(models[start : start + BATCH])
 
 
+@pytest.mark.parametrize("name", ["pointwise conv", "dense"])
+def test_an_odd_last_pixel_in_place_by_the_twins_of_helium(name: str) -> None:
+    """25 pixels, whose results lie over them."""
+    check([compiled(name, np.int8, "corstone300")])
+
+
 def test_a_wide_parameter_has_64_bits_whatever_its_value() -> None:
     """`p->offset >> 32` of a product whose results have zero point -1: the offset fits 32 bits there."""
     program = compiled("product", np.int8, "host").program
