@@ -15,6 +15,7 @@ from mcugen.errors import ModelError, UnsupportedError, UsageError, listed, shor
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer.composition import Composed
+from mcugen.importer.functions import short_domain
 from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
 from mcugen.limits import check_size
 
@@ -38,7 +39,7 @@ def import_model(
     cannot be compiled.
     """
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
-    opsets |= {"" if e.domain == "ai.onnx" else e.domain: int(e.version) for e in model.opset_import}
+    opsets |= {short_domain(e.domain): int(e.version) for e in model.opset_import}
     scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
     scope.composed = {} if composed is None else composed
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})

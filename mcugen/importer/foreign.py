@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from mcugen.errors import UnsupportedError
-from mcugen.importer.functions import STANDARD_DOMAINS, first_version, unknown_attributes
+from mcugen.importer.functions import STANDARD_DOMAINS, first_version, short_domain, unknown_attributes
 from mcugen.ops.onnx_node import IMPORTERS
 
 _HIDDEN = "mcugen.hidden."
@@ -44,17 +44,13 @@ def hide(model: onnx.ModelProto) -> bool:
         foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset)]
         for node in foreign:
             _check_attributes(node)
-        fatal = [node for node in _nodes(owner) if (_short(node.domain), node.op_type) in _FATAL]
+        fatal = [node for node in _nodes(owner) if (short_domain(node.domain), node.op_type) in _FATAL]
         for node in (*foreign, *fatal):
             node.domain = _HIDDEN + node.domain
         domains = {node.domain for node in (*foreign, *fatal)}
         owner.opset_import.extend(helper.make_opsetid(domain, 1) for domain in sorted(domains))
         found |= bool(domains)
     return found
-
-
-def _short(domain: str) -> str:
-    return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:

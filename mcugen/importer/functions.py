@@ -20,6 +20,11 @@ MOST_INPUTS = 64
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 
+def short_domain(domain: str) -> str:
+    """The domain under which importers and schemas are found: ONNX's own has two names."""
+    return "" if domain in STANDARD_DOMAINS else domain
+
+
 def _schema(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
     """The definition in the model's opset; of a standard operator that came later, its first one."""
     standard = domain in STANDARD_DOMAINS

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx
 
 from mcugen.errors import DoesNotFitError, ModelError, shortened
+from mcugen.importer.functions import short_domain
 from mcugen.limits import MAX_LINKS, MAX_NAME, MAX_NODES, MAX_PARTS, MAX_PORTS, MAX_RANK, MAX_READERS
 
 
@@ -50,7 +51,7 @@ def hazard(node: onnx.NodeProto, opset: int) -> str:
 
 def _against_schema(node: onnx.NodeProto, opset: int) -> str:
     """What shape inference takes for granted; the checker would look too late."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = short_domain(node.domain)
     if not onnx.defs.has(node.op_type, opset, domain):
         return ""
     schema = onnx.defs.get_schema(node.op_type, opset, domain)

@@ -43,10 +43,9 @@ def solve(problem: Problem, hint: Sequence[int], least: int) -> tuple[list[int],
     there is a solution within `least`, then bisects: to refute a limit takes the solver a hundredth of the work that it
     takes to minimize.
     """
-    best, reach = list(hint), _reach(problem, hint)
     if len(problem.forbidden) > MOST_PAIRS:
-        return best, least
-    best, is_least = _search(problem, best, least)
+        return list(hint), least
+    best, is_least = _search(problem, list(hint), least)
     reach = _reach(problem, best)
     if is_least:
         return best, reach
