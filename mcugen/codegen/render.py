@@ -142,8 +142,11 @@ class _Renderer:
 
 
 def _runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """(name, C type, literal) of the parameters in the struct."""
-    return [(k, c_param_type(v), c_param(v)) for k, v in instr.params.items() if k not in instr.baked]
+    """(name, C type, meaning) of the parameters in the struct."""
+    told = instr.declaration
+    return [
+        (k, c_param_type(v), told.meaning(k) if told else "") for k, v in instr.params.items() if k not in instr.baked
+    ]
 
 
 def _signature(kernel: _Kernel) -> str:
