@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from mcugen.compiler import compile_model
     from mcugen.errors import McugenError
     from mcugen.options import CompileOptions, LibraryFiles, Places
-    from mcugen.plugins import load_plugin
 
 __all__ = [
     "Board",
@@ -24,7 +23,6 @@ __all__ = [
     "__version__",
     "compile_model",
     "load_board",
-    "load_plugin",
 ]
 
 _HOMES = {
@@ -36,7 +34,6 @@ _HOMES = {
     "Places": "options",
     "compile_model": "compiler",
     "load_board": "board",
-    "load_plugin": "plugins",
 }
 """The modules of what the package offers, which are imported when it is asked for: the compiler takes a while."""
 

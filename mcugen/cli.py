@@ -338,12 +338,10 @@ def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON"
 @app.command()
 def operators(plugin: Plugin = None) -> None:
     """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
-    from mcugen.plugins import load_plugin
+    from mcugen.plugins import registry_of
     from mcugen.report.operators import operator_table
 
-    for file in plugin or ():
-        load_plugin(file)
-    typer.echo(operator_table(), nl=False)
+    typer.echo(operator_table(registry_of(plugin or ())), nl=False)
 
 
 @app.command()

@@ -82,8 +82,6 @@ def test_a_bug_in_a_command_is_caught(model: Path, capsys: pytest.CaptureFixture
     assert "IndexError: list index out of range (mcugen/" in capsys.readouterr().err
 
 
-pytestmark = pytest.mark.usefixtures("without_plugins_afterwards")
-
 OPERATOR = """
 from mcugen.ops.onnx_node import onnx_operator
 @onnx_operator("Stop", domain="{domain}")
