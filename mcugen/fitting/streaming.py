@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import accumulate, takewhile
 
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import row_form
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.kernels.cost import CostTable
 from mcugen.lir.builder import Builder, trial
@@ -247,7 +248,7 @@ def _join(graph: Graph, op: Streamed, nodes: Sequence[Node]) -> None:
     whole = graph.add(op, [source], origin, names=[last.output.name], types=[op.output], before=nodes[0])
     result = whole.output
     if op.layers[-1].adds:
-        form = last.op.by_rows(last.sig)
+        form = row_form(last.op, last.sig)
         assert form is not None and form.finish is not None
         result = graph.add(form.finish, [result], last.origin, types=[last.output.type], before=nodes[0]).output
     graph.replace(last.output, result)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from mcugen.hir.types import Array, Bounds, TensorType
 
 if TYPE_CHECKING:
-    from mcugen.hir.graph import Graph, Node, Value
+    from mcugen.hir.graph import Graph, Value
 
 Permutation = tuple[int, ...]
 IntegerForm = tuple["Operator", Sequence["Value | None"]]
@@ -93,20 +93,14 @@ class RowForm:
 class Operator:
     """An operator with its attributes; immutable, compared by value. Subclasses live in ops/.
 
-    A method that a pass calls has a default meaning "nothing to gain here", so that a new operator needs
-    only `infer`, `evaluate` and `lower` (see lir/lower.py).
+    A new operator needs only `infer`, `evaluate` and `lower` (see lir/lower.py); what else a pass may ask of it are
+    traits, which it declares by inheriting them (mcugen.hir.traits).
     """
 
     mnemonic: ClassVar[str] = ""
     """Name in dumps and reports; families of many functions override `name` instead."""
     moves_data: ClassVar[bool] = False
     """Copies elements without looking at them: works on every element type, keeps quantization parameters."""
-    weight_axes: ClassVar[Mapping[int, int]] = {}
-    """Constant inputs that are quantized symmetrically, one scale for each index of the axis given."""
-    bias_input: ClassVar[int | None] = None
-    """The constant input that is added to the accumulators, in their unit."""
-    real_inputs: ClassVar[frozenset[int]] = frozenset()
-    """Constant inputs that the integer form takes as real numbers."""
 
     @property
     def name(self) -> str:
@@ -127,11 +121,6 @@ class Operator:
     def repeats(self) -> tuple[int, ...]:
         """How often each of its bodies runs, at most."""
         return (1,) * len(self.bodies)
-
-    @property
-    def wants_channels_last(self) -> bool:
-        """Whether this is the channels-first form of an operator with space."""
-        return False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Types of the outputs; raises ModelError when the inputs cannot be right."""
@@ -157,68 +146,6 @@ class Operator:
         """Whether no output falls where inputs rise."""
         return self.moves_data
 
-    def channels(self, sig: Signature) -> Channels | None:
-        """How it works channel by channel, or sums all of them with constant weights; None: neither."""
-        return None
-
     def macs(self, sig: Signature) -> int:
         """Multiply-accumulates of one inference, padding included."""
         return 0
-
-    def reads(self, sig: Signature) -> int:
-        """Elements under all windows, where an operator has windows but no multiply-accumulates; else 0."""
-        return 0
-
-    def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """A value that already equals the only output of `node` (or is cheaper to compute), else None."""
-        return None
-
-    def keeping(self, wanted: Sequence[bool]) -> Operator | None:
-        """The operator with only those outputs, in order; None: it always computes all."""
-        return None
-
-    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """How to compute this on quantized tensors directly, or None (then it stays a float island).
-
-        `sig` and `inputs` are what the integer operator would read and write: quantized wherever the model
-        (de)quantizes; the output always is. The form may name other inputs, e.g. constants added to `graph`.
-        """
-        return None
-
-    def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """Tensors within the computation that an integer form quantizes too, by role (of a cell: its state)."""
-        return {}
-
-    def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """The real input of an operator with weights as [groups, rows, depth].
-
-        Its sums are rows · wᵀ + bias for weights as [groups, outputs of a group, depth]. None: it is no such product.
-        """
-        return None
-
-    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """ONNX operator, attributes and further constant inputs that compute the same on reals, `clamp` aside.
-
-        None: there is no single ONNX node of these inputs; the model's own nodes say it.
-        """
-        return None
-
-    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """The operator whose output is this one's transposed by `perm`.
-
-        With it come the permutations that its inputs must undergo (None: leave that input as it is).
-        None: transpositions do not pass through this operator.
-        """
-        return None
-
-    def with_clamp(self, low: float, high: float) -> Self | None:
-        """The operator with its real-valued result clamped to [low, high], if it can do that for nothing."""
-        return None
-
-    def by_rows(self, sig: Signature) -> RowForm | None:
-        """How to compute one row of the output, or None: there is no such thing."""
-        return None
-
-    def without_clamp(self) -> Self | None:
-        """The operator without its clamp; None: it has none that `bounds` knows of."""
-        return None

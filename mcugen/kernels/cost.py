@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from mcugen.hir.graph import Node
+from mcugen.hir.traits import Windowed
 from mcugen.lir.kernel import Kernel
 from mcugen.resources import resource_dir
 
@@ -28,7 +29,8 @@ ALIKE = {"rv32imac": "rv32imc"}
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
     """The TERMS of a node: elements, but for its one call and its multiply-accumulates; of windows as often as read."""
-    inputs = node.op.reads(node.sig) or sum(v.type.count for v in node.inputs if v is not None and not v.is_constant)
+    windows = node.op.reads(node.sig) if isinstance(node.op, Windowed) else 0
+    inputs = windows or sum(v.type.count for v in node.inputs if v is not None and not v.is_constant)
     constants = [v.type.count for v in node.inputs if v is not None and v.is_constant]
     outputs, macs = node.outputs[0].type, node.op.macs(node.sig)
     channels = max(outputs.shape[-1] if outputs.shape else 1, 1)

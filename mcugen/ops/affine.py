@@ -14,6 +14,7 @@ from mcugen.expressions.functions import CLAMP, REQUANTIZE, SHIFT_RIGHT
 from mcugen.expressions.nodes import Binary, Convert, Expression, call
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.traits import Clampable
 from mcugen.hir.types import DType
 from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
 from mcugen.ops.elementwise import Elementwise, Scalars
@@ -21,7 +22,7 @@ from mcugen.ops.pointwise import clamped
 
 
 @dataclass(frozen=True)
-class Affine(Elementwise):
+class Affine(Clampable, Elementwise):
     """y = x · scale + shift of reals, clamped; scale and shift are constants that broadcast to x."""
 
     mnemonic: ClassVar[str] = "affine"
@@ -59,7 +60,7 @@ class Affine(Elementwise):
 
 
 @dataclass(frozen=True)
-class FixedAffine(Elementwise):
+class FixedAffine(Clampable, Elementwise):
     """q = clamp((x · factor + start) >> bits) for codes x and constants by channel."""
 
     mnemonic: ClassVar[str] = "affine"

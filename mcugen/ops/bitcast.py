@@ -9,6 +9,7 @@ from typing import ClassVar
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access
@@ -18,7 +19,7 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 @dataclass(frozen=True)
-class BitCast(Operator):
+class BitCast(Simplifiable, Operator):
     """The bytes of x as elements of another type of the same width."""
 
     mnemonic: ClassVar[str] = "bitcast"

@@ -15,6 +15,7 @@ from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
+from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Rowwise, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.lir.builder import Builder
@@ -47,7 +48,7 @@ def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Conv(Spatial):
+class Conv(Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, Spatial):
     """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
 
     Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],

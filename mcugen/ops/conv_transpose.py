@@ -14,6 +14,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Signature
+from mcugen.hir.traits import Clampable, Expressible, Quantizable, Weighted
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.weighted import BLOCK, interleave
@@ -87,7 +88,7 @@ class Scatter(Operator):
 
 
 @dataclass(frozen=True)
-class ConvTranspose(Scatter):
+class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Scatter):
     """The gradient of a convolution, clamped: x [N, C, *space], w [C, O/groups, *kernel], optional bias [O]."""
 
     mnemonic: ClassVar[str] = "conv_transpose"

@@ -14,6 +14,7 @@ from mcugen.expressions import nodes
 from mcugen.expressions.nodes import Constant, Convert, Expression, call
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
+from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.elementwise import Elementwise, Scalars
@@ -33,7 +34,7 @@ def _is_narrow(dtype: DType) -> bool:
 
 
 @dataclass(frozen=True)
-class Cast(Elementwise):
+class Cast(Simplifiable, Elementwise):
     """Conversion to another element type: float to integer truncates and saturates, integers wrap."""
 
     mnemonic: ClassVar[str] = "cast"
@@ -85,7 +86,7 @@ _TO_HALVES = {DType.FLOAT16: fn.FLOAT_TO_HALF, DType.BFLOAT16: fn.FLOAT_TO_BFLOA
 
 
 @dataclass(frozen=True)
-class FlipSign(Elementwise):
+class FlipSign(Simplifiable, Elementwise):
     """uint8 ↔ int8 with the zero point moved by 128: the top bit inverted. uint8 models become int8 with it."""
 
     mnemonic: ClassVar[str] = "flip_sign"
@@ -116,7 +117,7 @@ class FlipSign(Elementwise):
 
 
 @dataclass(frozen=True)
-class Quantize(Elementwise):
+class Quantize(Simplifiable, Elementwise):
     """q = saturate(round_half_even(x / scale) + zero_point); scale and zero point are the output's type."""
 
     mnemonic: ClassVar[str] = "quantize"

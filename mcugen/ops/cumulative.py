@@ -10,6 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.traits import Permutable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access
@@ -24,7 +25,7 @@ _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.UINT32, 
 
 
 @dataclass(frozen=True)
-class Cumulative(Operator):
+class Cumulative(Permutable, Operator):
     """y[k] = x[0] ∘ … ∘ x[k] along `axis`; `exclusive`: without x[k]; `reverse`: from the end. Integers wrap."""
 
     function: str = field(default="", repr=False)

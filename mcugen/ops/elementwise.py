@@ -20,6 +20,7 @@ from mcugen.expressions.parts import headers, parameters
 from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels import cmsis
 from mcugen.lir.builder import Builder
@@ -83,7 +84,7 @@ UNROLL = 4
 
 
 @dataclass(frozen=True)
-class Elementwise(Operator):
+class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
     """y[i] = f(x0[i], x1[i], …) with numpy broadcasting; inputs have equal rank or one element."""
 
     tables: ClassVar[frozenset[int]] = frozenset()

@@ -18,6 +18,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.traits import Permutable, Simplifiable
 from mcugen.hir.types import Array, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param
@@ -127,7 +128,7 @@ def _lies_within(index: Value, depths: Shape) -> bool:
 
 
 @dataclass(frozen=True)
-class Gather(Taking):
+class Gather(Permutable, Simplifiable, Taking):
     """y[o, j, i] = x[o, index[j], i], o before `axis` and i behind it; j may stand for many axes or none."""
 
     mnemonic: ClassVar[str] = "gather"
@@ -217,7 +218,7 @@ def flat_positions(index: Array, depths: Shape) -> Array:
 
 
 @dataclass(frozen=True)
-class GatherElements(Taking):
+class GatherElements(Permutable, Taking):
     """y[o, k, i] = x[o, index[o, k, i], i]: x and the indices have equal shapes but for `axis`."""
 
     mnemonic: ClassVar[str] = "gather_elements"

@@ -15,6 +15,7 @@ from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
+from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.weighted import double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
@@ -45,7 +46,7 @@ from mcugen.ops.weighted import integer_weights
 
 
 @dataclass(frozen=True)
-class Dense(Operator):
+class Dense(Quantizable, Weighted, Clampable, Channelwise, Expressible, Operator):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
 
     mnemonic: ClassVar[str] = "dense"
@@ -130,7 +131,7 @@ def _matrix_by_matrix(x: TensorType, y: TensorType) -> Traversal:
 
 
 @dataclass(frozen=True)
-class MatMul(Operator):
+class MatMul(Quantizable, Expressible, Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes.
 
     Only products of reals have a factor other than 1: it is part of the one rounding of quantized ones.

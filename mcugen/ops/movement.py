@@ -14,6 +14,7 @@ from onnx import helper
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.traits import Channelwise, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.limits import check_size
@@ -38,7 +39,7 @@ def inverse(perm: Permutation) -> Permutation:
 
 
 @dataclass(frozen=True)
-class Movement(Operator):
+class Movement(Quantizable, Operator):
     """Base: one output with the element type and quantization of the first input."""
 
     moves_data: ClassVar[bool] = True
@@ -53,7 +54,7 @@ class Movement(Operator):
 
 
 @dataclass(frozen=True)
-class Reshape(Movement):
+class Reshape(Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """The same elements in row-major order under another shape: free."""
 
     mnemonic: ClassVar[str] = "reshape"
@@ -253,7 +254,7 @@ def emit_in_place(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 @dataclass(frozen=True)
-class Transpose(Movement):
+class Transpose(Rowwise, Simplifiable, Expressible, Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose)."""
 
     mnemonic: ClassVar[str] = "transpose"
@@ -399,7 +400,7 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
 
 
 @dataclass(frozen=True)
-class Slice(Movement):
+class Slice(Permutable, Channelwise, Simplifiable, Movement):
     """y[i] = x[start + i·step] per axis; steps may be negative."""
 
     mnemonic: ClassVar[str] = "slice"
@@ -444,7 +445,7 @@ class Slice(Movement):
 
 
 @dataclass(frozen=True)
-class Expand(Movement):
+class Expand(Permutable, Simplifiable, Movement):
     """Broadcasting to `shape` (of the input's rank)."""
 
     mnemonic: ClassVar[str] = "expand"
@@ -479,7 +480,7 @@ class Expand(Movement):
 
 
 @dataclass(frozen=True)
-class Concat(Movement):
+class Concat(Permutable, Channelwise, Simplifiable, Movement):
     """Joins tensors along one axis."""
 
     mnemonic: ClassVar[str] = "concat"
@@ -532,7 +533,7 @@ class Concat(Movement):
 
 
 @dataclass(frozen=True)
-class Pad(Movement):
+class Pad(Permutable, Channelwise, Simplifiable, Movement):
     """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
 
     mnemonic: ClassVar[str] = "pad"

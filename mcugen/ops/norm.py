@@ -13,6 +13,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.traits import Permutable, Quantizable
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -113,7 +114,7 @@ def _as_real(graph: Graph, value: Value | None) -> Value | None:
 
 
 @dataclass(frozen=True)
-class Normalize(Operator):
+class Normalize(Quantizable, Permutable, Operator):
     """y = (x − mean) / √(variance + epsilon) · scale + bias; mean and variance over `axes`, scale and bias broadcast.
 
     `groups` = (axis, count): the statistics take in each of `count` equal parts of that axis, too.

@@ -10,6 +10,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.traits import Permutable, Simplifiable
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param
@@ -34,7 +35,7 @@ _LARGEST_AXIS = 1 << 24
 
 
 @dataclass(frozen=True)
-class PadWith(Operator):
+class PadWith(Permutable, Operator):
     """Surrounds a tensor with the only element of input 1, of the same type."""
 
     mnemonic: ClassVar[str] = "pad_with"
@@ -70,7 +71,7 @@ class PadWith(Operator):
 
 
 @dataclass(frozen=True)
-class Extend(Movement):
+class Extend(Permutable, Simplifiable, Movement):
     """Surrounds a tensor with its own elements: mirrored, the nearest, or from the other end."""
 
     mnemonic: ClassVar[str] = "extend"

@@ -28,6 +28,7 @@ from mcugen.expressions.nodes import (
 )
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
+from mcugen.hir.traits import Clampable, Expressible, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import dense_int8, emit_sum
@@ -238,7 +239,7 @@ _ALPHA_BETA = {
 
 
 @dataclass(frozen=True)
-class Unary(Elementwise):
+class Unary(Saturating, Elementwise):
     """y = f(x), f a row of UNARY, with up to two attributes (a, b)."""
 
     function: str = field(default="", repr=False)
@@ -253,6 +254,11 @@ class Unary(Elementwise):
     def name(self) -> str:
         """The function's name."""
         return self.function.lower()
+
+    @property
+    def saturates(self) -> bool:
+        """What probabilities are made by."""
+        return self.function == "Sigmoid"
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """The operand's; bool for tests."""
@@ -448,7 +454,7 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 
 
 @dataclass(frozen=True)
-class Binary(Elementwise):
+class Binary(Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On codes: see integer()."""
 
     library: ClassVar[tuple[Kernel, ...]] = cmsis.BINARY
@@ -626,7 +632,7 @@ def _as_int64(scalar: Scalars, value: int) -> Expression:
 
 
 @dataclass(frozen=True)
-class Where(Elementwise):
+class Where(Simplifiable, Elementwise):
     """y = condition ? x : y."""
 
     mnemonic: ClassVar[str] = "where"

@@ -13,6 +13,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
+from mcugen.hir.traits import Channelwise, Quantizable, Rowwise, Windowed
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import emit_average, first_taps, pooling
@@ -34,7 +35,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 @dataclass(frozen=True)
-class Pool(Spatial):
+class Pool(Channelwise, Windowed, Spatial):
     """A function of the elements under a sliding window, channel by channel; padding is never an element.
 
     Every window meets the input.
@@ -127,7 +128,7 @@ class Pool(Spatial):
 
 
 @dataclass(frozen=True)
-class MaxPool(Pool):
+class MaxPool(Quantizable, Rowwise, Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
@@ -163,7 +164,7 @@ class MaxPool(Pool):
 
 
 @dataclass(frozen=True)
-class AveragePool(Pool):
+class AveragePool(Quantizable, Rowwise, Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"

@@ -17,6 +17,7 @@ from mcugen.expressions.parts import headers
 from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.traits import Cell, Partial
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.weighted import interleave
 from mcugen.lir.builder import Builder
@@ -150,7 +151,7 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recurrent(Operator):
+class Recurrent(Partial, Cell, Operator):
     """A recurrent layer over sequences, as ONNX defines RNN, LSTM and GRU (the subclasses).
 
     Inputs: x [steps, batch, depth]; w [directions, gates · hidden, depth]; r [directions, gates · hidden, hidden];
@@ -228,6 +229,27 @@ class Recurrent(Operator):
         """What the steps compute, by role: rows of all steps, directions and sequences; the first states among them."""
         _, _, steps = self._run(sig, arrays)
         return {role: np.concatenate([s[role] for s in steps if role in s]) for role in (steps[-1] if steps else {})}
+
+    standard: ClassVar[tuple[str, ...]] = ()
+    """The activations that have a quantized form."""
+
+    def can_expand(self, node: Node) -> bool:
+        """Standard activations, constant weights, and none of ONNX's rarer options."""
+        if node.input(X).type.dtype is not DType.FLOAT32:
+            return False
+        given = dict(enumerate(node.inputs))
+        constants = all((v := given.get(i)) is None or v.is_constant for i in (W, R, B))
+        is_standard = all(tuple(map(str, names)) == self.standard for names in self.activations)
+        sizes = (*node.input(X).type.shape, *node.input(R).type.shape)
+        return constants and is_standard and not self._has_rare_options(node) and min(sizes) > 0
+
+    def _has_rare_options(self, node: Node) -> bool:
+        given = dict(enumerate(node.inputs))
+        return given.get(LENS) is not None or given.get(P) is not None or self.clip < np.inf
+
+    def alike(self, node: Node) -> list[Value]:
+        """The outputs that hold hidden states: Y and Y_h."""
+        return [v for v, result in zip(node.outputs, self.results, strict=True) if result != "Y_c"]
 
     def _run(self, sig: Signature, arrays: Sequence[Array]) -> tuple[Array, Array, list[dict[str, Array]]]:
         """Y with steps before batch, the last states [states, directions, batch, hidden], and what was computed."""
@@ -437,6 +459,7 @@ class Rnn(Recurrent):
     """h' = f(W x + R h + Wb + Rb)."""
 
     mnemonic: ClassVar[str] = "rnn"
+    standard: ClassVar[tuple[str, ...]] = ("Tanh",)
     gates: ClassVar[int] = 1
     roles: ClassVar[tuple[str, ...]] = ("f",)
 
@@ -454,10 +477,14 @@ class Lstm(Recurrent):
     """
 
     mnemonic: ClassVar[str] = "lstm"
+    standard: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh", "Tanh")
     gates: ClassVar[int] = 4
     states: ClassVar[tuple[str, ...]] = ("h", "c")
     roles: ClassVar[tuple[str, ...]] = ("f", "g", "k")
     coupled: bool = False
+
+    def _has_rare_options(self, node: Node) -> bool:
+        return self.coupled or super()._has_rare_options(node)
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
         """The equations."""
@@ -484,6 +511,7 @@ class Gru(Recurrent):
     """
 
     mnemonic: ClassVar[str] = "gru"
+    standard: ClassVar[tuple[str, ...]] = ("Sigmoid", "Tanh")
     gates: ClassVar[int] = 3
     roles: ClassVar[tuple[str, ...]] = ("f", "g")
     linear: bool = False

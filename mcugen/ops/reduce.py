@@ -12,6 +12,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
@@ -89,7 +90,7 @@ _EXTREMES = ("max", "min")
 
 
 @dataclass(frozen=True)
-class Reduce(Operator):
+class Reduce(Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, Operator):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
     library: ClassVar[tuple[Kernel, ...]] = cmsis.REDUCE
@@ -331,7 +332,7 @@ class MeanOfSums(Operator):
 
 
 @dataclass(frozen=True)
-class Arg(Operator):
+class Arg(Permutable, Simplifiable, Operator):
     """y = index of the largest (or smallest) element along `axis`, which stays as a dimension of size 1."""
 
     function: str = field(default="", repr=False)

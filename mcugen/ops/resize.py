@@ -12,6 +12,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.traits import Permutable, Quantizable, Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
@@ -37,7 +38,7 @@ def _index_table(entries: Sequence[int]) -> Array:
 
 
 @dataclass(frozen=True)
-class ResizeNearest(Movement):
+class ResizeNearest(Permutable, Simplifiable, Movement):
     """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]; None where an axis stays as it is."""
 
     mnemonic: ClassVar[str] = "resize_nearest"
@@ -140,7 +141,7 @@ def _weight_bits(sig: Signature) -> int:
 
 
 @dataclass(frozen=True)
-class ResizeLinear(Operator):
+class ResizeLinear(Quantizable, Permutable, Operator):
     """Linear interpolation along the one or two axes that have taps; None where an axis stays as it is."""
 
     mnemonic: ClassVar[str] = "resize_linear"
@@ -274,7 +275,7 @@ class ResizeLinear(Operator):
 
 
 @dataclass(frozen=True)
-class Resample(Operator):
+class Resample(Permutable, Operator):
     """Along one axis y[j] = Σ_k weights[j][k] · x[start[j] + k]: any interpolation axis by axis."""
 
     mnemonic: ClassVar[str] = "resample"

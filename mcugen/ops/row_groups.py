@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import RowForm, RowWindow
+from mcugen.hir.traits import row_form
 from mcugen.ops.stream import Layer, Rows, Streamed, band_type
 
 
@@ -37,7 +38,7 @@ def group_of(nodes: Sequence[Node]) -> Streamed | None:
         return None
     units: dict[Value, _Unit] = {}
     for node in nodes:
-        form = node.op.by_rows(node.sig)
+        form = row_form(node.op, node.sig)
         if form is None or len(node.outputs) != 1 or (form.finish and node is not nodes[-1]):
             return None
         unit = _unit(node, form, units)

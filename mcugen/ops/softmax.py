@@ -12,6 +12,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
+from mcugen.hir.traits import Permutable, Quantizable, Saturating
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
 from mcugen.lir.builder import Builder
@@ -197,7 +198,7 @@ class FixedLogSoftmax:
 
 
 @dataclass(frozen=True)
-class Softmax(Operator):
+class Softmax(Quantizable, Permutable, Saturating, Operator):
     """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm.
 
     The softmax along the last axis may have a constant mask, bools whose shape is x's but for leading axes of

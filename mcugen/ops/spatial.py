@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.errors import ModelError
 from mcugen.hir.operator import Operator, Permutation, Signature
+from mcugen.hir.traits import Permutable
 from mcugen.hir.types import Shape, TensorType
 from mcugen.numerics.window import Window
 from mcugen.ops.movement import to_channels_last
@@ -21,7 +22,7 @@ MOST_TAPS = 2**24
 
 
 @dataclass(frozen=True)
-class Spatial(Operator):
+class Spatial(Permutable, Operator):
     """An operator with a window. Channels first: x [N, C, *space]; channels last: x [N, *space, C].
 
     Weights, where there are any, are [O, C, *kernel] or [O, *kernel, C] likewise.

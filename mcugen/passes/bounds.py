@@ -9,6 +9,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
+from mcugen.hir.traits import Clampable
 from mcugen.hir.types import Bounds, TensorType
 from mcugen.kernels.weighted import clamp_of
 from mcugen.numerics.fixedpoint import clamp_range
@@ -26,7 +27,8 @@ def bounds_of(graph: Graph) -> dict[Value, Bounds]:
 
 def drop_clamps(graph: Graph) -> bool:
     """A clamp that no element of codes reaches → none: saturation is left."""
-    clamped = [(node, op) for node in graph.nodes if (op := node.op.without_clamp()) and _is_narrow(node)]
+    clampable = [(node, node.op.without_clamp()) for node in graph.nodes if isinstance(node.op, Clampable)]
+    clamped = [(node, op) for node, op in clampable if op is not None and _is_narrow(node)]
     found = bounds_of(graph) if clamped and not graph.shapes_vary else {}
     needless = [(node, op) for node, op in clamped if _is_same(node, op, found)]
     for node, op in needless:

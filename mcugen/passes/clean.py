@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
+from mcugen.hir.traits import Partial, Simplifiable
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.movement import Movement, Reshape, Transpose
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
@@ -56,10 +57,10 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
     graph.remove(node)
 
 
-@pattern()
+@pattern(Simplifiable)
 def take_equal(graph: Graph, node: Node) -> Outcome:
-    """f(x) → a value that equals it, as the operator itself knows (`Operator.simplify`)."""
-    value = node.op.simplify(node, graph) if len(node.outputs) == 1 else None
+    """f(x) → a value that equals it, as the operator itself knows (`Simplifiable`)."""
+    value = node.op.simplify(node, graph) if isinstance(node.op, Simplifiable) and len(node.outputs) == 1 else None
     if value is None:
         return False
     graph.replace(node.output, value)
@@ -78,7 +79,7 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
     wanted = [bool(v.uses) or graph.is_output(v) for v in node.outputs]
     if all(wanted):
         return False
-    op = node.op.keeping(wanted)
+    op = node.op.keeping(wanted) if isinstance(node.op, Partial) else None
     if op is None:
         return "it computes all of its outputs at once"
     kept = [v for v, is_wanted in zip(node.outputs, wanted, strict=True) if is_wanted]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
+from mcugen.hir.traits import Quantizable
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.conv import Conv
@@ -84,7 +85,7 @@ def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stor
     if node.op.moves_data:
         inputs = [_requantized(graph, node, v, out) for v in inputs]
     sig = Signature(tuple(v.type if v else None for v in inputs), (out,))
-    form = node.op.integer(graph, sig, inputs)
+    form = node.op.integer(graph, sig, inputs) if isinstance(node.op, Quantizable) else None
     if form is None:
         return False
     op, operands = form

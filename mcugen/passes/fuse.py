@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import Clampable
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.conv import Conv
 from mcugen.ops.conv_transpose import ConvTranspose
@@ -286,7 +287,7 @@ def fold_clamp(graph: Graph, node: Node) -> Outcome:
     source, clamp = node.input(0).producer, node.op
     if source is None or not isinstance(clamp, Clamp) or node.output.type.dtype is not DType.FLOAT32:
         return False
-    clamped = source.op.with_clamp(clamp.low, clamp.high)
+    clamped = source.op.with_clamp(clamp.low, clamp.high) if isinstance(source.op, Clampable) else None
     if clamped is None:
         return f"{source.op.name} takes no activation, or has one"
     if graph.only_user(node.input(0)) is not node:

@@ -9,15 +9,16 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Permutation
+from mcugen.hir.traits import Permutable, permuted
 from mcugen.ops.movement import Transpose, inverse, to_channels_last
 from mcugen.passes.clean import simplify
 from mcugen.passes.rewrite import Outcome, Turns, pattern
 
 
-@pattern()
+@pattern(Permutable)
 def turn_channels_last(graph: Graph, node: Node) -> Outcome:
     """op(x) channels-first → Transpose(op'(Transpose(x))) with op' channels-last; constants turn at once."""
-    if not node.op.wants_channels_last:
+    if not isinstance(node.op, Permutable) or not node.op.wants_channels_last:
         return False
     return _rewrite_permuted(graph, node, to_channels_last(node.output.type.rank))
 
@@ -32,7 +33,7 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
     perm = _sinkable(node)
     if perm is None:
         return False
-    form = node.op.permuted(node.sig, inverse(perm))
+    form = permuted(node.op, node.sig, inverse(perm))
     if form is None:
         return f"transpositions do not pass through {node.op.name}"
     if not _pays(graph, node, perm, form[1]):
@@ -76,7 +77,7 @@ def _pays(graph: Graph, node: Node, perm: Permutation, wanted_of_inputs: Sequenc
 
 
 def _rewrite_permuted(graph: Graph, node: Node, perm: Permutation) -> bool:
-    form = node.op.permuted(node.sig, perm)
+    form = permuted(node.op, node.sig, perm)
     if form is None:
         return False
     op, wanted = form

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mcugen.hir.graph import Dropped, Graph, Node, Value
 from mcugen.hir.operator import Channels, Operator, Signature
+from mcugen.hir.traits import Channelwise, bias_input, weight_axes
 from mcugen.hir.types import Array, QuantParams, TensorType
 from mcugen.numerics.sums import largest_sums, requantizer, sum_dtype
 from mcugen.passes.bounds import bounds_of
@@ -89,7 +90,7 @@ class _Plan:
     @staticmethod
     def _link(node: Node) -> Channels | None:
         """How it works on channels, if that is known; sums must be of codes, which are exact in any order."""
-        if len(node.outputs) > 1 or not node.sig.output.count:
+        if len(node.outputs) > 1 or not node.sig.output.count or not isinstance(node.op, Channelwise):
             return None
         link = node.op.channels(node.sig)
         return None if link is None or (link.sums and node.sig.input(0).quant is None) else link
@@ -149,7 +150,7 @@ class _Plan:
         for index, (value, source) in enumerate(zip(node.inputs, link.sources, strict=False)):
             if value is None or value.data is None or source is None:
                 continue
-            axis = node.op.weight_axes.get(index, value.type.rank - 1)
+            axis = weight_axes(node.op).get(index, value.type.rank - 1)
             mask = _read(source, kept, value.type.shape[axis])
             constants[index] = arrays.get(index, value.data).compress(mask, axis), _quant(value.type, axis, mask)
         if link.sums:
@@ -174,7 +175,9 @@ class _Plan:
     def rounds_alike(self, node: Node, change: _Change) -> bool:
         """Whether multipliers and shift stay: they may depend on the largest scale or sum of all channels."""
         sig, out = node.sig, node.output.type
-        if node.op.bias_input is None or out.quant is None or sig.input(0).quant is None or not change.differs(node):
+        if bias_input(node.op) is None or out.quant is None or sig.input(0).quant is None:
+            return True
+        if not change.differs(node):
             return True
         kept, wanted = self.kept[node.output], self.wanted[node.output]
         (weights, quant), (bias, _) = change.constants[1], change.constants[2]

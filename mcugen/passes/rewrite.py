@@ -120,7 +120,7 @@ class Pattern(Rewriting):
         return (self.__doc__ or "").partition("\n")[0]
 
 
-def pattern(*roots: type[Operator]) -> Callable[[Law], Pattern]:
+def pattern(*roots: type) -> Callable[[Law], Pattern]:
     """Makes a pattern of a function, whose docstring begins with the law. Without roots it is asked at every node."""
     return lambda law: Pattern(law, roots or (Operator,))
 

@@ -14,6 +14,7 @@ from mcugen.evaluation.samples import as_stored, graph_endpoints
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import interpret
+from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
 from mcugen.numerics.fixedpoint import dequantize
@@ -166,7 +167,7 @@ def _weights(plan: Plan, node: Node | None) -> float | None:
     codes = plan.layers.get(node.outputs[0].name) if node else None
     if codes is None or node is None:
         return None
-    data = node.input(next(iter(node.op.weight_axes))).data
+    data = node.input(next(iter(weight_axes(node.op)))).data
     return None if data is None else _finite(weights_sqnr_db(data, codes))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import onnx_form
 from mcugen.hir.types import Array, DType
 from mcugen.ops.conv import Conv
 from mcugen.ops.matmul import Dense
@@ -125,7 +126,7 @@ def _can_divide(node: Node) -> bool:
 def _is_depthwise(node: Node) -> bool:
     """Whether each output channel reads one input channel, by constant weights."""
     weights = node.inputs[1] if type(node.op) is Conv else None
-    is_written = weights is not None and weights.is_constant and node.op.onnx_form(node.sig) is not None
+    is_written = weights is not None and weights.is_constant and onnx_form(node.op, node.sig) is not None
     return weights is not None and is_written and weights.type.shape[1] == 1 and weights.type.dtype is DType.FLOAT32
 
 

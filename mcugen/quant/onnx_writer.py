@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from mcugen.errors import UnsupportedError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.names import Names
+from mcugen.hir.traits import onnx_form
 from mcugen.hir.types import Array, DType
 
 
@@ -120,7 +121,7 @@ class OnnxWriter:
                 self.made(value)
 
     def _write_form(self, node: Node) -> bool:
-        form = node.op.onnx_form(node.sig)
+        form = onnx_form(node.op, node.sig)
         if form is None or any(v is not None and not v.is_constant and v.name not in self.written for v in node.inputs):
             return False
         op_type, attributes, extra = form

@@ -11,8 +11,8 @@ import numpy as np
 from mcugen.errors import McugenError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
+from mcugen.hir.traits import Cell, Quantizable, bias_input, weight_axes
 from mcugen.hir.types import DType, TensorType
-from mcugen.quant import recurrent
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.weights import plain_codes
 
@@ -113,7 +113,7 @@ class _Placer:
     def _leave_mixed_joins(self) -> None:
         """A concatenation of large and small numbers would round the small ones away, for nothing if none computes."""
         for node in [n for n in self.nodes if n in self.movers and self._small_parts(n)]:
-            if not any(reader.op.weight_axes for reader in self._readers(node.outputs[0])):
+            if not any(weight_axes(reader.op) for reader in self._readers(node.outputs[0])):
                 self.movers.remove(node)
                 self._leave(node, "its parts' ranges differ too much for one scale")
 
@@ -150,7 +150,7 @@ class _Placer:
         if node in self.movers:
             small = self._small_parts(node)
             return [*node.outputs, *(v for v in _activations(node) if v not in small)]
-        return recurrent.hidden_results(node) if recurrent.has_integer_form(node) else []
+        return node.op.alike(node) if isinstance(node.op, Cell) and _is_cell(node) else []
 
     def _groups(self) -> dict[Value, list[Value]]:
         """float32 activations joined by what only moves data and the like, by a representative (union-find)."""
@@ -190,8 +190,8 @@ class _Placer:
             ends = [n for n in self._ends(members) if self.precision.get(n, DType.FLOAT32) is not DType.FLOAT32]
             for node in ends:
                 neighbours.setdefault(node, set()).update(n for n in ends if n is not node)
-        lonely = [n for n, others in neighbours.items() if not others and not n.op.weight_axes]
-        return [n for n in lonely if not recurrent.has_integer_form(n)]
+        lonely = [n for n, others in neighbours.items() if not others and not weight_axes(n.op)]
+        return [n for n in lonely if not _is_cell(n)]
 
 
 def _activations(node: Node) -> list[Value]:
@@ -200,7 +200,7 @@ def _activations(node: Node) -> list[Value]:
 
 def has_integer_form(node: Node, dtype: DType) -> bool:
     """Whether the operator's own rule computes this node on tensors of that type, or several nodes do."""
-    if recurrent.has_integer_form(node):
+    if _is_cell(node):
         return True
     scratch = Graph("trial")
     trial = Scheme(dtype)
@@ -212,7 +212,11 @@ def has_integer_form(node: Node, dtype: DType) -> bool:
         return False
     out = TensorType(node.output.type.shape, dtype, activation_params(-1, 1, dtype, trial), node.output.type.layout)
     sig = Signature(tuple(v.type if v else None for v in inputs), (out,))
-    return node.op.integer(scratch, sig, inputs) is not None
+    return isinstance(node.op, Quantizable) and node.op.integer(scratch, sig, inputs) is not None
+
+
+def _is_cell(node: Node) -> bool:
+    return isinstance(node.op, Cell) and node.op.can_expand(node)
 
 
 def _trial(scratch: Graph, node: Node, index: int, scheme: Scheme) -> Value | None:
@@ -227,7 +231,7 @@ def _trial(scratch: Graph, node: Node, index: int, scheme: Scheme) -> Value | No
         quant = activation_params(-1, 1, dtype, scheme)
         return Value(value.name, TensorType(value.type.shape, dtype, quant, value.type.layout))
     assert value.data is not None
-    if index in node.op.weight_axes:
+    if index in weight_axes(node.op):
         codes = plain_codes(node, scheme)
         return scratch.constant(value.name, codes.weights, codes.quant)
     if not is_quantized_constant(node, index):
@@ -242,7 +246,8 @@ def _trial(scratch: Graph, node: Node, index: int, scheme: Scheme) -> Value | No
 def is_quantized_constant(node: Node, index: int) -> bool:
     """Whether constant input `index` is data to be stored like an activation (not weights, bias or parameters)."""
     value = node.input(index)
-    special = index in node.op.weight_axes or index == node.op.bias_input or index in node.op.real_inputs
+    real = node.op.real_inputs if isinstance(node.op, Quantizable) else ()
+    special = index in weight_axes(node.op) or index == bias_input(node.op) or index in real
     if special or value.data is None or value.type.dtype is not DType.FLOAT32:
         return False
     return value.type.count > 1 and bool(np.isfinite(value.data).all())

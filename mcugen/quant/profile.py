@@ -13,7 +13,7 @@ from mcugen.errors import UsageError
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import interpret
-from mcugen.hir.operator import Operator
+from mcugen.hir.traits import Cell
 from mcugen.hir.types import Array
 from mcugen.quant.float_model import FloatModel, all_tensors
 
@@ -204,14 +204,14 @@ class _Observer:
 
 
 def internal_tensors(model: FloatModel, sample: Sample) -> dict[str, Array]:
-    """What layers compute within (`Operator.internals`), as `<first output>.<role>`: known to no runtime but ours."""
+    """What layers compute within (`Cell.internals`), as `<first output>.<role>`: known to no runtime but ours."""
     found: dict[str, Array] = {}
 
     def observe(node: Node, arrays: list[Array]) -> None:
-        inner = node.op.internals(node.sig, *arrays)
+        inner = node.op.internals(node.sig, *arrays) if isinstance(node.op, Cell) else {}
         found.update({f"{node.outputs[0].name}.{role}": array for role, array in inner.items()})
 
-    if any(type(node.op).internals is not Operator.internals for node in model.graph.nodes):
+    if any(isinstance(node.op, Cell) for node in model.graph.nodes):
         interpret(model.graph, sample, observe)
     return found
 

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 
 from mcugen.hir.graph import Node, Value
+from mcugen.hir.traits import Cell, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import quantize
-from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.place import is_quantized_constant
 from mcugen.quant.plan import Plan, Stored
-from mcugen.quant.recurrent import expand, hidden_results
+from mcugen.quant.recurrent import expand
 from mcugen.quant.scheme import activation_params
 
 
@@ -98,9 +98,9 @@ class _QdqWriter(OnnxWriter):
         if precision is DType.FLOAT32 or value.type.dtype is not DType.FLOAT32:
             return super().constant(value, reader, index)
         codes = self.plan.layers.get(reader.output.name)
-        if codes is not None and index in reader.op.weight_axes:
+        if codes is not None and index in weight_axes(reader.op):
             return self._dequantized(f"{reader.output.name}.weight", codes.weights, codes.quant)
-        if codes is not None and index == reader.op.bias_input and codes.bias is not None:
+        if codes is not None and index == bias_input(reader.op) and codes.bias is not None:
             return self._bias(reader, codes.bias, codes.scales)
         if not is_quantized_constant(reader, index):
             return super().constant(value, reader, index)
@@ -109,15 +109,15 @@ class _QdqWriter(OnnxWriter):
         return self._dequantized(value.name, quantize(value.data, quant, precision), quant)
 
     def replacement(self, node: Node) -> bool:
-        """Recurrent layers in integers are several nodes."""
+        """Cells in integers are several nodes."""
         precision = self._precision(node)
-        if precision is DType.FLOAT32 or not isinstance(node.op, Recurrent):
+        if precision is DType.FLOAT32 or not isinstance(node.op, Cell):
             return False
         inputs = ["" if v is None or v.is_constant else self.read(v, node) for v in node.inputs]
         outputs = [v.name for v in node.outputs]
         x = Stored(precision, self._params(node.input(0), node))
         ranges = dict(self.plan.internals[outputs[0]])
-        for value in hidden_results(node)[:1]:  # all have one scale: nothing is converted
+        for value in node.op.alike(node)[:1]:  # all have one scale: nothing is converted
             ranges["hidden"] = (self.plan.activations[value.name].low, self.plan.activations[value.name].high)
         found = expand(node, inputs, outputs, ranges, x, replace(self.plan.scheme, activations=precision))
         if found is None:

@@ -66,7 +66,7 @@ def choose_ranges(
     output of softmax or sigmoid one, whose greatest values tell the classes apart. Few samples get a margin.
     """
     judge = OutputNoise(model, groups, samples) if samples and not scheme.method else None
-    whole = saturated_tensors(model.proto)
+    whole = saturated_tensors(model)
     margin = _margin(profile.distinct) if not scheme.method else 0.0
     found: dict[str, Choice] = {}
     for done, group in enumerate(groups, 1):

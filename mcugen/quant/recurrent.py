@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcugen.hir.graph import Node, Value
+from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.numerics.fixedpoint import quantize
-from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, Sizes, W, X
+from mcugen.ops.recurrent import C0, H0, STATE_ROLES, B, Gru, Lstm, R, Recurrent, Rnn, Sizes, W, X
 from mcugen.quant.onnx_writer import tensor_info
 from mcugen.quant.plan import Stored
 from mcugen.quant.scheme import Scheme, activation_params, weight_scales
@@ -38,10 +38,6 @@ SUMMED = frozenset({"projection", "recurrence", "gates", "reset"})
 
 HEADROOM = 2.0
 """Ranges of int16 tensors over what was seen: new inputs go further, and of 16 bits one is easily spared."""
-
-STANDARD = {Rnn: ("Tanh",), Lstm: ("Sigmoid", "Tanh", "Tanh"), Gru: ("Sigmoid", "Tanh")}
-"""The activations that have a quantized form."""
-
 
 # --------------------------------------------------------------------------------------------- writing ONNX
 
@@ -211,24 +207,6 @@ STEPS: dict[type[Recurrent], Callable[[Cell, str, Sequence[str]], list[str]]] = 
 # ----------------------------------------------------------------------------------------------- whole layers
 
 
-def has_integer_form(node: Node) -> bool:
-    """Whether `expand` knows the layer: standard activations, constant weights, and none of ONNX's rarer options."""
-    op = node.op
-    if not isinstance(op, Recurrent) or node.input(X).type.dtype is not DType.FLOAT32:
-        return False
-    given = dict(enumerate(node.inputs))
-    constants = all((v := given.get(i)) is None or v.is_constant for i in (W, R, B))
-    rare = given.get(LENS) is not None or given.get(P) is not None or op.clip < np.inf or getattr(op, "coupled", False)
-    standard = all(tuple(map(str, names)) == STANDARD[type(op)] for names in op.activations)
-    return constants and not rare and standard and min((*node.input(X).type.shape, *node.input(R).type.shape)) > 0
-
-
-def hidden_results(node: Node) -> list[Value]:
-    """The outputs that hold hidden states: Y and Y_h."""
-    assert isinstance(node.op, Recurrent)
-    return [v for v, result in zip(node.outputs, node.op.results, strict=True) if result != "Y_c"]
-
-
 def stores(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     """How the tensors of a step are stored, by role; "fed" is a hidden state as R reads it.
 
@@ -352,10 +330,9 @@ def expand(
     `inputs` are the tensors of the node's inputs (those of constants are not read), of which the first is stored
     as `x` says; `outputs` those of its outputs. `ranges` are those of `Recurrent.internals`. Needs opset 21.
     """
-    if not has_integer_form(node):
-        return None
     op = node.op
-    assert isinstance(op, Recurrent)
+    if not isinstance(op, Recurrent) or not op.can_expand(node):
+        return None
     scope = Scope(f"{outputs[0]}.integer", {**stores(op, ranges, scheme), "x": x})
     sizes = op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(scope, node, op, sizes, inputs, scope.codes(inputs[X], "x"), scheme)

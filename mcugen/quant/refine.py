@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
+from mcugen.hir.traits import Weighted, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.quant.float_model import FloatModel
@@ -39,7 +40,7 @@ def refine(
     samples, weights are rounded to nearest, and biases corrected by the means in the profile.
     """
     plan = replace(plan, layers={})
-    layers = [n for n in model.graph.nodes if n.op.weight_axes and plan.precision_of(n) is not DType.FLOAT32]
+    layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
         with threadpool_limits(1):  # threads would wait for each other (eightfold on a busy machine), and sums vary
             _Walk(model.graph, plan, _spread(model.graph, distinct(samples))).run(layers, progress)
@@ -83,7 +84,7 @@ class _Walk:
         """By the moments of what the layer reads; operators that are no plain product are rounded to nearest."""
         moments = Moments()
         for real, seen in zip(self.real[node.input(0)], self._read(node.input(0), node), strict=True):
-            rows = [node.op.unfolded(node.sig, x) for x in (real, seen)]
+            rows = [_unfolded(node, x) for x in (real, seen)]
             if rows[0] is None or rows[1] is None:
                 return plain_codes(node, self.plan.scheme)
             moments.add(rows[0], rows[1])
@@ -123,9 +124,9 @@ class _Walk:
         assert value.data is not None
         codes = self.plan.layers.get(node.outputs[0].name)
         index = node.inputs.index(value)
-        if codes is not None and index in node.op.weight_axes:
+        if codes is not None and index in weight_axes(node.op):
             return [real_weights(codes)] * self._count
-        if codes is not None and index == node.op.bias_input and codes.bias is not None:
+        if codes is not None and index == bias_input(node.op) and codes.bias is not None:
             return [codes.bias] * self._count
         return [value.data] * self._count
 
@@ -178,9 +179,14 @@ def _profiled(node: Node, profile: Profile) -> Moments | None:
         return None
     shape = [-1 if a == axis else 1 for a in range(x.type.rank)]
     means = np.broadcast_to(np.asarray(known.means, np.float32).reshape(shape), x.type.shape)
-    rows = node.op.unfolded(node.sig, means)
+    rows = _unfolded(node, means)
     if rows is None:
         return None
     moments = Moments()
     moments.add(rows, rows, profile.distinct)
     return moments
+
+
+def _unfolded(node: Node, x: Array) -> Array | None:
+    """The input of a layer as rows, where it is a plain product."""
+    return node.op.unfolded(node.sig, x) if isinstance(node.op, Weighted) else None

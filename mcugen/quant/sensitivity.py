@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Value
+from mcugen.hir.traits import Saturating
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import rename_inputs
@@ -23,10 +24,6 @@ LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 MOST_MACS = 10**11
 """Of one run for each group of tensors and each sample; large models get fewer samples."""
 
-SATURATING = frozenset({"Softmax", "Sigmoid"})
-"""Last operators whose input is judged in place of their output: near 0 and 1, that hides errors."""
-
-_MOVING = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
 _NONE = -1
 """The group that nobody is in."""
 
@@ -40,7 +37,7 @@ class OutputNoise:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
         self.samples = _spread(samples, int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
         self.groups = {group: index for index, group in enumerate(groups)}
-        self.outputs = judged_tensors(model.proto)
+        self.outputs = judged_tensors(model)
         proto = switched(model, groups, self.outputs)
         self.outputs = [o.name for o in proto.graph.output]
         self.session = Session(proto, literal=False, threads=1)
@@ -65,28 +62,35 @@ class OutputNoise:
         return list(self.pool.map(lambda s: list(self.session.run(self.outputs, s | switches).values()), self.samples))
 
 
-def judged_tensors(model: onnx.ModelProto) -> list[str]:
+def judged_tensors(model: FloatModel) -> list[str]:
     """The float outputs; of those that saturate, what they are computed from."""
     return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
 
 
-def saturated_tensors(model: onnx.ModelProto) -> set[str]:
+def saturated_tensors(model: FloatModel) -> set[str]:
     """The outputs that saturate, and what is moved to become one: their ends are what they are for."""
     return {name for tail in _tails(model) for name in tail[:-1]}
 
 
-def _tails(model: onnx.ModelProto) -> list[list[str]]:
+def _tails(model: FloatModel) -> list[list[str]]:
     """Of each float output: the tensors from it back to the one by which it is judged."""
-    producers = {name: node for node in model.graph.node for name in node.output}
-    floats = [o.name for o in model.graph.output if o.type.tensor_type.elem_type == TensorProto.FLOAT]
-    return [_tail(name, producers) for name in floats]
+    graph = model.graph
+    written = {name for node in model.proto.graph.node for name in node.output} | {v.name for v in graph.inputs}
+    outputs = zip(graph.output_names, graph.outputs, strict=True)
+    return [_tail(name, value, written) for name, value in outputs if value.type.dtype is DType.FLOAT32]
 
 
-def _tail(output: str, producers: Mapping[str, onnx.NodeProto]) -> list[str]:
+def _tail(output: str, value: Value, written: set[str]) -> list[str]:
     names = [output]
-    while (node := producers.get(names[-1])) is not None and node.op_type in SATURATING | _MOVING:
-        names.append(node.input[0])
-        if node.op_type in SATURATING:
+    while (node := value.producer) is not None and node.inputs and node.inputs[0] is not None:
+        saturates = isinstance(node.op, Saturating) and node.op.saturates
+        value = node.inputs[0]
+        if not saturates and not (node.op.moves_data and value.type.count == node.outputs[0].type.count):
+            break
+        if value.name not in written:
+            break
+        names.append(value.name)
+        if saturates:
             return names
     return [output]
 

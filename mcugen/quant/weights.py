@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node
+from mcugen.hir.traits import bias_input, onnx_form, weight_axes
 from mcugen.hir.types import Array
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.quant.plan import Codes
@@ -22,7 +23,7 @@ def plain_codes(node: Node, scheme: Scheme) -> Codes:
 
 def layer_weights(node: Node) -> tuple[Array, int]:
     """The real weights, and the axis of output channels."""
-    ((index, axis),) = node.op.weight_axes.items()
+    ((index, axis),) = weight_axes(node.op).items()
     data = node.input(index).data
     assert data is not None
     return data, axis
@@ -30,7 +31,7 @@ def layer_weights(node: Node) -> tuple[Array, int]:
 
 def layer_bias(node: Node) -> Array | None:
     """The real bias, where there is one."""
-    at = node.op.bias_input
+    at = bias_input(node.op)
     bias = node.inputs[at] if at is not None and len(node.inputs) > at else None
     return None if bias is None else bias.data
 
@@ -42,8 +43,8 @@ def real_weights(codes: Codes) -> Array:
 
 def give_biases(graph: Graph) -> bool:
     """Layers that ONNX can write with a bias get one (0), so that it can be corrected: in integers it is free."""
-    layers = [n for n in graph.nodes if n.op.bias_input is not None and n.op.onnx_form(n.sig) is not None]
-    bare = [n for n in layers if n.op.weight_axes == {1: 0} and len(n.inputs) == n.op.bias_input == 2]
+    layers = [n for n in graph.nodes if bias_input(n.op) == len(n.inputs) == 2 and weight_axes(n.op) == {1: 0}]
+    bare = [n for n in layers if onnx_form(n.op, n.sig) is not None]
     for node in (n for n in bare if n.input(1).is_constant):
         zeros = graph.constant(f"{node.output.name}.bias", np.zeros(node.input(1).type.shape[0], np.float32))
         graph.rewrite(node, node.op, [*node.inputs, zeros])

@@ -12,6 +12,7 @@ from shared_models import FLOAT, MODELS
 
 from mcugen import CompileOptions, compile_model
 from mcugen.errors import UnsupportedError, VerificationError
+from mcugen.hir.traits import weight_axes
 from mcugen.importer.load import load
 from mcugen.quant import float_model, quantize
 from mcugen.quant.float_model import FloatModel, build_float_model
@@ -137,7 +138,7 @@ def test_shared_models(name: str) -> None:
     """`built` compares outputs itself; every layer with weights is written anew."""
     source = load(MODELS / f"{name}.onnx")
     fused = build_float_model(source.proto, "net", {"batch": 1} if "dynbatch" in name else None)
-    layers = [node for node in fused.graph.nodes if node.op.weight_axes]
+    layers = [node for node in fused.graph.nodes if weight_axes(node.op)]
     assert {node.output.name for node in layers} <= {v.name for v in fused.tensors}
     assert "BatchNormalization" not in operators(fused.proto)
 

@@ -215,7 +215,7 @@ def test_large_models_are_judged_by_fewer_samples(monkeypatch: pytest.MonkeyPatc
 
 
 def test_saturated_outputs_are_judged_by_what_goes_in() -> None:
-    model = fused(conv_net()).proto
+    model = fused(conv_net())
     assert judged_tensors(model) == ["logits"]
     assert saturated_tensors(model) == {"scores"}
     net = Net()
@@ -225,7 +225,7 @@ def test_saturated_outputs_are_judged_by_what_goes_in() -> None:
     net.op("ArgMax", x, out="best", axis=1)
     net.output("flat", "r")
     net.output("best", dtype=np.int64)
-    assert judged_tensors(fused(net.model()).proto) == ["x", "r"]
+    assert judged_tensors(fused(net.model())) == ["x", "r"]
 
 
 def wide_net() -> onnx.ModelProto:

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator may declare of itself besides what all do: a pass asks `isinstance(node.op, Trait)`.
+
+An operator has a trait by inheriting it; where it depends on types or attributes, its methods may still answer None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
+from mcugen.hir.types import Array
+
+if TYPE_CHECKING:
+    from mcugen.hir.graph import Graph, Node, Value
+
+
+class Quantizable:
+    """Has an integer form."""
+
+    real_inputs: ClassVar[frozenset[int]] = frozenset()
+    """Constant inputs that the integer form takes as real numbers."""
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """How to compute this on quantized tensors directly, or None (then it stays a float island).
+
+        `sig` and `inputs` are what the integer operator would read and write: quantized wherever the model
+        (de)quantizes; the output always is. The form may name other inputs, e.g. constants added to `graph`.
+        """
+        raise NotImplementedError
+
+
+class Weighted:
+    """Multiplies its input with constant weights."""
+
+    weight_axes: ClassVar[Mapping[int, int]] = {}
+    """Constant inputs that are quantized symmetrically, one scale for each index of the axis given."""
+    bias_input: ClassVar[int | None] = None
+    """The constant input that is added to the accumulators, in their unit."""
+
+    def unfolded(self, sig: Signature, x: Array) -> Array | None:
+        """The real input as [groups, rows, depth].
+
+        Its sums are rows · wᵀ + bias for weights as [groups, outputs of a group, depth]. None: it is no such product.
+        """
+        return None
+
+
+class Clampable:
+    """Can clamp its real-valued result for nothing."""
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """The operator with its result clamped to [low, high]; None: not this one."""
+        raise NotImplementedError
+
+    def without_clamp(self) -> Self | None:
+        """The operator without its clamp; None: it has none that `bounds` knows of."""
+        return None
+
+
+class Permutable:
+    """Lets transpositions pass."""
+
+    @property
+    def wants_channels_last(self) -> bool:
+        """Whether this is the channels-first form of an operator with space."""
+        return False
+
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+        """The operator whose output is this one's transposed by `perm`.
+
+        With it come the permutations that its inputs must undergo (None: leave that input as it is).
+        None: transpositions do not pass through this operator.
+        """
+        raise NotImplementedError
+
+
+class Channelwise:
+    """Works channel by channel, or sums over all of them with constant weights."""
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """How; None: not with these types."""
+        raise NotImplementedError
+
+
+class Rowwise:
+    """Computes row by row."""
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """How to compute one row of the output, or None: there is no such thing."""
+        raise NotImplementedError
+
+
+class Simplifiable:
+    """May equal something that is cheaper."""
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """A value that already equals the only output of `node` (or is cheaper to compute), else None."""
+        raise NotImplementedError
+
+
+class Expressible:
+    """Is one node of ONNX."""
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """ONNX operator, attributes and further constant inputs that compute the same on reals, a clamp aside.
+
+        None: there is no single ONNX node of these inputs; the model's own nodes say it.
+        """
+        raise NotImplementedError
+
+
+class Partial:
+    """Need not compute all of its outputs."""
+
+    def keeping(self, wanted: Sequence[bool]) -> Operator | None:
+        """The operator with only those outputs, in order; None: it always computes all."""
+        raise NotImplementedError
+
+
+class Windowed:
+    """Reads windows that may overlap."""
+
+    def reads(self, sig: Signature) -> int:
+        """Elements under all windows, padding included, where an operator has no multiply-accumulates."""
+        raise NotImplementedError
+
+
+class Cell:
+    """Becomes several nodes in integers, between which it keeps tensors of its own."""
+
+    def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
+        """The tensors within the computation that are quantized too, by role (its state, say)."""
+        raise NotImplementedError
+
+    def can_expand(self, node: Node) -> bool:
+        """Whether there is such a form of this node."""
+        raise NotImplementedError
+
+    def alike(self, node: Node) -> list[Value]:
+        """The outputs that share one scale."""
+        raise NotImplementedError
+
+
+class Saturating:
+    """Flattens near the ends of its range, which hides errors: outputs are judged by what it reads."""
+
+    @property
+    def saturates(self) -> bool:
+        """Whether this one does."""
+        return True
+
+
+def weight_axes(op: Operator) -> Mapping[int, int]:
+    """The constant inputs that hold weights, each with its axis of scales; empty for operators without any."""
+    return op.weight_axes if isinstance(op, Weighted) else {}
+
+
+def bias_input(op: Operator) -> int | None:
+    """The constant input that is added to the accumulators; None: there is none."""
+    return op.bias_input if isinstance(op, Weighted) else None
+
+
+def onnx_form(op: Operator, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+    """See Expressible; None where the model's own nodes must say it."""
+    return op.onnx_form(sig) if isinstance(op, Expressible) else None
+
+
+def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+    """See Permutable; None where transpositions do not pass."""
+    return op.permuted(sig, perm) if isinstance(op, Permutable) else None
+
+
+def row_form(op: Operator, sig: Signature) -> RowForm | None:
+    """See Rowwise; None where there is no such thing as a row."""
+    return op.by_rows(sig) if isinstance(op, Rowwise) else None
