@@ -14,10 +14,11 @@ from mcugen.expressions.nodes import Expression, equal, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.gather import emit_taken, require_integers
 from mcugen.ops.ml.scores import Threshold, as_float, describe_names, floats, ints, ml_operator
 from mcugen.ops.movement import Concat, Pad, Reshape, Slice, reshaped

@@ -14,10 +14,11 @@ from mcugen.expressions.nodes import Expression, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.ml.forest import MODES, TESTS, TESTS_OR_NAN, Forest, Leaf, Line, Split, nested_ifs
 from mcugen.ops.ml.scores import (
     POST_TRANSFORMS,
