@@ -10,10 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from mcugen.codegen.declarations import mismatches
+from mcugen.codegen.render import template_environment
 from mcugen.errors import UsageError
+from mcugen.kernels.declared import kernels_of
 from mcugen.limits import cpu_seconds
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Importer, Support
-from mcugen.resources import add_template_dir
+from mcugen.resources import add_template_dir, template_dirs
 
 _loaded: set[Path] = set()
 
@@ -21,8 +24,8 @@ _loaded: set[Path] = set()
 def load_plugin(file: str | Path) -> None:
     """Runs a Python file, which registers operators by `@onnx_operator`; a file is run once.
 
-    Its kernels are `kernels/<name>.c.j2` beside it. UsageError where it cannot be run, registers nothing, or
-    registers an operator that is known already.
+    The templates of its kernels are `kernels/<name>.c.j2` beside it. UsageError where it cannot be run, registers
+    nothing, or registers an operator that is known already, or where a kernel and its template disagree.
     """
     path = Path(file).resolve()
     if path in _loaded:
@@ -32,7 +35,7 @@ def load_plugin(file: str | Path) -> None:
     before, supported = dict(IMPORTERS), dict(SUPPORT)
     try:
         with cpu_seconds(f"--plugin {file}: running it"):
-            _run(path)
+            disagreements = _disagreements(_run(path), path.parent)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         _restore(before, supported)
         raise UsageError(
@@ -47,8 +50,18 @@ def load_plugin(file: str | Path) -> None:
         _restore(before, supported)
         found, remedy = (taken[0], "use a domain of your own") if taken else ("none", "mark them by @onnx_operator")
         raise UsageError(f"--plugin {file}: the file must register new operators", found, remedy)
+    if disagreements:
+        _restore(before, supported)
+        rule = f"--plugin {file}: kernels and their templates must read the same names"
+        raise UsageError(rule, "; ".join(disagreements[:3]), "repair the declaration or the template")
     add_template_dir(path.parent)
     _loaded.add(path)
+
+
+def _disagreements(module: ModuleType, folder: Path) -> list[str]:
+    """Of the kernels that a plugin declares, with their templates."""
+    env = template_environment((*template_dirs(), folder))
+    return [sentence for kernel in kernels_of(module) for sentence in mismatches(kernel, env)]
 
 
 def load_function(file: str | Path, name: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from c_coverage import VARIABLE, measure
 from hypothesis import settings
 from object_cache import cached
 
-from mcugen import plugins
+from mcugen import plugins, resources
 from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
 
@@ -96,6 +96,7 @@ def objects_are_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_plugins_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Other tests know the operators of mcugen alone."""
     monkeypatch.setattr(plugins, "_loaded", set())
+    monkeypatch.setattr(resources, "_more_templates", [])
     registries = [(registry, dict(registry)) for registry in (IMPORTERS, SUPPORT)]
     yield
     for registry, before in registries:

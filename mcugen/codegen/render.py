@@ -159,7 +159,7 @@ def _signature(kernel: _Kernel) -> str:
 
 
 @cache
-def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
+def template_environment(folders: tuple[Path, ...]) -> jinja2.Environment:
     """One for all models: parsing the templates takes longer than all the rest of a compilation."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
@@ -187,7 +187,7 @@ def render(
     weights_blob: bool = False,
 ) -> Bundle:
     """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
-    env = _environment(template_dirs())
+    env = template_environment(template_dirs())
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}
