@@ -37,4 +37,6 @@ INVERSE = Kernel(
     ),
     params=(InverseParams,),
     options=(InverseOptions,),
+    example="""<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+    inverse (float[2, 3, 3] x) => (float[2, 3, 3] y) { y = com.microsoft.Inverse (x) }""",
 )

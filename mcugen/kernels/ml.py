@@ -11,6 +11,17 @@ from mcugen.lir.kernel import Kernel, Options, Params, Real, reads, scratch, wri
 
 # -------------------------------------------------------------------------------------- support vector machines
 
+_CLASSIFIER = """<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+classifier (float[2, 2] x) => (int64[2] label, float[2, 3] scores) {
+    label, scores = ai.onnx.ml.SVMClassifier <
+        kernel_type = "RBF", kernel_params = [0.5, 0.0, 3.0], classlabels_ints = [0, 1, 2],
+        support_vectors = [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, -1.0, 0.5], vectors_per_class = [1, 1, 2],
+        coefficients = [1.0, -1.0, 0.5, -0.5, 0.75, 1.0, -1.0, 0.25], rho = [0.1, -0.2, 0.3],
+        prob_a = [-1.0, -0.5, -0.75], prob_b = [0.1, 0.2, 0.3]
+    > (x)
+}"""
+"""Takes all four."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RbfParams(Params):
@@ -31,6 +42,7 @@ RBF = Kernel(
         writes("y", "output", DType.FLOAT32),
     ),
     params=(RbfParams,),
+    example=_CLASSIFIER,
 )
 
 
@@ -54,6 +66,7 @@ SVM_DUELS = Kernel(
         writes("y", "scores by row and pair", DType.FLOAT32),
     ),
     params=(DuelsParams,),
+    example=_CLASSIFIER,
 )
 
 
@@ -71,6 +84,7 @@ SVM_WINNER = Kernel(
     what="the class that wins most of its pairs",
     operands=(reads("x", "scores by row and pair", DType.FLOAT32), writes("y", "classes", DType.INT64)),
     params=(Pairs,),
+    example=_CLASSIFIER,
 )
 
 
@@ -94,6 +108,7 @@ SVM_COUPLING = Kernel(
         scratch("qp", "its product with y", DType.FLOAT32),
     ),
     params=(Pairs, Iteration),
+    example=_CLASSIFIER,
 )
 
 # ------------------------------------------------------------------------------------------------- encoders
@@ -105,7 +120,7 @@ class TranslateParams(Params):
 
     count: Annotated[int, "elements"]
     keys: Annotated[int, "keys"]
-    unknown: Annotated[Real, "what an element becomes that is no key, in the type of y or a wider one"]
+    unknown: Annotated[Real, "what an element becomes that is no key, converted to the type of y"]
     of_nan: Annotated[Real | None, "what a NaN becomes"] = None
 
 
@@ -129,4 +144,12 @@ TRANSLATE = Kernel(
     ),
     params=(TranslateParams,),
     options=(TranslateOptions,),
+    example="""<ir_version: 10, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    encoder (int64[6] x) => (float[6] y) {
+        four = Constant <value_int = 4> ()
+        key = Mod (x, four)
+        y = ai.onnx.ml.LabelEncoder <
+            keys_int64s = [0, 1, 3], values_floats = [2.0, 3.0, 5.0], default_float = -1.0
+        > (key)
+    }""",
 )

@@ -112,7 +112,7 @@ class FillParams(Params):
     """What is written, and how often."""
 
     count: Annotated[int, "elements of y"]
-    value: Annotated[Real, "what each is, in the elements' type or a wider one"]
+    value: Annotated[Real, "what each element becomes, converted to its type"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,4 +173,8 @@ MAX_ROI_POOL = Kernel(
     ),
     params=(RegionParams, RegionScale),
     options=(RealOptions,),
+    example="""<ir_version: 10, opset_import: ["" : 18]>
+    regions (float[1, 2, 5, 6] x, float[3, 5] rois) => (float[3, 2, 2, 3] y) {
+        y = MaxRoiPool <pooled_shape = [2, 3], spatial_scale = 1.5> (x, rois)
+    }""",
 )

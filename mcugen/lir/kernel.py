@@ -180,7 +180,8 @@ class Kernel:
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
-    body, the operator's own would stand, so those are for nodes outside of bodies.
+    body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
+    text form that takes the kernel, for tests, where ONNX has none that do.
     """
 
     name: str
@@ -198,6 +199,7 @@ class Kernel:
     params: tuple[type[Params], ...] = ()
     options: tuple[type[Options], ...] = ()
     baked: frozenset[str] = frozenset()
+    example: str = ""
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
