@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Node
@@ -39,7 +39,8 @@ class Params:
     """A group of members of a kernel's parameter struct; subclasses annotate each with its meaning and unit.
 
     A member is an int, Wide, float, Double or Real; `| None` where some variants of the kernel lack it; a mapping of
-    names to numbers where their count depends on the layer (an axis each, say).
+    names to numbers where their count depends on the layer (an axis each, say). A name that is a word of Python ends
+    with an underscore, which C does not see.
     """
 
     @classmethod
@@ -53,8 +54,8 @@ class Params:
         VerificationError if an int needs more than 32 bits: what fits must not depend on the values of a layer.
         """
         found: dict[str, Param] = {}
-        for member in self.declared():
-            value = getattr(self, member.name)
+        for f, member in zip(fields(self), self.declared(), strict=True):
+            value = getattr(self, f.name)
             if value is None:
                 continue
             for name, number in value.items() if member.many else ((member.name, value),):
@@ -86,14 +87,14 @@ Real = Annotated[float, "real"]
 @cache
 def _declared(cls: type) -> tuple[Declared, ...]:
     hints = get_type_hints(cls, include_extras=True)
-    return tuple(_member(f.name, hints[f.name]) for f in fields(cls))
+    return tuple(_member(f.name.rstrip("_"), hints[f.name]) for f in fields(cls))
 
 
 def _member(name: str, hint: Any) -> Declared:
     assert get_origin(hint) is Annotated, f"{name} needs a meaning: Annotated[…, meaning]"
     *marks, meaning = hint.__metadata__
     hint = hint.__origin__
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in (UnionType, Union):
         (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
     many = get_origin(hint) is not None and issubclass(get_origin(hint), Mapping)
     if many:

@@ -30,7 +30,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import dense_int8, emit_sum
+from mcugen.kernels.activations import call_sum, dense_int8
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
@@ -481,7 +481,7 @@ class Binary(Elementwise):
         if fixed is None:
             return super().lower(node, builder)
         limits = clamp_range(self.clamp, out.q, out.dtype)
-        emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
+        call_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
 
     def product(self, sig: Signature) -> Requantizer:
         """From products of codes less their zero points to the result's codes."""

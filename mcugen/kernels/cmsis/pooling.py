@@ -16,6 +16,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, Shape
 from mcugen.kernels.cmsis.common import by_variant, call, emit_call
+from mcugen.kernels.pool import AverageSpec, PoolSpec
 from mcugen.kernels.weighted import int8_tensors, int16_tensors
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -36,7 +37,7 @@ class _Pool(Protocol):
     def kernel(self) -> Shape: ...
     @property
     def is_channels_last(self) -> bool: ...
-    def geometry(self, sig: Signature) -> Mapping[str, Param]: ...
+    def spec(self, node: Node) -> PoolSpec: ...
 
 
 class _Reduce(Protocol):
@@ -45,7 +46,7 @@ class _Reduce(Protocol):
     @property
     def axes(self) -> tuple[int, ...]: ...
     def is_mean_of_images(self, sig: Signature) -> bool: ...
-    def pool_geometry(self, sig: Signature) -> Mapping[str, Param]: ...
+    def average(self, sig: Signature) -> AverageSpec: ...
 
 
 def gapless(node: Node) -> bool:
@@ -96,17 +97,17 @@ def _rounded(sums: Array, counts: Array) -> Array:
 
 def emit_max_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Without a clamp of its own."""
-    _emit(node, builder, kernel, cast("_Pool", node.op).geometry(node.sig))
+    _emit(node, builder, kernel, cast("_Pool", node.op).spec(node).geometry.values())
 
 
 def emit_average_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
     """Under windows."""
-    _emit_average(node, builder, kernel, cast("_Pool", node.op).geometry(node.sig))
+    _emit_average(node, builder, kernel, cast("_Pool", node.op).spec(node).geometry.values())
 
 
 def emit_mean(node: Node, builder: Builder, kernel: Kernel) -> None:
     """One window an image, which is a row."""
-    _emit_average(node, builder, kernel, cast("_Reduce", node.op).pool_geometry(node.sig))
+    _emit_average(node, builder, kernel, cast("_Reduce", node.op).average(node.sig).geometry.values())
 
 
 def _emit_average(node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param]) -> None:
