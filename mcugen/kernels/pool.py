@@ -13,7 +13,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.walks import WindowWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, reads, updates, writes
+from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, updates, writes
 from mcugen.lir.program import Overlap, Wide
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer
@@ -412,7 +412,7 @@ class Planes(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectParams(Params):
+class DirectParams(ByAxis):
     """By function and results; members of an axis end with its number."""
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import Shape
-from mcugen.lir.kernel import Params
+from mcugen.lir.kernel import ByAxis, Params
 from mcugen.numerics.window import Window
 
 
@@ -36,7 +36,7 @@ class Nests(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowWalk(Params):
+class WindowWalk(ByAxis):
     """A window over any number of axes, channels first; names end with an axis's number. See kernels/window.j2."""
 
     in_: Annotated[Mapping[str, int], "elements along the axis of x"]

@@ -80,6 +80,19 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+class ByAxis(Params):
+    """A group whose members are told axis by axis: d0, x_s0, d1, x_s1; those without a number come first."""
+
+    def values(self) -> dict[str, Param]:
+        """In the order of the numbers that names end in, and for each as declared."""
+        return dict(sorted(super().values().items(), key=lambda member: _axis(member[0])))
+
+
+def _axis(name: str) -> int:
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits) if digits else -1
+
+
 Real = Annotated[float, "real"]
 """float or Double: as the kernel computes, see mcugen.lir.program.real_param."""
 
@@ -199,8 +212,8 @@ class Kernel:
 
     def meaning(self, name: str) -> str:
         """Of a member of the struct; "" if it is not declared."""
-        found = (m.meaning for m in self.members if name == m.name or (m.many and name.startswith(m.name)))
-        return next(found, "")
+        several = sorted((m for m in self.members if m.many and name.startswith(m.name)), key=lambda m: -len(m.name))
+        return next((m.meaning for m in (*self.members, *several) if name == m.name or m in several), "")
 
     def role(self, name: str) -> Role:
         """The declaration of an operand. VerificationError if there is none."""
