@@ -114,7 +114,7 @@ def delayed(shape: tuple[int, ...], axis: int, *, streamed: bool, kept: int = 3,
     for name in ("first", "oldest"):
         draft.buffer(name, nbytes)
     events = [step % 2 + 1 if part else 0 for step in range(steps) for part in range(2)]
-    draft.emit("stream", ("y", OUT, "y"), code={"events": events})
+    draft.emit("stream", ("y", OUT, "y"), events=events)
     draft.emit("case", case=0)  # the oldest rows leave
     draft.copy("window", "oldest", nbytes)
     size = {"rows": rows, "bytes": nbytes // rows}
@@ -208,7 +208,7 @@ def test_what_it_looks_like():
 def test_many_cases_take_wider_numbers(tmp_path: Path):
     draft = Draft(lambda _: {"y": np.array([44], np.int8)})
     draft.port("y", (1,), Space.OUTPUT)
-    draft.emit("stream", ("y", OUT, "y"), code={"events": [299, 300]})
+    draft.emit("stream", ("y", OUT, "y"), events=[299, 300])
     for case in range(301):
         draft.emit("case", case=case)
         draft.emit("fill_rows", ("y", OUT, "y"), first=0, count=1, value=case % 128)
