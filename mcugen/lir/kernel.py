@@ -80,6 +80,10 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+class ExpressionParams(Params):
+    """A group whose members are not named by a template, but by expressions that are among its options."""
+
+
 class ByAxis(Params):
     """A group whose members are told axis by axis: d0, x_s0, d1, x_s1; those without a number come first."""
 
