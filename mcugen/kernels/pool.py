@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Self
+from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 
@@ -26,16 +27,16 @@ class Geometry(Params):
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "elements of a pixel"]
-    in_h: Annotated[int, "rows of x"] = 1
+    in_h: Annotated[int, "rows of x"]
     in_w: Annotated[int, "pixels of a row of x"]
-    out_h: Annotated[int, "rows of y"] = 1
-    out_w: Annotated[int, "pixels of a row of y"] = 1
-    k_h: Annotated[int, "rows of the window"] = 1
+    out_h: Annotated[int, "rows of y"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    k_h: Annotated[int, "rows of the window"]
     k_w: Annotated[int, "columns of the window"]
-    stride_h: Annotated[int, "rows from window to window"] = 1
-    stride_w: Annotated[int, "pixels from window to window"] = 1
-    pad_h: Annotated[int, "rows above x that the first window begins at"] = 0
-    pad_w: Annotated[int, "pixels before a row that the first window begins at"] = 0
+    stride_h: Annotated[int, "rows from window to window"]
+    stride_w: Annotated[int, "pixels from window to window"]
+    pad_h: Annotated[int, "rows above x that the first window begins at"]
+    pad_w: Annotated[int, "pixels before a row that the first window begins at"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,56 +47,57 @@ class Dilation(Params):
     dilation_w: Annotated[int | None, "pixels from tap to tap"] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PoolSpec:
-    """A pool as its kernels take it: channels last, along one or two axes."""
+    """A pool as its kernels take it: x [N, (H,) W, C], under windows of `kernel` taps, to y."""
 
     x: TensorType
     y: TensorType
-    geometry: Geometry
-    dilation: Dilation = field(default_factory=Dilation)
-    inside: bool = True
-    """Whether no window leaves the input."""
+    window: Window
+    kernel: Shape
+    is_channels_last: bool = True
 
-    @staticmethod
-    def of(window: Window, kernel: Shape, x: TensorType, y: TensorType) -> PoolSpec:
-        """A window with `kernel` taps over x [N, (H,) W, C], to y."""
+    @cached_property
+    def geometry(self) -> Geometry:
+        """As kernels read it."""
         axes: dict[str, tuple[Sequence[int], int]] = {
-            "in": (x.shape[1:-1], 1),
-            "out": (y.shape[1:-1], 1),
-            "k": (kernel, 1),
-            "stride": (window.strides, 1),
-            "pad": (window.before, 0),
+            "in": (self.x.shape[1:-1], 1),
+            "out": (self.y.shape[1:-1], 1),
+            "k": (self.kernel, 1),
+            "stride": (self.window.strides, 1),
+            "pad": (self.window.before, 0),
         }
         sizes: dict[str, int] = {}
         for name, (values, missing) in axes.items():
             sizes[f"{name}_h"], sizes[f"{name}_w"] = values if len(values) == 2 else (missing, values[0])
-        geometry = Geometry(batch=x.shape[0], channels=x.shape[-1], **sizes)
-        by_h, by_w = (1, *window.dilations)[-2:]
-        dilation = Dilation(dilation_h=by_h, dilation_w=by_w) if max(by_h, by_w) > 1 else Dilation()
-        return PoolSpec(x, y, geometry, dilation, not window.leaves(x.shape[1:-1], kernel))
+        return Geometry(batch=self.x.shape[0], channels=self.x.shape[-1], **sizes)
 
     @property
     def is_dilated(self) -> bool:
         """Whether taps lie apart."""
-        return self.dilation.dilation_h is not None
+        return max(self.window.dilations) > 1
 
-    def of_any_size(self) -> Self:
-        """The same, where nothing may follow from a size."""
-        return replace(self, inside=False)
+    @property
+    def dilation(self) -> Dilation:
+        """As kernels read it."""
+        by_h, by_w = (1, *self.window.dilations)[-2:]
+        return Dilation(dilation_h=by_h, dilation_w=by_w) if self.is_dilated else Dilation()
+
+    def is_inside(self, any_size: bool) -> bool:
+        """Whether no window leaves the input, whatever its size."""
+        return not (any_size or self.window.leaves(self.x.shape[1:-1], self.kernel))
 
     def overlaps(self) -> list[Overlap]:
         """Pixel by pixel, four channels at a time."""
-        g, d = self.geometry, self.dilation
-        rows = first_taps(g.out_h, g.stride_h, g.pad_h, d.dilation_h or 1)
-        columns = first_taps(g.out_w, g.stride_w, g.pad_w, d.dilation_w or 1)
+        g, (by_h, by_w) = self.geometry, (1, *self.window.dilations)[-2:]
+        rows = first_taps(g.out_h, g.stride_h, g.pad_h, by_h)
+        columns = first_taps(g.out_w, g.stride_w, g.pad_w, by_w)
         pixels = nested(np.arange(g.batch) * g.in_h * g.in_w, rows * g.in_w, columns)
         return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
 
-    @property
-    def variants(self) -> list[str]:
+    def variant(self, inside: bool) -> str:
         """What the C function's name tells of the window."""
-        return ["dilated"] * self.is_dilated + ["inside"] * self.inside
+        return "_".join(["dilated"] * self.is_dilated + ["inside"] * inside)
 
 
 def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
@@ -137,14 +139,14 @@ MAX_POOL = {
 
 def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
     """The largest element under each window."""
-    pool = pool.of_any_size() if builder.any_size else pool
+    inside = pool.is_inside(builder.any_size)
     call = Call(
         MAX_POOL[pool.y.dtype],
         {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
         [pool.geometry, pool.dilation],
-        [MaxOptions(dilated=pool.is_dilated, inside=pool.inside, x_t=pool.x.dtype.c)],
+        [MaxOptions(dilated=pool.is_dilated, inside=inside, x_t=pool.x.dtype.c)],
         overlaps=pool.overlaps(),
-        variant="_".join(pool.variants),
+        variant=pool.variant(inside),
     )
     builder.call(node, call)
 
@@ -274,7 +276,7 @@ AVERAGE_POOL = {
 """Of codes, by the input's type."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class AverageSpec(PoolSpec):
     """An average pool.
 
@@ -293,35 +295,34 @@ class AverageSpec(PoolSpec):
         """Whether as many taps count for each window."""
         return self.divisor == "fixed"
 
-    @property
-    def variants(self) -> list[str]:
+    def variants(self, inside: bool) -> list[str]:
         """What the C function's name tells."""
-        return ["_".join(super().variants)] * bool(super().variants) + [self.divisor] * (not self.is_fixed)
+        window = self.variant(inside)
+        return [window] * bool(window) + [self.divisor] * (not self.is_fixed)
 
-    @property
-    def options(self) -> AverageOptions:
+    def options(self, inside: bool) -> AverageOptions:
         """The template's."""
-        return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, inside=self.inside)
+        return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, inside=inside)
 
 
 def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
     """The mean of the elements under a window."""
-    pool = pool.of_any_size() if builder.any_size else pool
     if pool.requantize is not None:
         return _call_average_of_codes(node, builder, pool, pool.requantize.for_high_word())
+    inside, mean = pool.is_inside(builder.any_size), RealMean(scale=1.0 / pool.taps if pool.is_fixed else None)
     call = Call(
         AVERAGE_POOL_F32,
         {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
-        [pool.geometry, pool.dilation, pool.counted, RealMean(scale=1.0 / pool.taps if pool.is_fixed else None)],
-        [pool.options],
+        [pool.geometry, pool.dilation, pool.counted, mean],
+        [pool.options(inside)],
         overlaps=pool.overlaps(),
-        variant="_".join(pool.variants),
+        variant="_".join(pool.variants(inside)),
     )
     builder.call(node, call)
 
 
 def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requantize: Requantizer) -> None:
-    x, y = pool.x.dtype, pool.y.dtype
+    x, y, inside = pool.x.dtype, pool.y.dtype, pool.is_inside(builder.any_size)
     operands = {"x": builder.buffer(node.input(0))}
     if not pool.is_fixed:
         table = requantize.multiplier.astype(np.int32)
@@ -331,12 +332,12 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
     few = area < 2**8 and not builder.any_size
     mean = MeanOptions.of(requantize, area, x, y)
     mean = mean.of_any_size() if builder.any_size else mean
-    variant = pool.variants + ["even"] * mean.ties + ["many"] * (not few and x is DType.INT8)
+    variant = pool.variants(inside) + ["even"] * mean.ties + ["many"] * (not few and x is DType.INT8)
     call = Call(
         AVERAGE_POOL[x],
         operands,
         [pool.geometry, pool.dilation, pool.counted, CodesMean.of(requantize, pool.x, pool.is_fixed)],
-        [pool.options, SumOptions(few=few), mean],
+        [pool.options(inside), SumOptions(few=few), mean],
         overlaps=pool.overlaps(),
         variant="_".join(variant + [f"to_{y.tag}"] * (x is not y)),
     )

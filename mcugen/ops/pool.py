@@ -110,7 +110,8 @@ class Pool(Spatial):
 
     def spec(self, node: Node) -> PoolSpec:
         """As kernels for channels-last tensors take it."""
-        return PoolSpec.of(self.window, self.kernel, node.input(0).type, node.output.type)
+        x, y = node.input(0).type, node.output.type
+        return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last)
 
 
 @dataclass(frozen=True)
@@ -212,17 +213,17 @@ class AveragePool(Pool):
         """The divisor is constant or follows from the taps."""
         sig = node.sig
         sizes: list[int] | list[None] = [None, None]
-        window, counts = super().spec(node), self._counts(sig)
+        counts = self._counts(sig)
         fixed, counts_padding = all((c == c[0]).all() for c in counts), any(self.counted_before + self.counted_after)
         if counts_padding and not fixed:
             rows = zip(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after, strict=True)
             sizes = [1] * (2 - len(counts)) + [n + b + a for n, b, a in rows]
         return AverageSpec(
-            window.x,
-            window.y,
-            window.geometry,
-            window.dilation,
-            window.inside,
+            sig.input(0),
+            sig.output,
+            self.window,
+            self.kernel,
+            self.is_channels_last,
             divisor="fixed" if fixed else "padded" if counts_padding else "inside",
             requantize=self._requantizer(sig) if sig.output.quant is not None else None,
             counted=Counted(counted_h=sizes[0], counted_w=sizes[1]),

@@ -14,7 +14,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.pool import AverageSpec, Geometry, call_average_pool, call_mean_of_sums, call_row_sums
+from mcugen.kernels.pool import AverageSpec, call_average_pool, call_mean_of_sums, call_row_sums
 from mcugen.kernels.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
@@ -22,6 +22,7 @@ from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import Wide, real_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.numerics.window import Window
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.movement import Reshape, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
@@ -179,8 +180,9 @@ class Reduce(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over kept dimensions around loops over reduced ones."""
         x, y = node.input(0).type, node.output.type
-        if not builder.any_size and self.is_pool(node.sig):
-            return call_average_pool(node, builder, self.average(node.sig))
+        pool = self.spec(node) if x.dtype is DType.INT8 and not builder.any_size else None
+        if pool is not None:
+            return call_average_pool(node, builder, pool)
         kept, reduced = walks_of(x.shape, self.axes)
         finish, numbers, shift = self._finish(node.sig)
         row, limits = REDUCTIONS[self.function], y.dtype.limits if finish in ("average", "requantize") else (0, 0)
@@ -219,13 +221,16 @@ class Reduce(Operator):
         channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
         return self.function == "mean" and channels_last and self._requantizer(sig) is not None
 
-    def average(self, sig: Signature) -> AverageSpec:
-        """The average pool that it is: images are rows."""
+    def spec(self, node: Node) -> AverageSpec | None:
+        """The average pool that it is, if any: images are rows."""
+        sig = node.sig
+        if not self.is_mean_of_images(sig):
+            return None
         kept, reduced = walks_of(sig.input(0).shape, self.axes)
         batch, count, channels = math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
-        geometry = Geometry(batch=batch, channels=channels, in_w=count, k_w=count)
-        requantize = self._requantizer(sig)
-        return AverageSpec(sig.input(0), sig.output, geometry, divisor="fixed", requantize=requantize, taps=count)
+        x, y = sig.input(0).with_shape((batch, count, channels)), sig.output.with_shape((batch, 1, channels))
+        window = Window((1,), (0,), (0,), (1,))
+        return AverageSpec(x, y, window, (count,), divisor="fixed", requantize=self._requantizer(sig), taps=count)
 
     def _finish(self, sig: Signature) -> tuple[str, Finish, int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""
