@@ -3,21 +3,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cached_property
+from typing import Annotated, Protocol
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import DType
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes
 from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized
 
 
 def dense_int8(sig: Signature) -> bool:
     """Whether all tensors are int8 and of one shape: bytes that all are walked alike."""
     types = [t for t in (*sig.inputs, sig.output) if t is not None]
     return all(t.dtype is DType.INT8 and t.shape == sig.output.shape for t in types)
+
+
+# --------------------------------------------------------------------------------------------- specs
+
+
+class WeightedSum(Protocol):
+    """q = (x · factors[0] + y · factors[1] + offset) >> shift."""
+
+    @property
+    def factors(self) -> tuple[int, int]:
+        """Of x and of y."""
+
+    @property
+    def shift(self) -> int:
+        """Bits behind the point."""
+
+
+@dataclass(frozen=True, eq=False)
+class BinarySpec:
+    """An elementwise function of two tensors of codes, named as ONNX names it, as kernels take it.
+
+    Sums of int8 tensors of one shape have a `fixed_sum`, if they can, and products their requantizer and the largest
+    magnitude that is requantized.
+    """
+
+    function: str
+    x0: TensorType
+    x1: TensorType
+    y: TensorType
+    clamp: Range | None
+    fixed_sum: WeightedSum | None = None
+    product: Requantizer | None = None
+    largest_product: int = 0
+
+    @cached_property
+    def limits(self) -> tuple[int, int]:
+        """The least and the largest code."""
+        return clamp_range(self.clamp, self.y.q, self.y.dtype)
+
+    def are(self, dtype: DType) -> bool:
+        """Whether all tensors are codes of that type and of one shape."""
+        types = (self.x0, self.x1, self.y)
+        return all(is_quantized(t) and t.dtype is dtype and t.shape == self.y.shape for t in types)
+
+
+@dataclass(frozen=True, eq=False)
+class CurveSpec:
+    """A function of one tensor by a table: `codes` gives y's for x's, None if the table is not constant."""
+
+    function: str
+    x: TensorType
+    y: TensorType
+    codes: Callable[[Array], Array] | None
+
+
+# ----------------------------------------------------------------------------------- sums of int8 tensors
 
 
 @dataclass(frozen=True, kw_only=True)

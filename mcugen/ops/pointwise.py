@@ -30,7 +30,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import call_sum, dense_int8
+from mcugen.kernels.activations import BinarySpec, call_sum, dense_int8
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
@@ -472,6 +472,18 @@ class Binary(Elementwise):
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
         """Of codes: how a sum or difference is computed, if it can be."""
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
+
+    def spec(self, node: Node) -> BinarySpec:
+        """Its types, and how kernels of integers compute it."""
+        sig, function = node.sig, self.function
+        spec = BinarySpec(function, sig.input(0), sig.input(1), sig.output, self.clamp)
+        if not all(map(is_quantized, (spec.x0, spec.x1, spec.y))):
+            return spec
+        if function in _SUM_SIGNS and dense_int8(sig):
+            spec = replace(spec, fixed_sum=self.fixed_sum(sig))
+        if function == "Mul":
+            spec = replace(spec, product=self.product(sig), largest_product=self.largest_product(sig))
+        return spec
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop; of int8 tensors of one shape, a sum has a kernel of its own."""
