@@ -4,18 +4,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
 
 from mcugen.hir.graph import Node
-from mcugen.hir.types import DType
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import DType, TensorType
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, reads, writes
 from mcugen.lir.program import Buffer, Wide
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxSpec:
+    """A softmax along `axis`, or its logarithm, as kernels take it; `mask` is the type of the mask, if there is one."""
+
+    x: TensorType
+    y: TensorType
+    axis: int
+    log: bool
+    mask: TensorType | None
+
+    @property
+    def walk(self) -> AxisWalk:
+        """Of rows."""
+        return AxisWalk.of(self.x.shape, self.axis)
+
+    @cached_property
+    def fixed(self) -> FixedSoftmax | FixedLogSoftmax | None:
+        """In integers; None of reals, or where integers are too coarse."""
+        sig = Signature((self.x,), (self.y,))
+        return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,31 +149,27 @@ SOFTMAX = {dtype: _softmax(dtype) for dtype in _TYPES}
 LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
 
 
-def call_softmax(
-    node: Node, builder: Builder, axis: int, log: bool, fixed: FixedSoftmax | FixedLogSoftmax | None
-) -> None:
-    """Along `axis`, or its logarithm; input 1, if there is one, is the mask. `fixed` is None of reals."""
-    x, y = node.input(0).type, node.output.type
-    walk, masked = AxisWalk.of(x.shape, axis), len(node.inputs) > 1
+def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
+    """Input 1, if there is one, is the mask."""
+    x, y, walk, fixed, masked = spec.x, spec.y, spec.walk, spec.fixed, spec.mask is not None
     operands, params = {"x": builder.buffer(node.input(0))}, list[Params]([walk])
-    options = [MaskOptions(masked=masked)] if fixed is not None or not log else []
+    options: list[Options] = [MaskOptions(masked=masked)] if fixed is not None or not spec.log else []
     joined = walk.inner == 1
     if masked:
         operands["visible"] = builder.buffer(node.input(1))
-    if not log:
-        params.append(Mask(period=node.input(1).type.count // walk.depth if masked else None))
-    more: list[Options] = []
+    if not spec.log:
+        params.append(Mask(period=None if spec.mask is None else spec.mask.count // walk.depth))
     if fixed is not None:
         operands |= _tables(builder, fixed.exp)
         params.append(Probabilities.of(fixed) if isinstance(fixed, FixedSoftmax) else Logarithms.of(fixed))
-        more.append(_code_options(y.dtype, joined, fixed))
+        options.append(_code_options(y.dtype, joined, fixed))
     same = x.dtype is y.dtype
     variant = ["masked"] * masked + ["apart"] * (fixed is not None and not joined) + [f"to_{y.dtype.tag}"] * (not same)
     call = Call(
-        (LOG_SOFTMAX if log else SOFTMAX)[x.dtype],
+        (LOG_SOFTMAX if spec.log else SOFTMAX)[x.dtype],
         operands | {"y": builder.buffer(node.output)},
         params,
-        [*options, *more],
+        options,
         inplace=[("y", "x")] if same and not joined else [],
         overlaps=overlap(x, y, Traversal.forward(x.count)) if joined else [],
         variant="_".join(variant),

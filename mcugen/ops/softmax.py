@@ -13,7 +13,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.softmax import call_softmax
+from mcugen.kernels.softmax import SoftmaxSpec, call_softmax
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.numerics.softmax import FixedLogSoftmax, FixedSoftmax
@@ -74,9 +74,14 @@ class Softmax(Operator):
         """The axis follows; with a mask it is the last."""
         return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
+    def spec(self, node: Node) -> SoftmaxSpec:
+        """Its types."""
+        mask = node.input(1).type if len(node.inputs) > 1 else None
+        return SoftmaxSpec(node.input(0).type, node.output.type, self.axis, self.log, mask)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Row by row."""
-        call_softmax(node, builder, self.axis, self.log, self._fixed(node.sig))
+        call_softmax(node, builder, self.spec(node))
 
 
 @onnx_operator("Softmax", kernels=("softmax_f32", "softmax_f64", "softmax_s8", "softmax_s16"))

@@ -56,7 +56,7 @@ def call(
     return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way, extra=extra)
 
 
-def library_kernel(name: str, *, emit: Callable[..., Call], **more: Any) -> Kernel:
+def library_kernel(name: str, *, emit: Callable[..., Call | None], **more: Any) -> Kernel:
     """A kernel of the library. Its functions take specs (mcugen.lir.spec)."""
     return Kernel(name, emit=emit, library=CMSIS_NN, by_node=False, **more)
 
