@@ -16,6 +16,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec, TransposeSpec
 from mcugen.kernels.movement import TRANSPOSE, TRANSPOSE_INPLACE, Side, emit_copy, emit_fill, turns_matrices
 from mcugen.kernels.walks import dense_strides
 from mcugen.limits import check_size
@@ -178,6 +179,10 @@ class Transpose(Movement):
         """Transpose."""
         return "Transpose", {"perm": list(self.perm)}, ()
 
+    def spec(self, node: Node) -> TransposeSpec:
+        """As a library's kernels take it."""
+        return TransposeSpec(node.input(0).type, self.perm)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Two merged axes that change places, or a strided copy."""
         if not builder.any_size and turns_matrices(node):
@@ -322,6 +327,11 @@ class Concat(Movement):
         """The axis follows."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
+    def spec(self, node: Node) -> ConcatSpec:
+        """As a library's kernels take it."""
+        parts = tuple(node.input(index).type for index in range(len(node.inputs)))
+        return ConcatSpec(parts, node.output.type, self.axis)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """One strided copy a part."""
         target = dense_strides(node.output.type.shape)
@@ -375,6 +385,11 @@ class Pad(Movement):
         """Around positions, not channels."""
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
+
+    def spec(self, node: Node) -> PadSpec:
+        """As a library's kernels take it."""
+        x = node.input(0).type
+        return PadSpec(x, self.before, self.after, self.stored(x)[0].item())
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""
