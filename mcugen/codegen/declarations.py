@@ -34,7 +34,7 @@ def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
     ]
     found += [
         f"{kernel.name} declares the parameter {member.name}, which its template does not read"
-        for member in kernel.members
+        for member in kernel.named_members
         if not any(_is_meant(member, text, bool(goes_on)) for text, goes_on in read)
     ]
     options = {option.name for group in kernel.options for option in group.declared()}

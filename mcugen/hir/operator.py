@@ -169,6 +169,13 @@ class Operator:
         """Elements under all windows, where an operator has windows but no multiply-accumulates; else 0."""
         return 0
 
+    def spec(self, node: Node) -> object:
+        """What kernels take of the layer: types, constants and what follows from them; see mcugen.lir.spec.
+
+        By default the node itself.
+        """
+        return node
+
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """A value that already equals the only output of `node` (or is cheaper to compute), else None."""
         return None

@@ -71,8 +71,9 @@ class Builder:
 
     def emit_by(self, kernel: Kernel, node: Node) -> None:
         """Emits the instruction of a kernel."""
-        assert kernel.emit is not None, f"{kernel.name} has no way to be emitted"
-        kernel.emit(node, self, kernel)
+        call = kernel.emitted(node, self)
+        if call is not None:
+            self.call(node, call)
 
     def buffer(self, value: Value) -> Buffer:
         """The buffer of a value."""
@@ -170,7 +171,7 @@ class Builder:
             name=node.outputs[0].name,
             operands=call.operand_list(),
             params=call.scalars(),
-            baked=kernel.baked,
+            baked=kernel.baked | call.baked,
             code=call.template_options(),
             inplace=(*call.inplace, *((o.out, o.into) for o in call.overlaps if o.lead <= 0)),
             overlaps=tuple(call.overlaps),

@@ -259,8 +259,14 @@ class Transpose(Movement):
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
     kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose, extra=strided_elements),
-        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place, extra=elements_of_many_planes),
+        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose, extra=strided_elements, by_node=True),
+        Kernel(
+            "transpose_inplace",
+            when=(turns_few_planes,),
+            emit=emit_in_place,
+            extra=elements_of_many_planes,
+            by_node=True,
+        ),
     )
     library: ClassVar[tuple[Kernel, ...]] = cmsis.TRANSPOSE
 
