@@ -18,11 +18,20 @@ _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
 
 
 def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
-    """A sentence for each name that only the template or only the declaration knows.
+    """A sentence for each name that only the template or only the declaration knows; one if no template can be read.
 
     Text that several kernels import or include may read more: what it lacks fails when it is rendered.
     """
     name = f"kernels/{kernel.name}.c.j2"
+    try:
+        return _mismatches(kernel, env, name)
+    except jinja2.TemplateNotFound as error:
+        return [f"there is no template {error.name}"]
+    except jinja2.TemplateSyntaxError as error:
+        return [f"line {error.lineno} of {name}: {error.message}"]
+
+
+def _mismatches(kernel: Kernel, env: jinja2.Environment, name: str) -> list[str]:
     own = _source(env, name)
     sources = [own, *(_source(env, other) for other in _imported(env, own))]
     read = {match for source in sources for match in _MEMBER.findall(source)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Node
@@ -40,7 +40,8 @@ class Params:
     """A group of members of a kernel's parameter struct; subclasses annotate each with its meaning and unit.
 
     A member is an int, Wide, float, Double or Real; `| None` where some variants of the kernel lack it; a mapping of
-    names to numbers where their count depends on the layer (an axis each, say).
+    names to numbers where their count depends on the layer (an axis each, say). A name that is a word of Python ends
+    with an underscore, which C does not see.
     """
 
     by_place: ClassVar[bool] = False
@@ -57,8 +58,8 @@ class Params:
         VerificationError if an int needs more than 32 bits: what fits must not depend on the values of a layer.
         """
         found: dict[str, Param] = {}
-        for member in self.declared():
-            value = getattr(self, member.name)
+        for f, member in zip(fields(self), self.declared(), strict=True):
+            value = getattr(self, f.name)
             if value is None:
                 continue
             for name, number in value.items() if member.many else ((member.name, value),):
@@ -83,6 +84,19 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+class ByAxis(Params):
+    """A group whose members are told axis by axis: d0, x_s0, d1, x_s1; those without a number come first."""
+
+    def values(self) -> dict[str, Param]:
+        """In the order of the numbers that names end in, and for each as declared."""
+        return dict(sorted(super().values().items(), key=lambda member: _axis(member[0])))
+
+
+def _axis(name: str) -> int:
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits) if digits else -1
+
+
 Real = Annotated[float, "real"]
 """float or Double: as the kernel computes, see mcugen.lir.program.real_param."""
 
@@ -90,14 +104,14 @@ Real = Annotated[float, "real"]
 @cache
 def _declared(cls: type) -> tuple[Declared, ...]:
     hints = get_type_hints(cls, include_extras=True)
-    return tuple(_member(f.name, hints[f.name]) for f in fields(cls))
+    return tuple(_member(f.name.rstrip("_"), hints[f.name]) for f in fields(cls))
 
 
 def _member(name: str, hint: Any) -> Declared:
     assert get_origin(hint) is Annotated, f"{name} needs a meaning: Annotated[…, meaning]"
     *marks, meaning = hint.__metadata__
     hint = hint.__origin__
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in (UnionType, Union):
         (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
     many = get_origin(hint) is not None and issubclass(get_origin(hint), Mapping)
     if many:
@@ -172,7 +186,8 @@ class Kernel:
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
-    body, the operator's own would stand, so those are for nodes outside of bodies.
+    body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
+    text form that takes the kernel, for tests, where ONNX has none that do.
     """
 
     name: str
@@ -195,6 +210,7 @@ class Kernel:
     evaluate: Reference | None = None
     by_node: bool = False
     """Whether it takes nodes instead of specs, and its `emit` a builder and the kernel: until it is ported."""
+    example: str = ""
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
@@ -230,8 +246,8 @@ class Kernel:
 
     def meaning(self, name: str) -> str:
         """Of a member of the struct; "" if it is not declared."""
-        found = (m.meaning for m in self.members if name == m.name or (m.many and name.startswith(m.name)))
-        return next(found, "")
+        several = sorted((m for m in self.members if m.many and name.startswith(m.name)), key=lambda m: -len(m.name))
+        return next((m.meaning for m in (*self.members, *several) if name == m.name or m in several), "")
 
     def role(self, name: str) -> Role:
         """The declaration of an operand. VerificationError if there is none."""

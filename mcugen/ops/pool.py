@@ -17,13 +17,14 @@ from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import emit_average, first_taps, pooling
 from mcugen.kernels.pool import MAX_POOL, UNPOOL, Geometry, MaxOptions, UnpoolParams
+from mcugen.kernels.walks import dense_strides
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.numerics.window import Window
-from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
+from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce

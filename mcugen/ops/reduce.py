@@ -15,13 +15,14 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, Ro
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
+from mcugen.kernels.walks import AxisWalk, dense_strides
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.ops.conversion import Cast, Dequantize
-from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
+from mcugen.ops.movement import Reshape, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
 
@@ -377,7 +378,7 @@ class Arg(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Rows of `depth` elements, `inner` apart."""
         x = node.input(0).type
-        params = axis_walk(x.shape, self.axis)
+        params = AxisWalk.of(x.shape, self.axis).values()
         beats = (">" if self.function == "max" else "<") + ("=" if self.last else "")
         code = {"what": self.name, "x_t": x.dtype.c, "beats": beats}
         operands = [

@@ -14,12 +14,13 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, Wide
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.fixedpoint import is_quantized
-from mcugen.ops.movement import axis_walk, normalize_axis
+from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
@@ -252,7 +253,7 @@ class Softmax(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Rows of `depth` elements, `inner` apart."""
         x, y = node.input(0).type, node.output.type
-        params = axis_walk(x.shape, self.axis)
+        params = AxisWalk.of(x.shape, self.axis).values()
         operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
         fixed, code = self._fixed(node.sig), dict[str, object](masked=len(node.inputs) > 1)
         if code["masked"]:
