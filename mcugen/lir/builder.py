@@ -11,9 +11,9 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
+from mcugen.lir.copies import MOVE_KERNEL, MoveOptions, MoveParams
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import (
-    MOVE,
     Access,
     Buffer,
     Control,
@@ -227,23 +227,21 @@ class Builder:
         Without `nbytes`: as many as both have. A loop keeps `target` from step to step only if its marker names it.
         """
         most = min(source.nbytes - x_at, target.nbytes - y_at)
-        params = {"nbytes": most if nbytes is None else nbytes}
-        assert 0 <= params["nbytes"] <= most and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
-        whole = source.nbytes == target.nbytes == params["nbytes"]
-        if not whole:
-            params |= {"x_at": x_at, "y_at": y_at}
+        size = most if nbytes is None else nbytes
+        assert 0 <= size <= most and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
+        whole = source.nbytes == target.nbytes == size
         written = not whole and target in self._used
-        operands = [("x", Access.IN, source), ("y", Access.INOUT if written else Access.OUT, target)]
-        self.emit(
-            node,
-            MOVE,
-            operands,
-            params,
-            code={"within": True} if source is target else {},
+        call = Call(
+            MOVE_KERNEL,
+            {"x": source, "y": target},
+            [MoveParams(nbytes=size) if whole else MoveParams(nbytes=size, x_at=x_at, y_at=y_at)],
+            [MoveOptions(within=source is target)],
+            access={"y": Access.INOUT} if written else {},
             variant=f"{target.dtype.tag}{'' if whole else '_part'}",
             inplace=[("y", "x")] if whole else (),
             note=note,
         )
+        self.call(node, call)
 
     def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
         """Has the caller write `rows` rows of an input of the model to `target`, and counts them in `first` (int32).

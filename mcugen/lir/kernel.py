@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -190,19 +190,12 @@ class Kernel:
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
-    body, the operator's own would stand, so those are for nodes outside of bodies.
+    body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
+    text form that takes the kernel, for tests, where ONNX has none that do.
     """
 
     name: str
-    needs: frozenset[str] = frozenset()
-    when: tuple[Callable[[Any], bool], ...] = ()
-    emit: Callable[..., Call | None] | None = None
-    extra: Callable[[Any], int] | None = None
-    any_size: bool = False
-    library: str = ""
-    evaluate: Reference | None = None
-    lacks: frozenset[str] = frozenset()
-    way: Callable[[Any], str] | None = None
+    _: KW_ONLY
     what: str = ""
     operands: tuple[Role, ...] = ()
     params: tuple[type[Params], ...] = ()
@@ -210,8 +203,18 @@ class Kernel:
     options: tuple[type[Options], ...] = ()
     baked: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
-    by_node: bool = True
+    needs: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset()
+    when: tuple[Callable[[Any], bool], ...] = ()
+    emit: Callable[..., Call | None] | None = None
+    extra: Callable[[Any], int] | None = None
+    way: Callable[[Any], str] | None = None
+    any_size: bool = False
+    library: str = ""
+    evaluate: Reference | None = None
+    by_node: bool = False
     """Whether it takes nodes instead of specs, and its `emit` a builder and the kernel: until it is ported."""
+    example: str = ""
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""

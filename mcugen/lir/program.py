@@ -165,6 +165,15 @@ def real_param(value: float, dtype: DType) -> Param:
     return Double(value) if dtype is DType.FLOAT64 else float(value)
 
 
+def element_param(value: float, dtype: DType) -> Param:
+    """An element of a tensor as a parameter, whose C type follows from the tensor's: C converts it back exactly."""
+    if dtype.is_float:
+        return real_param(value, dtype)
+    if dtype.nbytes < 4 or dtype is DType.INT32:
+        return int(value)
+    return Wide(value - 2**64 if value >= 2**63 else value)
+
+
 @dataclass(frozen=True)
 class Overlap:
     """The output `out` may lie over the input `into` if it begins at least `lead` bytes before it.

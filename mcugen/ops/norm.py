@@ -15,12 +15,13 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.normalize import Rows, call_normalize, call_normalize_codes
+from mcugen.kernels.walks import dense_strides
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.numerics.normalize import FixedNormalize
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.movement import Reshape, dense_strides, normalize_axis, reshaped
+from mcugen.ops.movement import Reshape, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.reduce import emit_reduce

@@ -11,24 +11,15 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.types import Array, Shape, TensorType
+from mcugen.kernels.movement import Side, emit_copy
 from mcugen.kernels.padding import EXTEND, FILL_WITH, Count, ExtendOptions, ExtendWalk, Extension
-from mcugen.kernels.walks import numbered
+from mcugen.kernels.walks import dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Access
 from mcugen.lir.traversal import overlap
 from mcugen.ops.gather import index_type
-from mcugen.ops.movement import (
-    Movement,
-    Pad,
-    Permuted,
-    Slice,
-    dense_strides,
-    emit_copy,
-    emit_expanded,
-    normalize_axes,
-    reshaped,
-)
+from mcugen.ops.movement import Movement, Pad, Permuted, Slice, emit_expanded, normalize_axes, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 _MODES = ("constant", "reflect", "edge", "wrap")
@@ -71,7 +62,7 @@ class PadWith(Operator):
         builder.call(node, call)
         target = dense_strides(node.output.type.shape)
         offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
-        emit_copy(node, builder, 0, x.shape, dense_strides(x.shape), 0, target, offset, Access.INOUT)
+        emit_copy(node, builder, 0, x.shape, Side.dense(x.shape), Side(target, offset), Access.INOUT)
 
 
 @dataclass(frozen=True)

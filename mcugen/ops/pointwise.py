@@ -31,13 +31,14 @@ from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import BinarySpec, call_sum, dense_int8
+from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
 from mcugen.numerics.curves import Line, limited
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.conversion import Cast
-from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
+from mcugen.ops.elementwise import Elementwise, emit_elementwise, real_data
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 

@@ -22,21 +22,21 @@ from mcugen.kernels.pool import (
     Counted,
     DirectOptions,
     DirectParams,
-    Planes,
+    PoolPlanes,
     PoolSpec,
     UnpoolParams,
     call_average_pool,
     call_max_pool,
     first_taps,
 )
-from mcugen.kernels.walks import WindowWalk, numbered
+from mcugen.kernels.walks import WindowWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import real_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.numerics.window import Window
-from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
+from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
@@ -343,7 +343,7 @@ class DirectPool(Pool):
             POOL_DIRECT,
             operands,
             [
-                Planes(planes=math.prod(x.shape[:2]), x_plane=math.prod(space)),
+                PoolPlanes(planes=math.prod(x.shape[:2]), x_plane=math.prod(space)),
                 WindowWalk.of(self.window, space, y.shape[2:], self.kernel),
                 self._direct_params(space, x.dtype),
             ],

@@ -58,7 +58,8 @@ class Draft(Sketch):
 
     def copy(self, source: str, target: str, nbytes: int, x_at: int = 0, y_at: int = 0) -> None:
         access = OUT if nbytes == self.buffers[target].nbytes else INOUT
-        self.emit(MOVE, ("x", IN, source), ("y", access, target), nbytes=nbytes, x_at=x_at, y_at=y_at)
+        within = {"within": source == target}
+        self.emit(MOVE, ("x", IN, source), ("y", access, target), nbytes=nbytes, x_at=x_at, y_at=y_at, code=within)
 
     def samples(self, count: int = 3) -> list[Arrays]:
         random = np.random.default_rng(0)

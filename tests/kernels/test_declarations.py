@@ -10,18 +10,17 @@ import jinja2
 import pytest
 
 from mcugen.codegen.declarations import mismatches
-from mcugen.codegen.render import _environment
+from mcugen.codegen.render import environment
 from mcugen.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.kernels.declared import declared_kernels
 from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes
 from mcugen.lir.program import Buffer, Space, Wide
-from mcugen.resources import template_dirs
 
 
 @pytest.mark.parametrize("kernel", [k for k in declared_kernels() if k.operands], ids=lambda k: k.name)
 def test_a_template_reads_what_its_kernel_declares(kernel: Kernel):
-    assert mismatches(kernel, _environment(template_dirs())) == []
+    assert mismatches(kernel, environment()) == []
     assert kernel.what, "says what it computes"
 
 

@@ -17,9 +17,9 @@ from mcugen.expressions.nodes import Argument, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
+from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.curves import CODES, Line, interpolation
 from mcugen.numerics.softmax import fixed_log2
-from mcugen.ops.elementwise import Scalars
 from mcugen.ops.pointwise import UNARY
 
 Coded = tuple[type, float, int]
