@@ -43,7 +43,7 @@ def _mismatches(kernel: Kernel, env: jinja2.Environment, name: str) -> list[str]
     ]
     found += [
         f"{kernel.name} declares the parameter {member.name}, which its template does not read"
-        for member in kernel.members
+        for member in kernel.named_members
         if not any(_is_meant(member, text, bool(goes_on)) for text, goes_on in read)
     ]
     options = {option.name for group in kernel.options for option in group.declared()}

@@ -405,7 +405,7 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planes(Params):
+class PoolPlanes(Params):
     """Of tensors, channels first."""
 
     planes: Annotated[int, "images times channels"]
@@ -444,7 +444,7 @@ POOL_DIRECT = Kernel(
         writes("y", "output"),
         writes("indices", "where each maximum lies in x, as if x were flat", DType.INT64, optional=True),
     ),
-    params=(Planes, WindowWalk, DirectParams),
+    params=(PoolPlanes, WindowWalk, DirectParams),
     options=(DirectOptions,),
 )
 

@@ -132,6 +132,10 @@ def _softmax(dtype: DType) -> Kernel:
     )
 
 
+_OF_DOUBLES = """<ir_version: 10, opset_import: ["" : 18]>
+log_softmax (double[2, 5] x) => (double[2, 5] y) { y = LogSoftmax (x) }"""
+
+
 def _log_softmax(dtype: DType) -> Kernel:
     codes = dtype in _WIDER
     how = "in integers, by a table of exponentials" if codes else "as it is written"
@@ -141,6 +145,7 @@ def _log_softmax(dtype: DType) -> Kernel:
         operands=_operands(dtype, masked=False),
         params=(AxisWalk, Logarithms) if codes else (AxisWalk,),
         options=(MaskOptions, CodeOptions) if codes else (),
+        example=_OF_DOUBLES if dtype is DType.FLOAT64 else "",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kernels walk through tensors: along an axis, over any number of them, under windows; strides."""
+"""How kernels walk through tensors: strides, loops that are one, and an axis between those before and behind it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,32 @@ class AxisWalk(Params):
         return cls(outer=math.prod(shape[:axis]), depth=shape[axis], inner=math.prod(shape[axis + 1 :]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nests(Params):
-    """Loops over what is kept around loops over what is reduced; names begin with k or r and the loop's number."""
+def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
+    """A member an axis: name0, name1, …"""
+    return {f"{name}{axis}": value for axis, value in enumerate(values)}
 
-    k: Annotated[Mapping[str, int], "of a loop over what is kept: its trips, and how far apart operands' elements lie"]
-    r: Annotated[Mapping[str, int], "the same of a loop over what is reduced"]
+
+def dense_strides(shape: Shape) -> list[int]:
+    """Row-major strides in elements."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(size, source stride, target stride) per dimension, neighbours merged where one walk covers both."""
+    dims: list[tuple[int, int, int]] = []
+    for size, xs, ys in zip(shape, source, target, strict=True):
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == size * xs and dims[-1][2] == size * ys:
+            dims[-1] = (dims[-1][0] * size, xs, ys)
+        else:
+            dims.append((size, xs, ys))
+    return dims or [(1, 1, 1)]
+
+
+def pitches(name: str, shape: Shape) -> dict[str, int]:
+    """How far apart neighbours along each axis but the last lie in a dense tensor."""
+    return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,29 +81,9 @@ class WindowWalk(ByAxis):
         )
 
 
-def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
-    """A member an axis."""
-    return {f"{name}{axis}": value for axis, value in enumerate(values)}
+@dataclass(frozen=True, kw_only=True)
+class Nests(Params):
+    """Loops over what is kept around loops over what is reduced; names begin with k or r and the loop's number."""
 
-
-def pitches(name: str, shape: Shape) -> dict[str, int]:
-    """How far apart neighbours along each axis but the last lie in a dense tensor."""
-    return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
-
-
-def dense_strides(shape: Shape) -> list[int]:
-    """Row-major strides in elements."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
-def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(size, source stride, target stride) per dimension, neighbours merged where one walk covers both."""
-    dims: list[tuple[int, int, int]] = []
-    for size, xs, ys in zip(shape, source, target, strict=True):
-        if size == 1:
-            continue
-        if dims and dims[-1][1] == size * xs and dims[-1][2] == size * ys:
-            dims[-1] = (dims[-1][0] * size, xs, ys)
-        else:
-            dims.append((size, xs, ys))
-    return dims or [(1, 1, 1)]
+    k: Annotated[Mapping[str, int], "of a loop over what is kept: its trips, and how far apart operands' elements lie"]
+    r: Annotated[Mapping[str, int], "the same of a loop over what is reduced"]

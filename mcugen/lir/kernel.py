@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
@@ -195,25 +195,26 @@ class Kernel:
     """
 
     name: str
-    needs: frozenset[str] = frozenset()
-    when: tuple[Callable[[Any], bool], ...] = ()
-    emit: Callable[..., Call | None] | None = None
-    extra: Callable[[Any], int] | None = None
-    any_size: bool = False
-    library: str = ""
-    evaluate: Reference | None = None
-    lacks: frozenset[str] = frozenset()
-    way: Callable[[Any], str] | None = None
+    _: KW_ONLY
     what: str = ""
     operands: tuple[Role, ...] = ()
     params: tuple[type[Params], ...] = ()
     optional: tuple[type[Params], ...] = ()
     options: tuple[type[Options], ...] = ()
     baked: frozenset[str] = frozenset()
-    example: str = ""
     without: frozenset[str] = frozenset()
-    by_node: bool = True
+    needs: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset()
+    when: tuple[Callable[[Any], bool], ...] = ()
+    emit: Callable[..., Call | None] | None = None
+    extra: Callable[[Any], int] | None = None
+    way: Callable[[Any], str] | None = None
+    any_size: bool = False
+    library: str = ""
+    evaluate: Reference | None = None
+    by_node: bool = False
     """Whether it takes nodes instead of specs, and its `emit` a builder and the kernel: until it is ported."""
+    example: str = ""
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""

@@ -17,6 +17,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -167,6 +168,10 @@ class Conv(Spatial):
             none = (0,) * len(window.strides)
             rows, window = replace(rows, sides=window.sides), replace(window, before=none, after=none)
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)))
+
+    def spec(self, node: Node) -> ConvSpec:
+        """Of channels-last tensors."""
+        return ConvSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""

@@ -16,8 +16,16 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec, TransposeSpec
-from mcugen.kernels.movement import TRANSPOSE, TRANSPOSE_INPLACE, Side, emit_copy, emit_fill, turns_matrices
+from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
+from mcugen.kernels.movement import (
+    TRANSPOSE,
+    TRANSPOSE_INPLACE,
+    Side,
+    TransposeSpec,
+    emit_copy,
+    emit_fill,
+    turns_matrices,
+)
 from mcugen.kernels.walks import dense_strides
 from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
@@ -180,12 +188,12 @@ class Transpose(Movement):
         return "Transpose", {"perm": list(self.perm)}, ()
 
     def spec(self, node: Node) -> TransposeSpec:
-        """As a library's kernels take it."""
-        return TransposeSpec(node.input(0).type, self.perm)
+        """Its types."""
+        return TransposeSpec(node.input(0).type, node.output.type, self.perm)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Two merged axes that change places, or a strided copy."""
-        if not builder.any_size and turns_matrices(node):
+        if not builder.any_size and turns_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
             source = [dense_strides(node.input(0).type.shape)[axis] for axis in self.perm]

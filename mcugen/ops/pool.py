@@ -22,7 +22,7 @@ from mcugen.kernels.pool import (
     Counted,
     DirectOptions,
     DirectParams,
-    Planes,
+    PoolPlanes,
     PoolSpec,
     UnpoolParams,
     call_average_pool,
@@ -343,7 +343,7 @@ class DirectPool(Pool):
             POOL_DIRECT,
             operands,
             [
-                Planes(planes=math.prod(x.shape[:2]), x_plane=math.prod(space)),
+                PoolPlanes(planes=math.prod(x.shape[:2]), x_plane=math.prod(space)),
                 WindowWalk.of(self.window, space, y.shape[2:], self.kernel),
                 self._direct_params(space, x.dtype),
             ],

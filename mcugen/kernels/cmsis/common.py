@@ -53,7 +53,17 @@ def call(
     extra: Callable[[Node], int] | None = None,
 ) -> Kernel:
     """A kernel of the library; with `evaluate`, it does not round as the operator does; `way` is the function's own."""
-    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way, extra=extra)
+    return Kernel(
+        name,
+        when=when,
+        emit=emit,
+        library=CMSIS_NN,
+        evaluate=evaluate,
+        lacks=lacks,
+        way=way,
+        extra=extra,
+        by_node=True,
+    )
 
 
 def library_kernel(name: str, *, emit: Callable[..., Call | None], **more: Any) -> Kernel:

@@ -7,6 +7,7 @@ LEFT), which is exact, then the sum of both by 2^(31 − shift), which is our ow
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -161,6 +162,18 @@ def binary_operands(dtype: DType) -> tuple[Role, ...]:
     return reads("x0", "one operand", dtype), reads("x1", "the other", dtype), writes("y", "output", dtype)
 
 
+def _extreme(name: str, which: str, condition: Callable[[BinarySpec], bool]) -> Kernel:
+    function = name.replace("cmsis", "arm")
+    return library_kernel(
+        name,
+        what=f"the {which} codes of two int8 matrices, one of which may be a row, a column or a number: {function}",
+        operands=binary_operands(DType.INT8),
+        params=(Matrices,),
+        when=(condition,),
+        emit=emit_extreme,
+    )
+
+
 BINARY: tuple[Kernel, ...] = (
     library_kernel(
         "cmsis_elementwise_add_s8",
@@ -178,15 +191,6 @@ BINARY: tuple[Kernel, ...] = (
         when=(is_product,),
         emit=emit_mul,
     ),
-    *(
-        library_kernel(
-            f"cmsis_{name}_s8",
-            what=f"the {what} of two int8 matrices, one of which may be a row, a column or a number: arm_{name}_s8",
-            operands=binary_operands(DType.INT8),
-            params=(Matrices,),
-            when=(condition,),
-            emit=emit_extreme,
-        )
-        for name, what, condition in (("maximum", "larger codes", is_maximum), ("minimum", "smaller codes", is_minimum))
-    ),
+    _extreme("cmsis_maximum_s8", "larger", is_maximum),
+    _extreme("cmsis_minimum_s8", "smaller", is_minimum),
 )

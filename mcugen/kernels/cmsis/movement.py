@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Annotated
 
-from mcugen.hir.operator import Permutation
 from mcugen.hir.types import DType, TensorType
 from mcugen.kernels.cmsis.common import library_kernel
+from mcugen.kernels.movement import TransposeSpec
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, writes
 from mcugen.lir.program import Access
 
@@ -126,23 +126,15 @@ PAD: tuple[Kernel, ...] = (
 # ----------------------------------------------------------------------------------------------- transposition
 
 
-@dataclass(frozen=True, eq=False)
-class TransposeSpec:
-    """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …]."""
-
-    x: TensorType
-    perm: Permutation
-
-    @cached_property
-    def turned(self) -> tuple[list[int], list[int]]:
-        """Sizes of the input's axes and the permutation; axes that stay side by side are merged."""
-        shape = self.x.shape
-        moved = [axis for axis in self.perm if shape[axis] != 1]
-        places = [sorted(moved).index(axis) for axis in moved]
-        starts = [0, *(i for i, (a, b) in enumerate(pairwise(places), 1) if b != a + 1)]
-        groups = [moved[start:end] for start, end in zip(starts, [*starts[1:], len(moved)], strict=True)]
-        order = sorted(groups)
-        return [math.prod(shape[axis] for axis in group) for group in order], [order.index(group) for group in groups]
+def turned(spec: TransposeSpec) -> tuple[list[int], list[int]]:
+    """Sizes of the input's axes and the permutation; axes that stay side by side are merged."""
+    shape = spec.x.shape
+    moved = [axis for axis in spec.perm if shape[axis] != 1]
+    places = [sorted(moved).index(axis) for axis in moved]
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(places), 1) if b != a + 1)]
+    groups = [moved[start:end] for start, end in zip(starts, [*starts[1:], len(moved)], strict=True)]
+    order = sorted(groups)
+    return [math.prod(shape[axis] for axis in group) for group in order], [order.index(group) for group in groups]
 
 
 def turns_bytes(spec: TransposeSpec) -> bool:
@@ -152,13 +144,13 @@ def turns_bytes(spec: TransposeSpec) -> bool:
 
 def turns_axes(spec: TransposeSpec) -> bool:
     """two to four axes change places"""
-    sizes, _ = spec.turned
+    sizes, _ = turned(spec)
     return 1 < len(sizes) <= len(AXES) and max(sizes) <= MOST_SIZE and sizes[-1] <= MOST_COLUMNS
 
 
 def rows(spec: TransposeSpec) -> int:
     """Of the input."""
-    return spec.x.count // spec.turned[0][-1]
+    return spec.x.count // turned(spec)[0][-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +172,7 @@ class TransposeOptions(Options):
 
 def emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     """Matrices have a way of their own, in which the library knows two axes."""
-    sizes, perm = spec.turned
+    sizes, perm = turned(spec)
     if len(sizes) > 2:
         missing = len(AXES) - len(sizes)
         sizes, perm = [1] * missing + sizes, [*range(missing), *(axis + missing for axis in perm)]
