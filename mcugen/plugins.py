@@ -13,7 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from mcugen.codegen.declarations import mismatches
+from mcugen.codegen.render import environment
 from mcugen.errors import UsageError
+from mcugen.kernels.declared import kernels_of
 from mcugen.limits import cpu_seconds
 from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
 
@@ -21,8 +24,8 @@ from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
 def registry_of(files: Sequence[str | Path]) -> Registry:
     """The operators of mcugen and those that Python files register by `@onnx_operator`.
 
-    Their kernels are `kernels/<name>.c.j2` beside them. UsageError where a file cannot be run, registers nothing, or
-    registers an operator that is known already.
+    The templates of their kernels are `kernels/<name>.c.j2` beside them. UsageError where a file cannot be run,
+    registers nothing, or registers an operator that is known already, or where a kernel and its template disagree.
     """
     if not files:
         return BUILT_IN
@@ -47,12 +50,21 @@ def _registered(path: Path, _changed: int, file: str) -> Registry:
     own = Registry()
     try:
         with cpu_seconds(f"--plugin {file}: running it"), registering(own):
-            _run(path)
+            disagreements = _disagreements(_run(path), path.parent)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise UsageError(
             f"--plugin {file}: the file must run", f"{type(error).__name__}: {error}", "repair it"
         ) from error
+    if disagreements:
+        rule = f"--plugin {file}: kernels and their templates must read the same names"
+        raise UsageError(rule, "; ".join(disagreements[:3]), "repair the declaration or the template")
     return own
+
+
+def _disagreements(module: ModuleType, folder: Path) -> list[str]:
+    """Of the kernels that a plugin declares, with their templates."""
+    env = environment((folder,))
+    return [sentence for kernel in kernels_of(module) for sentence in mismatches(kernel, env)]
 
 
 def load_function(file: str | Path, name: str) -> Callable[..., Any]:

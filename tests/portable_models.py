@@ -1,85 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models that together take nearly every kernel, for CPUs unlike those that mcugen is made for."""
+"""Small models that together take every declared kernel, for CPUs unlike those that mcugen is made for.
+
+Nobody lists kernels here. One that computes layers with weights is tried on a pool of layers; any other on what ONNX's
+own tests have of the operators that name it, and on the example beside its declaration.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
+from itertools import count, islice, product
 
 import numpy as np
-from onnx_models import Feeds, Net, random_feeds
-from onnx_tests import Compiled, cases, compile_case
+import onnx.parser
+from onnx_models import Feeds, Net, optimized, random_feeds
+from onnx_tests import Case, Compiled, cases, compile_case
 from shared_models import roomy
 from test_dsp_conv import Layers
 from test_overlaps import ANY_TAPS, Layer, Reals
 from test_streamed import Image
 
+from mcugen.board import Board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
+from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
+from mcugen.kernels.declared import declared_kernels
+from mcugen.lir.kernel import Kernel
+from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.options import CompileOptions
-
-TEMPLATES = Path(__file__).parents[1] / "templates" / "kernels"
-
-# One of ONNX's own tests a kernel, the smallest.
-# fmt: off
-_ONNX = (
-    "argmax_default_axis_example", "averagepool_2d_ceil_last_window_starts_on_pad", "bitcast_bool_to_uint8",
-    "compress_bfloat16", "convinteger_without_padding", "convtranspose_1d", "concat_2d_axis_1", "cumprod_2d_int32",
-    "basic_deform_conv_without_padding", "affine_grid_2d", "det_2d", "dft_irfft_opset19",
-    "clip_default_int8_inbounds", "if", "edge_pad", "resize_tf_crop_and_resize_extrapolation_value",
-    "constant_pad_axes", "scan9_scalar", "gathernd_example_int32", "gather_elements_0",
-    "gridsample_aligncorners_true", "gru_with_initial_bias", "logsoftmax_example_1", "lstm_reverse", "matmul_1d_1d",
-    "matmulinteger", "maxpool_2d_ceil_output_size_reduce_by_one", "maxpool_2d_uint8", "concat_1d_axis_0",
-    "tfidfvectorizer_tf_onlybigrams_levelempty", "nonmaxsuppression_single_box", "nonzero_example",
-    "instancenorm_example", "onehot_with_bfloat16_values", "lppool_2d_dilations",
-    "range_bfloat16_type_positive_delta", "l1normalization_axis_0", "resize_downsample_scales_linear_antialias",
-    "resize_downsample_scales_linear_half_pixel_symmetric", "resize_downsample_scales_nearest",
-    "reversesequence_bfloat16", "simple_rnn_reverse", "roialign_aligned_false", "scatter_elements_with_axis",
-    "scatternd_max_with_element_indices", "softmax_example", "tensorscatter", "top_k_same_values",
-    "einsum_transpose_bfloat16", "ai_onnx_ml_tree_ensemble_set_membership", "tril_one_row_neg", "unique_length_1",
-    "maxunpool_export_without_output_shape",
-)
-# fmt: on
-
-_FLAT = Layer(2, in_c=9, out_c=5, kernel=None)
-_ROW = Layer(1, in_c=24, out_c=6, kernel=None)
-_DENSE = [Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))]
-_DEEP = Layer(4, 5, 8, 8, pads=(1, 1, 1, 1), group=8)
-_BY_THREE = Layer(5, 5, 8, 8, pads=(1, 1, 1, 1))
-_FEW = Layer(5, 5, 3, 4, pads=(1, 1, 1, 1))
-M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
-_LAYERS: dict[str, tuple[str, list[Layer]]] = {
-    **{f"conv2d_{kind}": (M4, _DENSE) for kind in ("s8", "s16", "f32", "f32_fpu", "s16_dsp", "s8_dsp", "s8_dsp16")},
-    **{f"dense_{kind}": (M4, [_FLAT]) for kind in ("s8", "s16", "f32", "f32_fpu")},
-    **{f"dense_{kind}": (M4, [_ROW]) for kind in ("s16_dsp", "s8_dsp", "s8_dsp16", "s8_dsp_direct")},
-    **{f"depthwise_{kind}": (M4, [_DEEP]) for kind in ("s8", "s16", "f32", "f32_fpu", "s8_dsp")},
-    **{f"depthwise_{kind}_taps_dsp": (M4, [ANY_TAPS[4]]) for kind in ("s8", "s16")},
-    **{f"conv2d_s8_winograd{kind}": (M4, [_BY_THREE]) for kind in ("", "_dsp")},
-    **{
-        f"conv2d_s8_winograd_fly_{kind}": (M4, [_BY_THREE])
-        for kind in ("t4", "t8", "t16", "dsp_t8", "dsp_t16", "dsp_t32")
-    },
-    "conv2d_s8_dsp_few": (M4, [_FEW]),
-    "pointwise_s8_dsp": (M4, [_DENSE[1]]),
-    "conv2d_s8_thumb1": (M0, _DENSE),
-    "dense_s8_thumb1": (M0, [_FLAT]),
-    "conv2d_s8_thumb2": (M3, _DENSE),
-    "dense_s8_thumb2": (M3, [_FLAT]),
-    "depthwise_s8_3x3": (M3, [_DEEP]),
-    "conv2d_s8_rv32": (C3, _DENSE),
-    "depthwise_f32_mve": (M55, [_DEEP]),
-    "dense_s8_mve": (M55, [_ROW]),
-    "depthwise_s8_mve": (M55, [_DEEP]),
-    "depthwise_s8_mve_4x4": (M55, [_DEEP]),
-    "depthwise_s8_mve_8x8": (M55, [_DEEP]),
-    **{f"conv2d_s8_mve{kind}": (M55, _DENSE) for kind in ("", "_8", "_inplace")},
-    "conv2d_s8_mve_columns": (M55, [Layer(3, 4, 16, 4, pads=(1, 1, 1, 1))]),
-}
-"""By kernel: the board that has it, and layers that it computes."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +49,7 @@ class Portable:
     @property
     def kernels(self) -> set[str]:
         """The templates of its code."""
-        return {i.kernel for i in self.model.program.instrs}
+        return _kernels(self.model)
 
     @property
     def has_doubles(self) -> bool:
@@ -106,17 +57,39 @@ class Portable:
         return any(b.dtype is DType.FLOAT64 for b in self.model.program.buffers)
 
 
+def _kernels(model: CompiledModel) -> set[str]:
+    return {i.kernel for i in model.program.instrs}
+
+
 @cache
 def portable_models() -> list[Portable]:
-    """All of them; the names of their files differ."""
+    """For all declared kernels but those of libraries; the names of the models' files differ."""
+    return models_for([kernel for kernel in declared_kernels() if not kernel.library])
+
+
+def models_for(wanted: Sequence[Kernel]) -> list[Portable]:
+    """Models that take these kernels, with some that take others. AssertionError names one that no model takes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return [*_of_onnx(), *_layers(), *_quantized(), *_rows()]
+        found = [*_layers(wanted), *_others()]
+        for more in (_of_onnx, _examples):
+            taken = set().union(*(p.kernels for p in found))
+            found += more([kernel for kernel in wanted if kernel.name not in taken])
+    missing = {kernel.name for kernel in wanted}.difference(*(p.kernels for p in found))
+    remedy = "add a layer to the pool, or give the kernel's declaration an example"
+    assert not missing, f"no small model takes {', '.join(sorted(missing))}: {remedy}"
+    return found
 
 
-def _portable(net: Net, name: str, board: str = "host", options: CompileOptions | None = None) -> Portable:
+@cache
+def _others() -> list[Portable]:
+    """Of no kernel in particular."""
+    return [*_quantized(), *_rows()]
+
+
+def _portable(net: Net, name: str, board: Board | None = None, options: CompileOptions | None = None) -> Portable:
     model = net.model()
-    compiled = compile_model(model, roomy(board), replace(options or CompileOptions(), name=name))
+    compiled = compile_model(model, board or _board("host"), replace(options or CompileOptions(), name=name))
     return _with_numpy(compiled, random_feeds(model, seed=len(name)))
 
 
@@ -127,21 +100,118 @@ def _with_numpy(compiled: CompiledModel, feeds: Feeds) -> Portable:
     return Portable(compiled, feeds, {name: array for name, array in found.items() if name not in sizes})
 
 
-def _of_onnx() -> Iterator[Portable]:
-    wanted = {f"test_{name}" for name in _ONNX}
-    for number, case in enumerate(c for c in cases(("node",)) if c.name in wanted):
-        compiled = compile_case(case, number)
-        assert isinstance(compiled, Compiled), compiled
-        yield _with_numpy(compiled.model, compiled.sample())
+# ---------------------------------------------------------------------------------------- layers with weights
 
 
-def _layers() -> Iterator[Portable]:
-    for kernel, (board, layers) in _LAYERS.items():
-        kind = kernel.split("_")[1]
-        model = Reals() if kind == "f32" else Layers(np.int16 if kind == "s16" else np.int8)
-        for number, layer in enumerate(layers):
-            layer.add(model, f"y{number}")
-        yield _portable(model.net, f"w_{kernel}", board, CompileOptions(kernels=(kernel,)))
+@dataclass(frozen=True)
+class _Turned:
+    """Three planes that become pixels."""
+
+    def add(self, layers: Layers, name: str) -> None:
+        """Between an input and an output of codes."""
+        x = layers.input(name, (1, 3, 24, 24)).name
+        layers.net.output(layers.net.op("Transpose", x, out=name, perm=[0, 2, 3, 1]), dtype=layers.dtype)
+
+
+POOL: Sequence[Sequence[Layer | _Turned]] = (
+    (Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))),
+    (Layer(2, in_c=9, out_c=5, kernel=None),),
+    (Layer(1, in_c=24, out_c=6, kernel=None),),
+    (Layer(4, 5, 8, 8, pads=(1, 1, 1, 1), group=8),),
+    (ANY_TAPS[4],),
+    (Layer(5, 5, 8, 8, pads=(1, 1, 1, 1)),),
+    (Layer(5, 5, 3, 4, pads=(1, 1, 1, 1)),),
+    (Layer(3, 4, 16, 4, pads=(1, 1, 1, 1)),),
+    (_Turned(),),
+)
+"""What makes a model together: a kernel is tried on the first of which it fits a part."""
+BOARDS = ("nrf52840", "rp2040", "stm32f103", "corstone300", "esp32c3")
+"""One a family of CPUs."""
+KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals}
+
+
+def _layers(wanted: Sequence[Kernel]) -> Iterator[Portable]:
+    """Kernels that are one choice of several for a layer, by what they fit."""
+    for kernel in wanted:
+        for kind, board, layers in product(KINDS, map(_board, BOARDS), POOL):
+            fitting = [layer for layer in layers if _fits(kernel, _nodes(kind, layer), board)]
+            if fitting:
+                net = _net(kind, fitting)
+                yield _portable(net, f"w_{kernel.name}", board, CompileOptions(kernels=(kernel.name,)))
+                break
+
+
+_board = cache(roomy)
+
+
+@cache
+def _nodes(kind: str, layer: Layer | _Turned) -> list[Node]:
+    """A layer of the pool, as kernels see it."""
+    return optimized(_net(kind, [layer]).model()).nodes
+
+
+def _net(kind: str, layers: Sequence[Layer | _Turned]) -> Net:
+    model = KINDS[kind]()
+    for number, layer in enumerate(layers):
+        layer.add(model, f"y{number}")
+    return model.net
+
+
+def _fits(kernel: Kernel, nodes: Sequence[Node], board: Board) -> bool:
+    """Whether it may compute one of the nodes on a board's CPU."""
+    choices = ((choice, node) for node in nodes for choice in getattr(node.op, "kernels", ()))
+    return any(choice.name == kernel.name and choice.fits(node, board.features) for choice, node in choices)
+
+
+# ------------------------------------------------------------------------------- ONNX's own tests, and examples
+
+GOALS = ("balanced", "speed")
+TRIES = 30
+"""Tests of an operator that are compiled in search of a kernel."""
+
+
+def _of_onnx(wanted: Sequence[Kernel]) -> Iterator[Portable]:
+    """For each kernel the smallest test that takes it, of an operator that names it."""
+    numbers, taken = count(), set[str]()
+    for kernel in wanted:
+        named = {name for (_, name), support in BUILT_IN.support.items() if kernel.name in support.kernels}
+        candidates = list(islice((c for c in _tests() if named & set(c.operators)), TRIES))
+        for goal, case in product(GOALS, candidates if kernel.name not in taken else ()):
+            compiled = compile_case(case, next(numbers), optimize=goal)
+            if isinstance(compiled, Compiled) and kernel.name in _kernels(compiled.model):
+                taken |= _kernels(compiled.model)
+                yield _with_numpy(compiled.model, compiled.sample())
+                break
+
+
+@cache
+def _tests() -> list[Case]:
+    """The small ones first."""
+    return sorted((c for c in cases(("node",)) if isinstance(c, Case)), key=_size)
+
+
+def _size(case: Case) -> tuple[int, int, str]:
+    """Of how many operators, and elements."""
+    elements = sum(array.size for array in (*case.inputs.values(), *case.outputs.values()))
+    return len(case.operators), elements, case.name
+
+
+def _examples(wanted: Sequence[Kernel]) -> Iterator[Portable]:
+    """The models beside the declarations of kernels."""
+    taken = set[str]()
+    for kernel in wanted:
+        if not kernel.example or kernel.name in taken:
+            continue
+        model = onnx.parser.parse_model(kernel.example)
+        for goal in GOALS:
+            compiled = compile_model(model, "host", CompileOptions(name=f"e_{kernel.name}", optimize=goal))
+            if kernel.name in _kernels(compiled):
+                taken |= _kernels(compiled)
+                yield _with_numpy(compiled, random_feeds(model, seed=1))
+                break
+
+
+# ------------------------------------------------------------------------------------------- codes, and rows
 
 
 def _quantized() -> Iterator[Portable]:
@@ -188,15 +258,10 @@ _OPERATORS: list[Callable[[Net, _Input], str]] = [
 
 
 def _rows() -> Iterator[Portable]:
-    """Layers row by row, and an image that is turned where it lies."""
+    """Layers row by row."""
     for number, has_mean in enumerate((True, False)):
         image = Image(16, 6, 1)
         image = image.conv(4).conv(4, depthwise=True).conv(4) if has_mean else image.conv(6).conv(1, stride=2)
         last = image.net.op("GlobalAveragePool", image.last) if has_mean else image.last
         image.net.output(image.net.quantize(last, 0.05, 0, out="y"), dtype=np.int8)
         yield _portable(image.net, f"rows{number}", options=CompileOptions(optimize="ram"))
-    net = Net()
-    net.output(
-        net.op("Transpose", net.input("x", 1, 3, 24, 24, dtype=np.int8), out="y", perm=[0, 2, 3, 1]), dtype=np.int8
-    )
-    yield _portable(net, "turned", options=CompileOptions(kernels=("transpose_inplace",)))

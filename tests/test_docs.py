@@ -9,6 +9,7 @@ import pytest
 from markers import replace_between_markers
 
 from mcugen.errors import McugenError
+from mcugen.report.kernels import kernel_table
 from mcugen.report.operators import operator_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,6 +19,13 @@ def test_operator_table_is_current() -> None:
     text = (ROOT / "docs" / "operators.md").read_text()
     between = text.split("<!-- operators:begin -->\n")[1].split("<!-- operators:end -->")[0]
     assert between == operator_table(), "write the output of `mcugen operators` between the markers"
+
+
+def test_kernel_table_is_current() -> None:
+    text = (ROOT / "docs" / "kernels.md").read_text()
+    assert replace_between_markers(text, "declared", kernel_table()) == text, "run `make docs`"
+    row = next(line for line in text.splitlines() if line.startswith("| `trees_code` |"))
+    assert row.endswith("|  | TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor |")
 
 
 def test_readme_documents_every_exit_code() -> None:

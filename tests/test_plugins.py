@@ -85,6 +85,36 @@ def test_unusable_files_are_refused_and_leave_nothing(tmp_path: Path, text: str,
     assert before == BUILT_IN.importers
 
 
+@pytest.mark.parametrize(
+    ("text", "template", "found"),
+    [
+        ("", "p->rows", "reads p->rows, which soft_clip does not declare"),
+        (
+            "columns: Annotated[int, 'of a row']",
+            "p->rows",
+            "declares the parameter columns, which its template does not",
+        ),
+        ("", "{{ fast }}", "reads fast, which is no option"),
+        ("", "{% if %}", "line 1 of kernels/soft_clip.c.j2: "),
+        ("", None, "there is no template kernels/soft_clip.c.j2"),
+    ],
+)
+def test_a_template_must_read_what_its_kernel_declares(tmp_path: Path, text: str, template: str | None, found: str):
+    before = dict(BUILT_IN.importers)
+    file = tmp_path / "plugin.py"
+    plugin = PLUGIN.read_text()
+    start, end = plugin.index("    rows: Annotated"), plugin.index("SOFT_CLIP = ")
+    file.write_text(f"{plugin[:start]}    {text}\n\n{plugin[end:]}")
+    if template is not None:
+        (tmp_path / "kernels").mkdir()
+        (tmp_path / "kernels" / "soft_clip.c.j2").write_text(template)
+    with pytest.raises(UsageError) as error:
+        registry_of((file,))
+    assert found in str(error.value)
+    assert f"--plugin {file}: kernels and their templates must read the same names" in str(error.value)
+    assert before == BUILT_IN.importers
+
+
 def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(UsageError, match=r"nothing\.py: there must be such a file"):
         registry_of((tmp_path / "nothing.py",))

@@ -441,8 +441,7 @@ def _observed(
             node = nodes.get(head.name)
             if node is not None and head.kernel in wanted[node]:
                 kernel = wanted[node][head.kernel]
-                way = kernel.way(node) if kernel.way else ""
-                found[kernel.name].append((way, Observation(work(node, kernel), count)))
+                found[kernel.name].append((kernel.way_of(node), Observation(work(node, kernel), count)))
         code = {name: _code_of(compiled, name, Path(folder)) for name in found}
     return {name: (layers, code[name]) for name, layers in found.items()}
 

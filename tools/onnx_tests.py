@@ -193,10 +193,11 @@ class Compiled:
         }
 
 
-def compile_case(case: Case, number: int, board: str = "host") -> Compiled | Outcome:
+def compile_case(case: Case, number: int, board: str = "host", optimize: str = "balanced") -> Compiled | Outcome:
     """Compiles a test for a board."""
+    model = _with_known_shapes(case)
     try:
-        return Compiled(case, *compile_binding(_with_known_shapes(case), case.inputs, f"m{number}", board=board))
+        return Compiled(case, *compile_binding(model, case.inputs, f"m{number}", board=board, optimize=optimize))
     except McugenError as error:
         return outcome(case, str(error))
     except Exception as error:  # a crash of the compiler is a finding, too
@@ -209,11 +210,12 @@ def compile_binding(
     name: str,
     first: Sequence[str] = (),
     board: str = "host",
+    optimize: str = "balanced",
 ) -> tuple[CompiledModel, tuple[str, ...]]:
     """Compiles a model, fixing the inputs `first`, then those that must be known, until none is asked for."""
     bound = list(first)
     while True:
-        options = CompileOptions(name=name, bound={n: inputs[n] for n in bound})
+        options = CompileOptions(name=name, optimize=optimize, bound={n: inputs[n] for n in bound})
         try:
             return compile_model(model, board, options), tuple(bound)
         except McugenError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the generated passages of README.md and docs/operators.md (`make docs`)."""
+"""Rewrites the generated passages of README.md, docs/operators.md and docs/kernels.md (`make docs`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 from markers import replace_between_markers
+
+from mcugen.report.kernels import kernel_table
 
 ROOT = Path(__file__).resolve().parents[1]
 MCUGEN = Path(sys.executable).with_name("mcugen")
@@ -61,6 +63,7 @@ def main() -> None:
     demo = f"What `make demo` prints (`mcugen {' '.join(DEMO)}`):\n\n```\n{output(*DEMO)}\n```"
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
+    rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
 
 
 if __name__ == "__main__":

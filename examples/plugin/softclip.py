@@ -7,7 +7,7 @@ Inputs: x of shape [..., C] and limit of shape [C] (constant), float32. Output: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -15,8 +15,28 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access
+from mcugen.lir.kernel import Call, Kernel, Params, reads, writes
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes(Params):
+    """The parameter struct of the C function; the meaning of each member becomes its comment."""
+
+    rows: Annotated[int, "rows of x"]
+    channels: Annotated[int, "elements of a row"]
+
+
+SOFT_CLIP = Kernel(
+    "soft_clip",
+    what="a smooth limiter, channel by channel",
+    operands=(
+        reads("x", "input, channels last", DType.FLOAT32),
+        reads("limit", "of each channel", DType.FLOAT32),
+        writes("y", "output, which may be x", DType.FLOAT32),
+    ),
+    params=(Sizes,),
+)
 
 
 @dataclass(frozen=True)
@@ -39,20 +59,12 @@ class SoftClip(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One call of kernels/soft_clip.c.j2; the output may take the place of x."""
         x, limit = node.input(0), node.input(1)
-        builder.emit(
-            node,
-            "soft_clip",
-            [
-                ("x", Access.IN, builder.buffer(x)),
-                ("limit", Access.IN, builder.buffer(limit)),
-                ("y", Access.OUT, builder.buffer(node.output)),
-            ],
-            {"rows": x.type.count // limit.type.count, "channels": limit.type.count},
-            inplace=[("y", "x")],
-        )
+        operands = {"x": builder.buffer(x), "limit": builder.buffer(limit), "y": builder.buffer(node.output)}
+        sizes = Sizes(rows=x.type.count // limit.type.count, channels=limit.type.count)
+        builder.call(node, Call(SOFT_CLIP, operands, [sizes], inplace=[("y", "x")]))
 
 
-@onnx_operator("SoftClip", domain="example", types=(DType.FLOAT32,), kernels=("soft_clip",), limits="constant limit")
+@onnx_operator("SoftClip", domain="example", types=(DType.FLOAT32,), kernels=(SOFT_CLIP.name,), limits="constant limit")
 def import_soft_clip(node: OnnxNode) -> list[Value]:
     """ONNX node → HIR; what cannot be compiled is refused with rule, found, remedy."""
     x, limit = node.input(0), node.const(1, "the limit")

@@ -18,11 +18,20 @@ _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
 
 
 def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
-    """A sentence for each name that only the template or only the declaration knows.
+    """A sentence for each name that only the template or only the declaration knows; one if no template can be read.
 
     Text that several kernels import or include may read more: what it lacks fails when it is rendered.
     """
     name = f"kernels/{kernel.name}.c.j2"
+    try:
+        return _mismatches(kernel, env, name)
+    except jinja2.TemplateNotFound as error:
+        return [f"there is no template {error.name}"]
+    except jinja2.TemplateSyntaxError as error:
+        return [f"line {error.lineno} of {name}: {error.message}"]
+
+
+def _mismatches(kernel: Kernel, env: jinja2.Environment, name: str) -> list[str]:
     own = _source(env, name)
     sources = [own, *(_source(env, other) for other in _imported(env, own))]
     read = {match for source in sources for match in _MEMBER.findall(source)}
@@ -34,7 +43,7 @@ def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
     ]
     found += [
         f"{kernel.name} declares the parameter {member.name}, which its template does not read"
-        for member in kernel.members
+        for member in kernel.named_members
         if not any(_is_meant(member, text, bool(goes_on)) for text, goes_on in read)
     ]
     options = {option.name for group in kernel.options for option in group.declared()}

@@ -5,29 +5,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Annotated
 
 from mcugen.hir.graph import Node
-from mcugen.kernels.weighted import weights_of
+from mcugen.hir.types import Shape
+from mcugen.lir.kernel import Params
 from mcugen.lir.program import Param
+from mcugen.lir.spec import spec_of
 from mcugen.numerics.window import Window
 
-PARAMS = (
-    *("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w"),
-    *("k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "pad_h", "pad_w"),
-)
-"""The numbers of a shape that kernels read as parameters."""
+
+@dataclass(frozen=True, kw_only=True)
+class ConvGeometry(Params):
+    """A window that slides over rows and columns, channels last; of one axis there is one row."""
+
+    batch: Annotated[int, "images"]
+    in_c: Annotated[int, "channels of a pixel of x"]
+    out_c: Annotated[int, "channels of a pixel of y"]
+    in_h: Annotated[int, "rows of x"]
+    in_w: Annotated[int, "pixels of a row of x"]
+    out_h: Annotated[int, "rows of y"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    k_h: Annotated[int, "rows of the window"]
+    k_w: Annotated[int, "columns of the window"]
+    stride_h: Annotated[int, "rows from window to window"]
+    stride_w: Annotated[int, "pixels from window to window"]
+    dilation_h: Annotated[int, "rows from tap to tap"]
+    dilation_w: Annotated[int, "pixels from tap to tap"]
+    pad_h: Annotated[int, "rows above x that the first window begins at"]
+    pad_w: Annotated[int, "pixels before a row that the first window begins at"]
+
 
 _BY_AXIS = ("in", "out", "k", "stride", "dilation", "pad")
-
-
-class _Convolution(Protocol):
-    """What a shape reads of the operator."""
-
-    @property
-    def window(self) -> Window: ...
-    @property
-    def groups(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -52,16 +61,13 @@ class ConvShape:
     groups: int
 
     @staticmethod
-    def of(node: Node) -> ConvShape:
-        """The shape of a channels-last Conv."""
-        op = cast("_Convolution", node.op)
-        x, w, y = node.sig.input(0).shape, node.sig.input(1).shape, node.sig.output.shape
+    def of_layer(x: Shape, w: Shape, y: Shape, window: Window, groups: int) -> ConvShape:
+        """Of a convolution, channels last, by the shapes of its tensors."""
         flat = len(x) == 3
 
         def both(values: Sequence[int], missing: int) -> tuple[int, int]:
             return (missing, values[0]) if flat else (values[0], values[1])
 
-        window = op.window
         return ConvShape(
             x[0],
             *(*both(x[1:-1], 1), x[-1]),
@@ -70,12 +76,27 @@ class ConvShape:
             *both(window.strides, 1),
             *both(window.dilations, 1),
             *both(window.before, 0),
-            op.groups,
+            groups,
         )
 
+    @staticmethod
+    def of_rows(rows: int, depth: int, channels: int) -> ConvShape:
+        """Of a fully connected layer as a convolution of pixels in a row."""
+        return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)
+
+    @staticmethod
+    def of(node: Node) -> ConvShape:
+        """That of a node's spec."""
+        return shape_of(node)
+
+    @property
+    def geometry(self) -> ConvGeometry:
+        """Its numbers as kernels read them."""
+        return ConvGeometry(**{member.name: getattr(self, member.name) for member in ConvGeometry.declared()})
+
     def params(self) -> dict[str, Param]:
-        """All numbers of the shape, by name."""
-        return {name: getattr(self, name) for name in PARAMS}
+        """The same, by name."""
+        return self.geometry.values()
 
     def as_row(self) -> ConvShape:
         """The same of an image one pixel wide, laid down: elements in the same order, but as one row."""
@@ -108,9 +129,6 @@ class ConvShape:
 
 
 def shape_of(node: Node) -> ConvShape:
-    """Of a convolution, or of a dense layer as one of pixels in a row."""
-    if weights_of(node).ndim > 2:
-        return ConvShape.of(node)
-    channels, depth = weights_of(node).shape
-    rows = node.output.type.count // channels
-    return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)
+    """That of a node's spec."""
+    found: ConvShape = spec_of(node).shape
+    return found

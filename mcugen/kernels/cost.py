@@ -34,9 +34,8 @@ def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
     constants = [v.type.count for v in node.inputs if v is not None and v.is_constant]
     outputs, macs = node.outputs[0].type, node.op.macs(node.sig)
     channels = max(outputs.shape[-1] if outputs.shape else 1, 1)
-    extra = kernel.extra(node) if kernel.extra else 0
     counts = (macs, outputs.count, inputs, outputs.count // channels, macs // channels, sum(constants))
-    return (1, *counts, extra)
+    return (1, *counts, kernel.extra_of(node))
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class CostTable:
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
         found = self.kernels.get(kernel.name, UNKNOWN)
-        return None if found is UNKNOWN else found.per.get(kernel.way(node) if kernel.way else "")
+        return None if found is UNKNOWN else found.per.get(kernel.way_of(node))
 
     def code_of(self, kernel: str) -> int:
         """Bytes of one C function of a kernel of that name, by estimate where it was not measured."""

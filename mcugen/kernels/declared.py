@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator
 from functools import cache
+from types import ModuleType
 
 import mcugen.kernels
 from mcugen.lir.kernel import Kernel
@@ -16,8 +17,14 @@ from mcugen.lir.kernel import Kernel
 def declared_kernels() -> tuple[Kernel, ...]:
     """By name, each once."""
     modules = pkgutil.walk_packages(mcugen.kernels.__path__, "mcugen.kernels.")
-    found = {k.name: k for m in modules for v in vars(importlib.import_module(m.name)).values() for k in _kernels(v)}
+    found = {kernel.name: kernel for m in modules for kernel in kernels_of(importlib.import_module(m.name))}
     return tuple(found[name] for name in sorted(found))
+
+
+def kernels_of(module: ModuleType) -> Iterator[Kernel]:
+    """Those in its variables."""
+    for value in list(vars(module).values()):
+        yield from _kernels(value)
 
 
 def _kernels(value: object) -> Iterator[Kernel]:

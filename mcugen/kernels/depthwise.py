@@ -8,28 +8,19 @@ channels of a strip are spread to pairs of 16 bits, which SMLAD multiplies two a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.portable import depthwise, ring_params, ring_size
-from mcugen.kernels.reading_order import lanes, overlaps, rows, windows
-from mcugen.kernels.weighted import (
-    Store,
-    clamp_of,
-    float_tensors,
-    int8_tensors,
-    int16_tensors,
-    largest_sums_of,
-    store_of,
-    weights_of,
-)
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.portable import Ring, depthwise, ring_of, ring_size
+from mcugen.kernels.reading_order import lanes, rows, windows
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import float_tensors, int8_tensors, int16_tensors
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 
 WORD = 4
 """Channels that are loaded at once."""
@@ -114,59 +105,167 @@ def strips(shape: ConvShape) -> Strips:
 # --------------------------------------------------------------------------------------------------- conditions
 
 
-def three_by_three(node: Node) -> bool:
+def three_by_three(spec: ConvSpec) -> bool:
     """3×3 weights, all pixels, padding below 3"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     return shape.k_h == shape.k_w == 3 and shape.dilation_h == shape.dilation_w == 1 and shape.pad_h < 3 > shape.pad_w
 
 
-def stride_one_or_two(node: Node) -> bool:
+def stride_one_or_two(spec: ConvSpec) -> bool:
     """stride 1 or 2, more than one output pixel"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     return shape.stride_h == shape.stride_w < 3 and max(shape.out_h, shape.out_w) > 1
 
 
-def a_word_of_channels(node: Node) -> bool:
+def a_word_of_channels(spec: ConvSpec) -> bool:
     """four channels or more"""
-    return ConvShape.of(node).in_c >= WORD
+    return spec.shape.in_c >= WORD
 
 
-def high_word(node: Node) -> bool:
+def high_word(spec: ConvSpec) -> bool:
     """sums that, scaled by a power of two, have the result in the upper half of a 64-bit product"""
-    shift = _scaled(node)
+    shift = _scaled(spec)
     if shift is None:
         return False
-    sums = largest_sums_of(node).max(initial=0) * 2**shift
-    return bool(sums < 2**31 and np.abs(weights_of(node).astype(np.int64)).max(initial=0) << shift < 2**15)
+    sums = spec.largest_sum * 2**shift
+    return bool(sums < 2**31 and np.abs(spec.weights.astype(np.int64)).max(initial=0) << shift < 2**15)
 
 
-def one_word(node: Node) -> bool:
+def one_word(spec: ConvSpec) -> bool:
     """32-bit sums, whose result is in the upper half of a 64-bit product"""
-    store = store_of(node)
-    if store.code["store"] != "requantize" or store.code["acc_t"] != "int32_t":
+    if not _is_short(spec):
         return False
-    return high_word(node) if int(str(store.code["shift"])) <= 32 else abs(_end_word(node, store)) < 2**31
+    return high_word(spec) if spec.high_word.shift <= 32 else abs(_end_word(spec)) < 2**31
 
 
-def _end_word(node: Node, store: Store) -> int:
+def _is_short(spec: ConvSpec) -> bool:
+    """Whether codes are made of sums of 32 bits."""
+    return spec.is_requantized and spec.acc is DType.INT32
+
+
+def _end_word(spec: ConvSpec) -> int:
     """What is added to the upper word of a product before it is shifted: zero point (less the low limit, if results are
     limited, which is added last) and, where any bits are left to be cut off, rounding."""
-    zero = node.output.type.q.zero_point - (int(store.params["low"]) if _is_clamped(node, store) else 0)
-    more = max(int(str(store.code["shift"])) - 32, 0)
+    zero = spec.y.q.zero_point - (spec.limits[0] if spec.is_clamped else 0)
+    more = max(spec.high_word.shift - 32, 0)
     return (zero << more) + (1 << more >> 1)
 
 
-def _scaled(node: Node) -> int | None:
+def _scaled(spec: ConvSpec) -> int | None:
     """By how many bits sums must be scaled so that requantization takes their product's upper word, and just that."""
-    code = store_of(node).code
-    if code["store"] != "requantize" or code["acc_t"] != "int32_t" or int(str(code["shift"])) > 32:
+    if not _is_short(spec) or spec.high_word.shift > 32:
         return None
-    return 32 - int(str(code["shift"]))
+    return 32 - spec.high_word.shift
 
 
-def int8_results(node: Node) -> bool:
+def int8_results(spec: ConvSpec) -> bool:
     """int8 results"""
-    return node.output.type.dtype is DType.INT8
+    return spec.y.dtype is DType.INT8
+
+
+# ------------------------------------------------------------------------------------------------- declarations
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripWalk(Params):
+    """How strips are cut: lines are rows of the image and points the pixels of a row, or the other way round."""
+
+    batch: Annotated[int, "images"]
+    channels: Annotated[int, "elements of a pixel"]
+    x_size: Annotated[int, "elements of an image of x"]
+    y_size: Annotated[int, "elements of an image of y"]
+    lines: Annotated[int, "lines of x"]
+    out_lines: Annotated[int, "lines of y"]
+    line_pad: Annotated[int, "lines before x that the first window begins at"]
+    x_line: Annotated[int, "elements from line to line of x"]
+    y_line: Annotated[int, "elements from line to line of y"]
+    extent: Annotated[int, "points that the windows of a strip reach, padding included"]
+    points: Annotated[int, "points of a line of x that are read"]
+    out_points: Annotated[int, "points of a line of y"]
+    point_pad: Annotated[int, "points before a line that the first window begins at"]
+    x_point: Annotated[int, "elements from point to point of x"]
+    y_point: Annotated[int, "elements from point to point of y"]
+    x_zero: Annotated[int | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits(Params):
+    """Of codes."""
+
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndShift(Params):
+    """Behind the upper word of a product."""
+
+    shift: Annotated[int | None, "to the right, where any bits are left to be cut off"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class YZero(Params):
+    """Of codes."""
+
+    y_zero: Annotated[int, "zero point of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zeros(YZero):
+    """Of codes on both sides."""
+
+    x_zero: Annotated[int, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrideOptions(Options):
+    """Of 3 x 3 windows."""
+
+    stride: Annotated[int, "pixels from window to window: 1 or 2"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(Options):
+    """Of three pixels in a row."""
+
+    short: Annotated[bool, "whether sums are so small that products of 32 bits requantize them"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TapOptions(Options):
+    """Of strips of any window."""
+
+    x_t: Annotated[str, "C type of the input"]
+    y_t: Annotated[str, "C type of the output"]
+    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    folded: Annotated[bool, "whether a row is folded by two: neighbours are lines"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+    stride: Annotated[int, "points from window to window"]
+    dilation: Annotated[int, "points from tap to tap"]
+    pairs: Annotated[int, "pairs of lines that a strip reads"]
+    lines: Annotated[int, "lines of y that it computes: 1 or 2"]
+    k_lines: Annotated[int, "lines of the window"]
+    k_points: Annotated[int, "points of a line of the window"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HighLimit(Params):
+    """Of floats."""
+
+    high: Annotated[float | None, "the largest result, where there is one"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneOptions(Options):
+    """Of channels side by side."""
+
+    lanes: Annotated[int, "channels that are computed together: 4 or 8"]
+    k_h: Annotated[int, "rows of the window"]
+    k_w: Annotated[int, "columns of the window"]
+    relu: Annotated[bool, "whether results are at least 0"]
+    high: Annotated[bool, "whether there is an upper limit"]
+    written_out: Annotated[bool, "whether all taps are written out, and not those of a row"]
 
 
 # --------------------------------------------------------------------------------------------------- emission
@@ -183,62 +282,57 @@ def packed_taps(taps: Array, bias: Array, multiplier: Array) -> Array:
     return _words(packed)
 
 
-def emit_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_strips(spec: ConvSpec, site: Site) -> Call:
     """3×3 on strips: weights, bias and multiplier in one stream."""
-    shape, store, name = ConvShape.of(node), store_of(node), node.output.name
-    way, scale = strips(shape), _scaled(node)
+    shape, way, scale = spec.shape, strips(spec.shape), _scaled(spec)
     assert scale is not None
-    taps = weights_of(node).reshape(-1, 3, 3).astype(np.int64) << scale
-    bias = store.constants["bias"].astype(np.int64) << scale
-    packed = packed_taps(taps.transpose(0, 2, 1) if way.columns else taps, bias, store.constants["multiplier"])
-    builder.emit(
-        node,
-        kernel,
-        [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("w", Access.IN, builder.const(f"{name}.weights", packed)),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 10 * way.points.extent)),
-        ],
-        _strip_params(shape, way, store) | {"y_zero": node.output.type.q.zero_point},
-        code={"stride": way.stride, "clamp": _is_clamped(node, store)},
-        inplace=[("y", "x")] if way.may_overwrite_input() else [],
-        variant=f"stride{way.stride}",
-    )
+    taps = spec.weights.reshape(-1, 3, 3).astype(np.int64) << scale
+    turned = taps.transpose(0, 2, 1) if way.columns else taps
+    packed = packed_taps(turned, spec.folded_bias << scale, spec.multipliers)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", packed),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT32, 10 * way.points.extent),
+    }
+    params = [_strip_walk(spec, shape, way), _limits(spec), YZero(y_zero=spec.y.q.zero_point)]
+    options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
+    inplace = [("y", "x")] if way.may_overwrite_input() else []
+    return site.call(operands, params, [options], inplace=inplace, variant=f"stride{way.stride}")
 
 
-def strip_count(node: Node) -> int:
+def strip_count(spec: ConvSpec) -> int:
     """Strips of four channels: what their start costs is the `extra` of 3×3 kernels on strips."""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     way = strips(shape)
     return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
 
 
-def _is_clamped(node: Node, store: Store) -> bool:
-    """Whether results are limited to less than their type holds."""
-    return (store.params["low"], store.params["high"]) != node.output.type.dtype.limits
+def _limits(spec: ConvSpec) -> Limits:
+    low, high = spec.limits
+    return Limits(low=low, high=high)
 
 
-def _strip_params(shape: ConvShape, way: Strips, store: Store) -> dict[str, Param]:
+def _strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
     lines, points = way.lines, way.points
-    return {
-        "batch": shape.batch,
-        "channels": shape.in_c,
-        "x_size": shape.in_h * shape.in_w * shape.in_c,
-        "y_size": shape.out_h * shape.out_w * shape.out_c,
-        "lines": lines.size,
-        "out_lines": lines.out,
-        "line_pad": lines.pad,
-        "x_line": lines.step,
-        "y_line": lines.out_step,
-        "extent": way.points.extent,
-        "points": min(points.size, way.points.extent - points.pad),
-        "out_points": points.out,
-        "point_pad": points.pad,
-        "x_point": points.step,
-        "y_point": points.out_step,
-        **{key: store.params[key] for key in ("x_zero", "low", "high") if key in store.params},
-    }
+    return StripWalk(
+        batch=shape.batch,
+        channels=shape.in_c,
+        x_size=shape.in_h * shape.in_w * shape.in_c,
+        y_size=shape.out_h * shape.out_w * shape.out_c,
+        lines=lines.size,
+        out_lines=lines.out,
+        line_pad=lines.pad,
+        x_line=lines.step,
+        y_line=lines.out_step,
+        extent=points.extent,
+        points=min(points.size, points.extent - points.pad),
+        out_points=points.out,
+        point_pad=points.pad,
+        x_point=points.step,
+        y_point=points.out_step,
+        x_zero=spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -299,9 +393,9 @@ def folded(shape: ConvShape) -> TapStrips | None:
     return TapStrips(lines, points, False)
 
 
-def neighbouring_lines(node: Node) -> bool:
+def neighbouring_lines(spec: ConvSpec) -> bool:
     """rows or columns whose neighbours are read together"""
-    return tap_strips(ConvShape.of(node).as_row()) is not None
+    return tap_strips(spec.shape.as_row()) is not None
 
 
 def paired_taps(taps: Array, at_once: int, together: int) -> Array:
@@ -319,56 +413,55 @@ def paired_taps(taps: Array, at_once: int, together: int) -> Array:
     return np.concatenate(words, 1)
 
 
-def emit_tap_strips(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     """Any kernel on strips."""
-    shape, store, name = ConvShape.of(node).as_row(), store_of(node), node.output.name
-    row, shift, clamp = folded(shape), int(str(store.code["shift"])), _is_clamped(node, store)
-    way, scale = row or tap_strips(shape), max(32 - shift, 0)
+    shape = spec.shape.as_row()
+    row, more = folded(shape), spec.high_word.shift - 32
+    way = row or tap_strips(shape)
     assert way is not None
-    taps = weights_of(node).reshape(-1, shape.k_h, shape.k_w).astype(np.int64) << scale
-    pairs = paired_taps(taps.transpose(0, 2, 1) if way.columns or row else taps, way.at_once, 1 if row else 4)
-    bias, multiplier = (store.constants[key].astype(np.int64)[:, None] for key in ("bias", "multiplier"))
-    ends = np.full_like(bias, _end_word(node, store))
-    packed = np.concatenate([bias << scale, bias << scale, pairs, multiplier, ends], 1)
-    builder.emit(
-        node,
-        kernel,
-        [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("w", Access.IN, builder.const(f"{name}.weights", _words(packed))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("strip", Access.SCRATCH, builder.scratch(f"{name}.strip", DType.INT32, 4 * way.pairs * way.points.extent)),
-        ],
-        _strip_params(shape, way, store)
-        | (_fold_params(shape, way) if row else {})
-        | ({"shift": shift - 32} if shift > 32 else {}),
-        code={
-            "x_t": node.sig.input(0).dtype.c,
-            "y_t": node.output.type.dtype.c,
-            "shifted": shift > 32,
-            "folded": row is not None,
-            "clamp": clamp,
-            "stride": way.points.stride,
-            "dilation": way.points.dilation,
-            "pairs": way.pairs,
-            "lines": way.at_once,
-            "k_lines": way.lines.taps,
-            "k_points": way.points.taps,
-        },
-        inplace=[("y", "x")] if _taps_stay_behind(node, shape, row, way) else [],
-        variant=f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}",
+    walk = _strip_walk(spec, shape, way)
+    if row:  # points are single again
+        points = min(shape.in_w, 2 * way.points.extent - shape.pad_w)
+        walk = replace(walk, points=points, out_points=shape.out_w)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", _tap_stream(spec, shape, way, row is not None)),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT32, 4 * way.pairs * way.points.extent),
+    }
+    options = TapOptions(
+        x_t=spec.x.dtype.c,
+        y_t=spec.y.dtype.c,
+        shifted=more > 0,
+        folded=row is not None,
+        clamp=spec.is_clamped,
+        stride=way.points.stride,
+        dilation=way.points.dilation,
+        pairs=way.pairs,
+        lines=way.at_once,
+        k_lines=way.lines.taps,
+        k_points=way.points.taps,
     )
+    params = [walk, _limits(spec), EndShift(shift=more if more > 0 else None)]
+    inplace = [("y", "x")] if _taps_stay_behind(spec, shape, row, way) else []
+    variant = f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}"
+    return site.call(operands, params, [options], inplace=inplace, variant=variant)
 
 
-def _taps_stay_behind(node: Node, shape: ConvShape, row: TapStrips | None, way: TapStrips) -> bool:
-    if node.sig.input(0).dtype is not node.output.type.dtype:
+def _tap_stream(spec: ConvSpec, shape: ConvShape, way: TapStrips, is_folded: bool) -> Array:
+    """By channel: the bias for each of two lines, pairs of taps, multiplier, and what is added in the end."""
+    scale = max(32 - spec.high_word.shift, 0)
+    taps = spec.weights.reshape(-1, shape.k_h, shape.k_w).astype(np.int64) << scale
+    turned = taps.transpose(0, 2, 1) if way.columns or is_folded else taps
+    pairs = paired_taps(turned, way.at_once, 1 if is_folded else 4)
+    bias, multiplier = spec.folded_bias[:, None] << scale, spec.multipliers.astype(np.int64)[:, None]
+    return _words(np.concatenate([bias, bias, pairs, multiplier, np.full_like(bias, _end_word(spec))], 1))
+
+
+def _taps_stay_behind(spec: ConvSpec, shape: ConvShape, row: TapStrips | None, way: TapStrips) -> bool:
+    if spec.x.dtype is not spec.y.dtype:
         return False
     return shape.out_w <= shape.in_w if row else stays_behind(way, way.at_once, 2 * way.pairs)
-
-
-def _fold_params(shape: ConvShape, way: TapStrips) -> dict[str, Param]:
-    """What differs where a row is folded: points are single again."""
-    return {"points": min(shape.in_w, 2 * way.points.extent - shape.pad_w), "out_points": shape.out_w}
 
 
 def _words(packed: Array) -> Array:
@@ -376,11 +469,11 @@ def _words(packed: Array) -> Array:
     return (packed & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
 
 
-def rows_of_three(node: Node) -> bool:
+def rows_of_three(spec: ConvSpec) -> bool:
     """3×3 weights, three output pixels or more in a row; sums of which 32 bits are the result"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     near = shape.dilation_w == 1 and shape.stride_w < 3
-    return shape.k_h == shape.k_w == 3 and near and shape.out_w > 2 and _scaled(node) == 0
+    return shape.k_h == shape.k_w == 3 and near and shape.out_w > 2 and _scaled(spec) == 0
 
 
 def packed_rows(weights: Array, bias: Array, multiplier: Array) -> Array:
@@ -400,47 +493,42 @@ def small_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Arr
     return np.where(dead, few * 4, bias.astype(np.int64)), np.where(dead, 2**30, multiplier.astype(np.int64))
 
 
-def emit_rows_of_three(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     """Three pixels of a channel at a time, from a ring of padded rows."""
-    shape, store, name = ConvShape.of(node), store_of(node), node.output.name
-    weights = weights_of(node).reshape(-1, 3, 3)
-    bias, multiplier = small_constants(weights, store.constants["bias"], store.constants["multiplier"])
-    packed = packed_rows(weights, bias, multiplier)
+    shape, weights = spec.shape, spec.weights.reshape(-1, 3, 3)
+    bias, multiplier = small_constants(weights, spec.folded_bias, spec.multipliers)
     sums = np.abs(weights.astype(np.int64)).sum((1, 2)) * 128 + np.abs(bias)
-    short = bool(sums.max(initial=0) < SHORT_SUM)
-    params = shape.params() | ring_params(shape, shape.is_inside) | {"y_zero": node.output.type.q.zero_point}
     threes = np.minimum(np.arange(0, shape.out_w, 3), shape.out_w - 3)[:, None] + np.arange(3)
     pixels = np.arange(shape.out_h)[:, None, None] * shape.out_w + threes
     order = windows(shape, pixels.reshape(-1, 3)) if shape.is_inside else rows(shape)
-    builder.emit(
-        node,
-        kernel,
-        [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("w", Access.IN, builder.const(f"{name}.weights", packed)),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.INT8, ring_size(shape, shape.is_inside))),
-        ],
-        params | {key: store.params[key] for key in ("x_zero", "low", "high")},
-        code={"stride": shape.stride_w, "clamp": _is_clamped(node, store), "short": short},
-        overlaps=overlaps(node, order),
-        variant=f"stride{shape.stride_w}",
-    )
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", packed_rows(weights, bias, multiplier)),
+        "y": site.y,
+        "rows": site.scratch("rows", DType.INT8, ring_size(shape, shape.is_inside)),
+    }
+    zeros = Zeros(y_zero=spec.y.q.zero_point, x_zero=spec.x.q.zero_point)
+    params = [shape.geometry, ring_of(shape, shape.is_inside), zeros, _limits(spec)]
+    options = [
+        StrideOptions(stride=shape.stride_w, clamp=spec.is_clamped),
+        RowOptions(short=bool(sums.max(initial=0) < SHORT_SUM)),
+    ]
+    return site.call(operands, params, options, overlaps=spec.overlaps(order), variant=f"stride{shape.stride_w}")
 
 
 # --------------------------------------------------------------------------------------------------- float
 
 
-def _lane_shape(node: Node) -> ConvShape:
+def _lane_shape(spec: ConvSpec) -> ConvShape:
     """A column of up to 9 taps as a row, whose taps are written out."""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     return shape.as_row() if shape.as_row().k_w <= 9 else shape
 
 
-def short_rows(node: Node) -> bool:
+def short_rows(spec: ConvSpec) -> bool:
     """at most 9 weights in a row, four channels or more, no other clamp than at 0 and above"""
-    shape, clamp = _lane_shape(node), clamp_of(node)
-    simple = clamp is None or clamp[0] == 0 or (math.isinf(clamp[0]) and math.isinf(clamp[1]))
+    shape, (low, high) = _lane_shape(spec), spec.float_limits
+    simple = low == 0 or (math.isinf(low) and math.isinf(high))
     return shape.k_w <= 9 and shape.k_h * shape.k_w <= 121 and shape.in_c >= WORD and simple
 
 
@@ -450,58 +538,93 @@ def blocks_of(channels: int, lanes: int) -> list[slice]:
     return [slice(first, first + lanes) for first in starts]
 
 
-def emit_lanes(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_lanes(spec: ConvSpec, site: Site) -> Call:
     """Eight (or four) channels of a pixel at a time, from a ring of padded rows."""
-    shape, weights, store, name = _lane_shape(node), weights_of(node), store_of(node), node.output.name
+    shape, (low, high) = _lane_shape(spec), spec.float_limits
     count = 2 * WORD if shape.in_c >= 2 * WORD else WORD
-    taps = np.concatenate([store.constants["bias"][None], weights.reshape(shape.in_c, -1).T])
+    taps = np.concatenate([spec.float_bias[None], spec.rows.T])
     packed = np.concatenate([taps[:, block].reshape(-1) for block in blocks_of(shape.in_c, count)])
-    params = shape.params() | ring_params(shape, shape.is_inside)
     starts = np.asarray([block.start for block in blocks_of(shape.in_c, count)])
     order = lanes(shape, starts, count) if shape.is_inside else rows(shape)
-    relu = not math.isinf(float(store.params["low"]))
-    builder.emit(
-        node,
-        kernel,
-        [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("w", Access.IN, builder.const(f"{name}.weights", packed)),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("rows", Access.SCRATCH, builder.scratch(f"{name}.rows", DType.FLOAT32, ring_size(shape, shape.is_inside))),
-        ],
-        params | {key: store.params[key] for key in ("high",) if key in store.params},
-        code={"lanes": count, "k_h": shape.k_h, "k_w": shape.k_w, "relu": relu, "high": "high" in store.params}
-        | {"written_out": shape.k_h <= 3 and shape.k_h * shape.k_w <= 9},
-        overlaps=overlaps(node, order),
-        variant=f"{shape.k_h}x{shape.k_w}" + "_relu" * relu,
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", packed),
+        "y": site.y,
+        "rows": site.scratch("rows", DType.FLOAT32, ring_size(shape, shape.is_inside)),
+    }
+    limit = HighLimit(high=None if math.isinf(high) else high)
+    options = LaneOptions(
+        lanes=count,
+        k_h=shape.k_h,
+        k_w=shape.k_w,
+        relu=not math.isinf(low),
+        high=not math.isinf(high),
+        written_out=shape.k_h <= 3 and shape.k_h * shape.k_w <= 9,
+    )
+    params = [shape.geometry, ring_of(shape, shape.is_inside), limit]
+    variant = f"{shape.k_h}x{shape.k_w}" + "_relu" * options.relu
+    return site.call(operands, params, [options], overlaps=spec.overlaps(order), variant=variant)
+
+
+def _operands(dtypes: tuple[DType, ...], weights: DType, *working: Role) -> tuple[Role, ...]:
+    return (
+        reads("x", "input, channels last", *dtypes),
+        reads("w", "weights, biases and multipliers in reading order", weights),
+        writes("y", "output, channels last", *dtypes),
+        *working,
+    )
+
+
+_STRIP = scratch("strip", "some lines of four channels, spread to pairs of 16 bits", DType.INT32)
+_CODES = (DType.INT8, DType.INT16)
+
+
+def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
+    return Kernel(
+        name,
+        what="any window of one filter a channel, on strips of two lines, two taps an instruction",
+        operands=_operands(_CODES, DType.INT32, _STRIP),
+        params=(StripWalk, Limits, EndShift),
+        options=(TapOptions,),
+        needs=frozenset({"dsp"}),
+        when=(tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
+        emit=emit_tap_strips,
     )
 
 
 DEPTHWISE: tuple[Kernel, ...] = (
     Kernel(
         "depthwise_s8_dsp",
+        what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
+        operands=_operands((DType.INT8,), DType.INT32, _STRIP),
+        params=(StripWalk, Limits, YZero),
+        options=(StrideOptions,),
         needs=frozenset({"dsp"}),
         when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
         emit=emit_strips,
         extra=strip_count,
     ),
-    Kernel(
-        "depthwise_s8_taps_dsp",
-        needs=frozenset({"dsp"}),
-        when=(int8_tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
-        emit=emit_tap_strips,
-    ),
-    Kernel(
-        "depthwise_s16_taps_dsp",
-        needs=frozenset({"dsp"}),
-        when=(int16_tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
-        emit=emit_tap_strips,
-    ),
+    _taps("depthwise_s8_taps_dsp", int8_tensors),
+    _taps("depthwise_s16_taps_dsp", int16_tensors),
     Kernel(
         "depthwise_f32_fpu",
+        what="one filter a channel, eight or four channels of a pixel at a time",
+        operands=_operands((DType.FLOAT32,), DType.FLOAT32, scratch("rows", "a ring of padded rows", DType.FLOAT32)),
+        params=(ConvGeometry, Ring, HighLimit),
+        without=frozenset({"k_w"}),
+        options=(LaneOptions,),
         needs=frozenset({"fpu"}),
         when=(float_tensors, depthwise, short_rows),
         emit=emit_lanes,
     ),
-    Kernel("depthwise_s8_3x3", when=(int8_tensors, depthwise, rows_of_three, int8_results), emit=emit_rows_of_three),
+    Kernel(
+        "depthwise_s8_3x3",
+        what="3 x 3 windows of one filter a channel, three pixels of a row at a time",
+        operands=_operands((DType.INT8,), DType.INT32, scratch("rows", "a ring of padded rows", DType.INT8)),
+        params=(ConvGeometry, Ring, Zeros, Limits),
+        without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
+        options=(StrideOptions, RowOptions),
+        when=(int8_tensors, depthwise, rows_of_three, int8_results),
+        emit=emit_rows_of_three,
+    ),
 )

@@ -6,31 +6,20 @@ The schemes of the inner loops stand in templates/kernels/dsp.j2; here is how we
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.conv_shape import ConvShape, shape_of
-from mcugen.kernels.reading_order import in_turn, overlaps, windows
+from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
-from mcugen.kernels.weighted import (
-    bias_of,
-    clamp_of,
-    folded_bias_of,
-    int8_tensors,
-    int16_tensors,
-    integer_store,
-    largest_sums_of,
-    store_of,
-    weights_of,
-)
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import int8_tensors, int16_tensors
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
-from mcugen.numerics.fixedpoint import clamp_range
 
 GROUP = 4
 """Products that lie together in patches and streams."""
@@ -47,6 +36,16 @@ _DSP = frozenset({"dsp"})
 # ------------------------------------------------------------------------------------------------- streams
 
 
+@dataclass(frozen=True, kw_only=True)
+class HighWord(Params):
+    """From sums to codes by the upper words of products; a limited result is saturated twice."""
+
+    zero: Annotated[int, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
+    lift: Annotated[int, "by which results are raised before the first saturation: codes that limits cut off"]
+    drop: Annotated[int, "by which they are lowered then: the highest code less all codes"]
+    second: Annotated[int, "for pairs of channels 256 * zero + 128; for others the shift behind the upper word"]
+
+
 @dataclass(frozen=True)
 class Sums:
     """What becomes of the accumulators: multipliers and folded biases by channel, and the loop's constants.
@@ -57,23 +56,19 @@ class Sums:
     bias: Array
     multiplier: Array
     gain: int
-    params: dict[str, Param]
-    is_clamped: bool
+    params: HighWord
 
 
-def sums_of(node: Node, packed: bool = False) -> Sums:
+def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
     """int8 tensors: the rounded high word of sum · multiplier + zero. int16 ones: (the high word + zero) >> second."""
-    out, clamp = node.output.type, clamp_of(node)
-    store = integer_store(node.sig, weights_of(node), bias_of(node), clamp)
-    shift, (low, high) = _number(store.code["shift"]), (_number(store.params[key]) for key in ("low", "high"))
-    is_clamped = (low, high) != out.dtype.limits
-    most = out.dtype.limits[1] - out.dtype.limits[0]
-    zero = out.q.zero_point - (low if is_clamped else 0)
-    params: dict[str, Param] = {"zero": zero, "lift": most - (high - low), "drop": high - most}
-    params["second"] = 256 * zero + 128 if packed else 0
-    if shift > 32:
-        params |= {"zero": (zero << (shift - 32)) + (1 << (shift - 33)), "second": shift - 32}
-    return Sums(store.constants["bias"], store.constants["multiplier"], max(32 - shift, 0), params, is_clamped)
+    shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
+    most, more = highest - least, shift - 32
+    zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
+    second = 256 * zero + 128 if packed else 0
+    if more > 0:
+        zero, second = (zero << more) + (1 << (more - 1)), more
+    params = HighWord(zero=zero, lift=most - (high - low), drop=high - most, second=second)
+    return Sums(spec.folded_bias, spec.multipliers, max(-more, 0), params)
 
 
 def stream(weights: Array, sums: Sums, channels: int, packed: bool) -> Array:
@@ -94,62 +89,107 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool) -> Array:
     return np.concatenate([heads, words, tails], axis=1).astype(np.int32).reshape(-1)
 
 
-def _number(value: object) -> int:
-    assert isinstance(value, int)
-    return value
-
-
 # ---------------------------------------------------------------------------------------------- conditions
 
 
-def ungrouped(node: Node) -> bool:
+def ungrouped(spec: ConvSpec) -> bool:
     """one group"""
-    return shape_of(node).groups == 1
+    return spec.shape.groups == 1
 
 
-def high_word(node: Node) -> bool:
+def high_word(spec: ConvSpec) -> bool:
     """codes by the high word of a 64-bit product"""
-    return _has_codes(node, DType.INT8) and _short_sums(node) and _store_shift(node) == 32
+    return _has_codes(spec, DType.INT8) and _short_sums(spec) and spec.high_word.shift == 32
 
 
-def high_word_of_widened(node: Node) -> bool:
+def high_word_of_widened(spec: ConvSpec) -> bool:
     """codes by the high word of a 64-bit product"""
-    if not _has_codes(node, DType.INT8) or not _short_sums(node):
+    if not _has_codes(spec, DType.INT8) or not _short_sums(spec):
         return False
-    gain = 32 - _store_shift(node)
-    most = int(np.abs(weights_of(node).astype(np.int64)).max(initial=0))
-    return 0 <= gain <= 8 and most << gain < 2**15 and _short_sums(node, gain)
+    gain = 32 - spec.high_word.shift
+    most = int(np.abs(spec.weights.astype(np.int64)).max(initial=0))
+    return 0 <= gain <= 8 and most << gain < 2**15 and _short_sums(spec, gain)
 
 
-def shifted_high_word(node: Node) -> bool:
+def shifted_high_word(spec: ConvSpec) -> bool:
     """32-bit sums, codes by the shifted high word of a 64-bit product"""
-    return _has_codes(node, DType.INT8, DType.INT16) and _short_sums(node) and _store_shift(node) > 32
+    return _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
 
 
-def pairs_of_weights(node: Node) -> bool:
+def pairs_of_weights(spec: ConvSpec) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1).astype(np.int64)
-    codes, odd = node.sig.input(0).dtype.limits, weights[1::2]
+    weights = spec.rows.astype(np.int64)
+    codes, odd = spec.x.dtype.limits, weights[1::2]
     products = np.stack([code * odd for code in codes])
     most, least = products.max(0).sum(1), products.min(0).sum(1)
-    first = folded_bias_of(node)[1::2]
+    first = spec.folded_bias[1::2]
     fits = (np.abs(weights) < 128).all() and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
     return bool(fits)
 
 
-def _has_codes(node: Node, *dtypes: DType) -> bool:
-    return node.output.type.quant is not None and node.output.type.dtype in dtypes
+def _has_codes(spec: ConvSpec, *dtypes: DType) -> bool:
+    return spec.y.quant is not None and spec.y.dtype in dtypes
 
 
-def _short_sums(node: Node, gain: int = 0) -> bool:
-    return int(largest_sums_of(node).max(initial=0)) << gain < 2**31
-
-
-def _store_shift(node: Node) -> int:
-    return _number(store_of(node).code["shift"])
+def _short_sums(spec: ConvSpec, gain: int = 0) -> bool:
+    return spec.largest_sum << gain < 2**31
 
 
 # --------------------------------------------------------------------------------------------- convolutions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk(Params):
+    """How the driver walks over rows and pixels, channels last."""
+
+    batch: Annotated[int, "images"]
+    in_c: Annotated[int, "channels of a pixel of x"]
+    out_c: Annotated[int, "channels of a pixel of y"]
+    in_h: Annotated[int, "rows of x"]
+    in_w: Annotated[int, "pixels of a row of x"]
+    out_h: Annotated[int, "rows of y"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    k_h: Annotated[int, "rows of the window"]
+    stride_h: Annotated[int, "rows from window to window"]
+    dilation_h: Annotated[int, "rows from tap to tap"]
+    pad_h: Annotated[int, "rows above x that the first window begins at"]
+    runs_w: Annotated[int, "runs of neighbouring elements in a row of the window"]
+    run_step: Annotated[int, "elements from run to run"]
+    units: Annotated[int, "pieces in which a run is read"]
+    unit: Annotated[int, "elements of a piece: 4 or 8"]
+    is_padded: Annotated[int, "whether rows are copied to the ring, padded"]
+    ring_h: Annotated[int, "rows of the ring, or of x"]
+    pitch: Annotated[int, "elements from row to row, there"]
+    margin: Annotated[int, "elements of a row of the ring before those of x"]
+    before: Annotated[int, "elements of a row before the first window"]
+    pair_h: Annotated[int, "rows of y that a pair of pixels takes: 2 for one above the other"]
+    right: Annotated[int, "elements from window to window within a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerLoop(Params):
+    """Sizes of the patch of two pixels that the weights pass by."""
+
+    x_zero: Annotated[int, "zero point of x: what padding holds"]
+    depth: Annotated[int, "bytes of a pixel's patch"]
+    steps: Annotated[int, "turns of the inner loop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(Options):
+    """Of all kernels that read a stream of weights."""
+
+    y_t: Annotated[str, "C type of the output"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenOut(Options):
+    """Of convolutions: how patches are made."""
+
+    x_t: Annotated[str, "C type of the input"]
+    few: Annotated[Mapping[str, int] | None, "runs, units, unit and rest of a patch that is written out"]
+    steps: Annotated[int, "groups that are written out; 0: a loop"]
 
 
 @dataclass(frozen=True)
@@ -202,9 +242,9 @@ def runs_of(shape: ConvShape, few: bool) -> Runs:
     return gathered if few and gathered.groups < padded.groups else padded
 
 
-def few_elements(node: Node) -> bool:
+def few_elements(spec: ConvSpec) -> bool:
     """a kernel of few elements, written out"""
-    runs = runs_of(shape_of(node), few=True)
+    runs = runs_of(spec.shape, few=True)
     return runs.groups <= MOST_WRITTEN_OUT
 
 
@@ -261,126 +301,134 @@ def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
     return windows(shape, np.concatenate(pairs))
 
 
-def in_patch_order(node: Node, runs: Runs, packed: bool) -> Array:
+def in_patch_order(spec: ConvSpec, runs: Runs, packed: bool) -> Array:
     """The weights as [N, groups, 4] like the activations in a patch; an even number of groups where steps take two."""
-    order = runs.elements(WIDENED if node.input(0).type.dtype is DType.INT8 else tuple(range(GROUP)))
+    order = runs.elements(WIDENED if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
     if packed:
         order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
-    flat = weights_of(node).reshape(len(weights_of(node)), -1)
+    flat = spec.rows
     return np.where(order >= 0, flat[:, order], 0)
 
 
-def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
-    packed, few = pairs_of_weights in kernel.when, few_elements in kernel.when
-    shape, sums, name = plain_pixels(shape_of(node)), sums_of(node, packed), node.output.name
-    x, y = node.input(0), node.output
+    packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
+    shape, sums = plain_pixels(spec.shape), sums_of(spec, packed)
     runs, rows = runs_of(shape, few), rows_of(shape)
-    laid = in_patch_order(node, runs, packed)
+    laid = in_patch_order(spec, runs, packed)
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed else 1)
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(x)),
-        ("w", Access.IN, builder.const(f"{name}.weights", stream(laid, sums, 2, packed))),
-        ("y", Access.OUT, builder.buffer(y)),
-        ("ring", Access.SCRATCH, builder.scratch(f"{name}.ring", x.type.dtype, rows.ring)),
-        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, 2 * depth)),
-        ("table", Access.SCRATCH, builder.scratch(f"{name}.table", DType.INT32, 2 * runs.count)),
-    ]
-    params = _conv_params(shape, runs, rows) | sums.params
-    params |= {"x_zero": x.type.q.zero_point, "depth": 2 * depth, "steps": steps}
-    written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest}
-    code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
-    code |= {"few": written if few else None, "steps": steps if few else 0}
-    free = overlaps(node, traversal_of(shape, rows))
-    builder.emit(node, kernel, operands, params, code=code, overlaps=free, variant=_variant(sums, runs, few))
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", stream(laid, sums, 2, packed)),
+        "y": site.y,
+        "ring": site.scratch("ring", spec.x.dtype, rows.ring),
+        "patch": site.scratch("patch", DType.INT16, 2 * depth),
+        "table": site.scratch("table", DType.INT32, 2 * runs.count),
+    }
+    walk = _walk(shape, runs, rows)
+    loop = InnerLoop(x_zero=spec.x.q.zero_point, depth=2 * depth, steps=steps)
+    types = StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped)
+    written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest} if few else None
+    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=steps if few else 0)
+    free = spec.overlaps(traversal_of(shape, rows))
+    variant = _variant(spec, runs, few)
+    return site.call(operands, [walk, sums.params, loop], [types, unrolled], overlaps=free, variant=variant)
 
 
-def conv_steps(node: Node, few: bool = False) -> int:
+def conv_steps(spec: ConvSpec, few: bool = False) -> int:
     """Of the inner loop: groups of four products of two pixels and two channels."""
-    shape = plain_pixels(shape_of(node))
+    shape = plain_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
     return pixels * -(-shape.out_c // 2) * runs_of(shape, few).groups
 
 
-def few_steps(node: Node) -> int:
+def few_steps(spec: ConvSpec) -> int:
     """The same of kernels that are written out."""
-    return conv_steps(node, few=True)
+    return conv_steps(spec, few=True)
 
 
-def _conv_params(shape: ConvShape, runs: Runs, rows: Rows) -> dict[str, Param]:
-    """What the driver walks with."""
-    names = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "k_h", "stride_h", "dilation_h", "pad_h")
-    return {name: getattr(shape, name) for name in names} | {
-        "runs_w": runs.count // shape.k_h,
-        "run_step": shape.dilation_w * shape.in_c,
-        "units": runs.units,
-        "unit": runs.unit,
-        "is_padded": int(rows.is_padded),
-        "ring_h": rows.ring_h,
-        "pitch": rows.pitch,
-        "margin": rows.margin,
-        "before": rows.margin - shape.pad_w * shape.in_c if rows.is_padded else 0,
-        "pair_h": rows.pair_h,
-        "right": shape.stride_w * shape.in_c,
-    }
+def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
+    return Walk(
+        batch=shape.batch,
+        in_c=shape.in_c,
+        out_c=shape.out_c,
+        in_h=shape.in_h,
+        in_w=shape.in_w,
+        out_h=shape.out_h,
+        out_w=shape.out_w,
+        k_h=shape.k_h,
+        stride_h=shape.stride_h,
+        dilation_h=shape.dilation_h,
+        pad_h=shape.pad_h,
+        runs_w=runs.count // shape.k_h,
+        run_step=shape.dilation_w * shape.in_c,
+        units=runs.units,
+        unit=runs.unit,
+        is_padded=int(rows.is_padded),
+        ring_h=rows.ring_h,
+        pitch=rows.pitch,
+        margin=rows.margin,
+        before=rows.margin - shape.pad_w * shape.in_c if rows.is_padded else 0,
+        pair_h=rows.pair_h,
+        right=shape.stride_w * shape.in_c,
+    )
 
 
-def _variant(sums: Sums, runs: Runs, few: bool) -> str:
+def _variant(spec: ConvSpec, runs: Runs, few: bool) -> str:
     size = f"{runs.count}x{runs.length}" if few else ""
-    return "_".join(part for part in (size, "clamped" if sums.is_clamped else "") if part)
+    return "_".join(part for part in (size, "clamped" if spec.is_clamped else "") if part)
 
 
 # -------------------------------------------------------------------------------------------------- dense
 
 
-def one_row(node: Node) -> bool:
+def one_row(spec: ConvSpec) -> bool:
     """one row of outputs, each of all inputs"""
-    shape = shape_of(node)
-    return shape.groups == 1 and shape.reads_pixels and node.output.type.count == shape.out_c
+    shape = spec.shape
+    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
 
 
-def whole_steps(node: Node) -> bool:
+def whole_steps(spec: ConvSpec) -> bool:
     """inputs in groups of eight"""
-    return weights_of(node).size // len(weights_of(node)) % 8 == 0
+    return spec.depth % 8 == 0
 
 
-def several_rows(node: Node) -> bool:
+def several_rows(spec: ConvSpec) -> bool:
     """several rows, as pixels"""
-    return not one_row(node)
+    return not one_row(spec)
 
 
-def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Row(Params):
+    """Of a layer with one row of outputs."""
+
+    depth: Annotated[int, "elements of x"]
+    padded: Annotated[int, "the same, rounded up to steps of eight"]
+    channels: Annotated[int, "elements of y"]
+
+
+def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight, or as they lie."""
-    packed, is_direct, name = pairs_of_weights in kernel.when, whole_steps in kernel.when, node.output.name
-    sums = sums_of(node, packed)
-    x, y = node.input(0), node.output
-    flat = weights_of(node).reshape(y.type.count, -1)
-    depth = flat.shape[1]
+    packed, is_direct = pairs_of_weights in site.kernel.when, whole_steps in site.kernel.when
+    sums, depth = sums_of(spec, packed), spec.depth
     padded = -(-depth // 8) * 8
-    laid = np.pad(flat, ((0, 0), (0, padded - depth))).reshape(len(flat), -1, GROUP)
-    if x.type.dtype is DType.INT8:
+    laid = np.pad(spec.rows, ((0, 0), (0, padded - depth))).reshape(spec.channels, -1, GROUP)
+    if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(x)),
-        ("w", Access.IN, builder.const(f"{name}.weights", stream(laid, sums, 4, packed))),
-        ("y", Access.OUT, builder.buffer(y)),
-    ]
+    operands = {"x": site.x, "w": site.const("weights", stream(laid, sums, 4, packed)), "y": site.y}
     if not is_direct:
-        patch = builder.scratch(f"{name}.patch", DType.INT16, -(-depth // 16) * 16)
-        operands.append(("patch", Access.SCRATCH, patch))
-    params: dict[str, Param] = {"depth": depth, "padded": padded, "channels": len(flat)}
-    code = {"x_t": x.type.dtype.c, "y_t": y.type.dtype.c, "clamp": sums.is_clamped}
-    variant = "clamped" if sums.is_clamped else ""
-    params |= sums.params
-    last = (len(flat) % GROUP or GROUP) if is_direct else 0
-    overlap = overlaps(node, windows(shape_of(node), in_turn(1, 1), last))
-    builder.emit(node, kernel, operands, params, code=code, overlaps=overlap, variant=variant)
+        operands["patch"] = site.scratch("patch", DType.INT16, -(-depth // 16) * 16)
+    row = Row(depth=depth, padded=padded, channels=spec.channels)
+    options = StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped)
+    last = (spec.channels % GROUP or GROUP) if is_direct else 0
+    free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
+    variant = "clamped" if spec.is_clamped else ""
+    return site.call(operands, [row, sums.params], [options], overlaps=free, variant=variant)
 
 
-def dense_steps(node: Node) -> int:
+def dense_steps(spec: ConvSpec) -> int:
     """Of the inner loop: four channels by eight inputs."""
-    channels = len(weights_of(node))
-    return -(-channels // 4) * -(-weights_of(node).size // channels // 8)
+    return -(-spec.channels // 4) * -(-spec.depth // 8)
 
 
 # ---------------------------------------------------------------------------------------------- pointwise
@@ -389,62 +437,127 @@ STRIP = 256
 """int16 activations that pass by the weights of a channel."""
 
 
-def four_or_eight_channels(node: Node) -> bool:
+def four_or_eight_channels(spec: ConvSpec) -> bool:
     """pixels of four or eight channels"""
-    shape = plain_pixels(shape_of(node))
+    shape = plain_pixels(spec.shape)
     return shape.out_h == 1 and shape.reads_pixels and shape.stride_w == 1 and shape.in_c in (4, 8)
 
 
-def saturated(node: Node) -> bool:
+def saturated(spec: ConvSpec) -> bool:
     """clamped by its type alone; up to 255 output channels"""
-    low, high = clamp_range(clamp_of(node), node.output.type.q, node.output.type.dtype)
-    return (low, high) == node.output.type.dtype.limits and shape_of(node).out_c < 256
+    return not spec.is_clamped and spec.shape.out_c < 256
 
 
-def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Strip(Params):
+    """How pixels pass by the weights."""
+
+    pixels: Annotated[int, "of x and y"]
+    strip: Annotated[int, "pixels that are widened at a time"]
+    out_c: Annotated[int, "channels of a pixel of y"]
+    zero: Annotated[int, "zero point of y, which is added to the upper word of a product"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointwiseOptions(Options):
+    """What its loops are written for."""
+
+    in_c: Annotated[int, "channels of a pixel of x: 4 or 8"]
+
+
+def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     """Weights by channel, each with its bias and multiplier; a strip of widened pixels."""
-    shape, sums, name = plain_pixels(shape_of(node)), sums_of(node), node.output.name
+    shape, sums = plain_pixels(spec.shape), sums_of(spec)
     strip = min(STRIP // shape.in_c, shape.out_w)
-    laid = weights_of(node).reshape(shape.out_c, -1, GROUP)[:, :, WIDENED]
+    laid = spec.weights.reshape(shape.out_c, -1, GROUP)[:, :, WIDENED]
     words = stream(laid, sums, 1, packed=False).reshape(shape.out_c, -1)
     words = np.hstack([words[:, 1:-1], words[:, :1], words[:, -1:]])  # the bias behind the weights
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", words)),
-        ("y", Access.OUT, builder.buffer(node.output)),
-        ("patch", Access.SCRATCH, builder.scratch(f"{name}.patch", DType.INT16, -(-strip * shape.in_c // 16) * 16)),
-    ]
-    params: dict[str, Param] = {"pixels": shape.out_w, "strip": strip, "out_c": shape.out_c}
-    code = {"in_c": shape.in_c}
-    size = f"{shape.in_c}x{shape.out_c}"
-    params["zero"] = sums.params["zero"]
-    free = overlaps(node, windows(shape, in_turn(shape.out_w, strip)))
-    builder.emit(node, kernel, operands, params, baked=("out_c",), code=code, overlaps=free, variant=size)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", words),
+        "y": site.y,
+        "patch": site.scratch("patch", DType.INT16, -(-strip * shape.in_c // 16) * 16),
+    }
+    params = Strip(pixels=shape.out_w, strip=strip, out_c=shape.out_c, zero=sums.params.zero)
+    free = spec.overlaps(windows(shape, in_turn(shape.out_w, strip)))
+    options = PointwiseOptions(in_c=shape.in_c)
+    return site.call(operands, [params], [options], overlaps=free, variant=f"{shape.in_c}x{shape.out_c}")
 
 
 _CODES8 = (int8_tensors, high_word)
 _CODES8_WIDENED = (int8_tensors, high_word_of_widened)
 _CODES16 = (int16_tensors, shifted_high_word)
 
+_X, _W = reads("x", "input, channels last", DType.INT8, DType.INT16), reads("w", "the stream", DType.INT32)
+_Y = writes("y", "output, channels last", DType.INT8, DType.INT16)
+_PATCH = scratch("patch", "widened elements in the order of the weights", DType.INT16)
+
+
+def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
+    return Kernel(
+        name,
+        what=what,
+        operands=(_X, _W, _Y, *[_PATCH] * (whole_steps not in when)),
+        params=(Row, HighWord),
+        options=(StreamOptions,),
+        needs=_DSP,
+        when=(one_row, *when),
+        emit=emit_dense,
+        extra=dense_steps,
+    )
+
+
+def _conv(
+    name: str, what: str, *when: Callable[[ConvSpec], bool], extra: Callable[[ConvSpec], int] = conv_steps
+) -> Kernel:
+    return Kernel(
+        name,
+        what=what,
+        operands=(
+            *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16), _PATCH),
+            scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
+        ),
+        params=(Walk, HighWord, InnerLoop),
+        options=(StreamOptions, WrittenOut),
+        needs=_DSP,
+        when=(several_rows, ungrouped, *when),
+        emit=emit_conv,
+        extra=extra,
+    )
+
+
+_PAIRS = "of which two int8 weights lie in 16 bits, so that a product serves two channels"
+
 ROW: tuple[Kernel, ...] = (
-    Kernel("dense_s8_dsp", _DSP, (one_row, *_CODES8, pairs_of_weights), emit_dense, dense_steps),
-    Kernel("dense_s8_dsp_direct", _DSP, (one_row, *_CODES8, pairs_of_weights, whole_steps), emit_dense, dense_steps),
-    Kernel("dense_s8_dsp16", _DSP, (one_row, *_CODES8_WIDENED), emit_dense, dense_steps),
-    Kernel("dense_s16_dsp", _DSP, (one_row, *_CODES16), emit_dense, dense_steps),
+    _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, pairs_of_weights),
+    _row("dense_s8_dsp_direct", f"the same, x read where it lies, {_PAIRS}", *_CODES8, pairs_of_weights, whole_steps),
+    _row("dense_s8_dsp16", "one row, four channels at a time, weights widened to 16 bits", *_CODES8_WIDENED),
+    _row("dense_s16_dsp", "one row of int16, four channels at a time", *_CODES16),
 )
 """Of layers with one row of outputs."""
 
 PIXELS: tuple[Kernel, ...] = (
-    Kernel("conv2d_s8_dsp", _DSP, (several_rows, ungrouped, *_CODES8, pairs_of_weights), emit_conv, conv_steps),
-    Kernel("conv2d_s8_dsp16", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED), emit_conv, conv_steps),
-    Kernel("conv2d_s8_dsp_few", _DSP, (several_rows, ungrouped, *_CODES8_WIDENED, few_elements), emit_conv, few_steps),
+    _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, pairs_of_weights),
+    _conv("conv2d_s8_dsp16", "two pixels by two channels, weights widened to 16 bits", *_CODES8_WIDENED),
+    _conv(
+        "conv2d_s8_dsp_few",
+        "two pixels by two channels, a window of few elements written out",
+        *_CODES8_WIDENED,
+        few_elements,
+        extra=few_steps,
+    ),
     Kernel(
         "pointwise_s8_dsp",
-        _DSP,
-        (several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
-        emit_pointwise,
+        what="pixels of four or eight channels, which pass by the weights of a channel that registers hold",
+        operands=(reads("x", "input", DType.INT8), _W, writes("y", "output", DType.INT8), _PATCH),
+        params=(Strip,),
+        options=(PointwiseOptions,),
+        baked=frozenset({"out_c"}),
+        needs=_DSP,
+        when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
+        emit=emit_pointwise,
     ),
-    Kernel("conv2d_s16_dsp", _DSP, (several_rows, ungrouped, *_CODES16), emit_conv, conv_steps),
+    _conv("conv2d_s16_dsp", "two pixels of int16 by two channels", *_CODES16),
 )
 """Of layers with several rows, or pixels."""
 

@@ -6,34 +6,93 @@ Helium's vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
-from mcugen.hir.types import Array
-from mcugen.kernels.conv_shape import ConvShape, shape_of
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.portable import depthwise
-from mcugen.kernels.reading_order import in_turn, overlaps, rows, windows
-from mcugen.kernels.weighted import BLOCK, bias_of, clamp_of, float_store, float_tensors, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.kernels.reading_order import in_turn, rows, windows
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import BLOCK, FloatLimits, float_limits, float_tensors
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
 ROWS = 4
 """Rows (pixels) that are computed together."""
 
 
-def one_group(node: Node) -> bool:
+def one_group(spec: ConvSpec) -> bool:
     """every output channel reads all input channels"""
-    return ConvShape.of(node).groups == 1
+    return spec.shape.groups == 1
 
 
-def whole_input(node: Node) -> bool:
+def whole_input(spec: ConvSpec) -> bool:
     """one output pixel that reads all of the input"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     covers = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and not (shape.pad_h or shape.pad_w)
-    return covers and shape.groups == 1 and node.output.type.count == shape.out_c
+    return covers and shape.groups == 1 and spec.y.count == shape.out_c
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseRows(Params):
+    """Of a fully connected layer."""
+
+    rows: Annotated[int, "of x and y"]
+    depth: Annotated[int, "elements of a row of x"]
+    out_c: Annotated[int, "elements of a row of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch(Params):
+    """How windows are gathered."""
+
+    depth: Annotated[int, "products of a sum"]
+    direct: Annotated[int, "whether pixels are read where they lie"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(Params):
+    """A ring of padded rows, by blocks of four channels."""
+
+    row_w: Annotated[int, "pixels of a row"]
+    blocks: Annotated[int, "blocks of channels"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClampOptions(Options):
+    """How results are limited."""
+
+    clamp: Annotated[str, "relu: at 0, if below at all, so that the sign of an integer tells; any"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpperLimit(Options):
+    """How results are limited above."""
+
+    high: Annotated[bool, "whether they are"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleOptions(Options):
+    """Of a fully connected layer."""
+
+    single: Annotated[bool, "whether it has one row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions(Options):
+    """What loops are written for."""
+
+    group: Annotated[int, "outputs side by side that are computed together"]
+    k_h: Annotated[int, "rows of the window"]
+    k_w: Annotated[int, "columns of the window"]
+    stride: Annotated[int, "pixels from window to window"]
+    dilation: Annotated[int, "pixels from tap to tap"]
+    rest: Annotated[bool, "whether channels are left over"]
 
 
 def packed_blocks(weights: Array, bias: Array) -> Array:
@@ -44,51 +103,45 @@ def packed_blocks(weights: Array, bias: Array) -> Array:
     return whole.reshape(-1, BLOCK, rows.shape[1]).transpose(0, 2, 1).reshape(-1)
 
 
-def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """A fully connected layer; of several rows four are interleaved."""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    channels, depth = weights.shape
-    rows = node.output.type.count // channels
-    params: dict[str, Param] = {"rows": rows, "depth": depth, "out_c": channels}
-    code = _clamp_code(node) | {"single": rows == 1}
-    whole, shape = rows // ROWS * ROWS, shape_of(node)
-    fours, single = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
-    order = fours + windows(shape, single, last=channels % BLOCK or BLOCK)
-    _emit(node, builder, kernel, params, ("patch", 0 if rows == 1 else ROWS * depth), code, order)
+    channels, depth = spec.channels, spec.depth
+    rows = spec.y.count // channels
+    size, single = DenseRows(rows=rows, depth=depth, out_c=channels), rows == 1
+    whole, shape = rows // ROWS * ROWS, spec.shape
+    fours, ones = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
+    order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
+    options = [_clamp(spec), SingleOptions(single=single)]
+    return _call(spec, site, size, ("patch", 0 if single else ROWS * depth), options, order)
 
 
-def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Four pixels are gathered and interleaved, the last ones of an image one by one; behind them lies one of zeros."""
-    shape = ConvShape.of(node)
-    depth = math.prod(weights_of(node).shape[1:])
+    shape, depth = spec.shape, spec.depth
     direct = shape.reads_pixels and shape.stride_h == shape.stride_w == 1
-    params = shape.params() | {"depth": depth, "direct": int(direct)}
-    patch = ("patch", ROWS * depth + shape.in_c)
     pixels = np.arange(shape.out_h * shape.out_w)
     whole = len(pixels) // ROWS * ROWS
     blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
-    _emit(node, builder, kernel, params, patch, _clamp_code(node), windows(shape, blocks))
+    params, patch = Patch(depth=depth, direct=int(direct)), ("patch", ROWS * depth + shape.in_c)
+    return _call(spec, site, params, patch, [_clamp(spec)], windows(shape, blocks))
 
 
-def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """A ring of padded rows, [block of channels][column][4], and outputs side by side in groups."""
-    shape = ConvShape.of(node)
-    blocks = -(-shape.in_c // BLOCK)
-    row_w = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
-    params = shape.params() | {"row_w": max(row_w, shape.pad_w + shape.in_w), "blocks": blocks}
-    ring = ((shape.k_h - 1) * shape.dilation_h + 1) * int(params["row_w"]) * blocks * BLOCK
-    code: dict[str, object] = {"group": _group(shape), "k_h": shape.k_h, "k_w": shape.k_w}
-    code |= {"stride": shape.stride_w, "dilation": shape.dilation_w, "rest": shape.in_c % BLOCK != 0}
-    _emit(
-        node,
-        builder,
-        kernel,
-        params,
-        ("rows", ring),
-        code,
-        rows(shape),
-        variant=f"{shape.k_h}x{shape.k_w}",
+    shape = spec.shape
+    extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
+    blocks = Blocks(row_w=max(extent, shape.pad_w + shape.in_w), blocks=-(-shape.in_c // BLOCK))
+    ring = ((shape.k_h - 1) * shape.dilation_h + 1) * blocks.row_w * blocks.blocks * BLOCK
+    options = GroupOptions(
+        group=_group(shape),
+        k_h=shape.k_h,
+        k_w=shape.k_w,
+        stride=shape.stride_w,
+        dilation=shape.dilation_w,
+        rest=shape.in_c % BLOCK != 0,
     )
+    call = _call(spec, site, blocks, ("rows", ring), [options], rows(shape))
+    return replace(call, variant=f"{shape.k_h}x{shape.k_w}")
 
 
 def _group(shape: ConvShape) -> int:
@@ -106,55 +159,81 @@ def _group(shape: ConvShape) -> int:
     return min(range(1, min(shape.out_w, 5) + 1), key=instructions)
 
 
-def _emit(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
-    params: dict[str, Param],
-    scratch: tuple[str, int],
-    code: dict[str, object],
-    order: Traversal,
-    variant: str = "",
-) -> None:
-    """A layer whose weights hold its bias; `scratch` is a role and a number of floats."""
-    name, weights, floats = node.output.name, weights_of(node), node.input(0).type.dtype
-    store = float_store(weights, bias_of(node), clamp_of(node))
-    packed = packed_blocks(weights.reshape(len(weights), -1), store.constants["bias"])
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", packed)),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    role, count = scratch
+def _call(
+    spec: ConvSpec, site: Site, params: Params, working: tuple[str, int], options: Sequence[Options], order: Traversal
+) -> Call:
+    """A layer whose weights hold its bias; `working` memory is a role and a number of floats."""
+    role, count = working
+    operands = {"x": site.x, "w": site.const("weights", packed_blocks(spec.rows, spec.float_bias)), "y": site.y}
     if count:
-        operands.append((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", floats, count)))
-    code |= {"high": store.code["high"]}
-    free = overlaps(node, order)
-    builder.emit(node, kernel, operands, params | store.params, code=code, overlaps=free, variant=variant)
+        operands[role] = site.scratch(role, spec.x.dtype, count)
+    limits = float_limits(spec)
+    geometry = [spec.shape.geometry] if ConvGeometry in site.kernel.params else []
+    upper = UpperLimit(high=limits.high is not None)
+    return site.call(operands, [*geometry, params, limits], [*options, upper], overlaps=spec.overlaps(order))
 
 
-def _clamp_code(node: Node) -> dict[str, object]:
-    """Whether the result is limited at 0, if at all, so that the sign of an integer tells what to do."""
-    low, high = clamp_of(node) or (-math.inf, math.inf)
-    return {"clamp": "relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any"}
+def _clamp(spec: ConvSpec) -> ClampOptions:
+    low, high = spec.float_limits
+    return ClampOptions(clamp="relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any")
 
 
-def near_columns(node: Node) -> bool:
+def near_columns(spec: ConvSpec) -> bool:
     """a kernel whose columns fit the offsets of loads"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     return 4 * shape.stride_w + (shape.k_w - 1) * shape.dilation_w < 32
 
 
-_FPU = frozenset({"fpu"})
-_MVE = frozenset({"mve_float"})
+def _operands(*working: Role) -> tuple[Role, ...]:
+    return (
+        reads("x", "input, channels last", DType.FLOAT32),
+        reads("w", "by blocks of four channels their biases, then their weights", DType.FLOAT32),
+        writes("y", "output, channels last", DType.FLOAT32),
+        *working,
+    )
 
-DENSE: tuple[Kernel, ...] = (Kernel("dense_f32_fpu", _FPU, when=(float_tensors,), emit=emit_dense),)
+
+def _patch(optional: bool) -> Role:
+    return scratch("patch", "four rows, interleaved", DType.FLOAT32, optional=optional)
+
+
+_DENSE = Kernel(
+    "dense_f32_fpu",
+    what="four rows by four channels in registers or vectors",
+    operands=_operands(_patch(optional=True)),
+    params=(DenseRows, FloatLimits),
+    options=(ClampOptions, SingleOptions, UpperLimit),
+    needs=frozenset({"fpu"}),
+    when=(float_tensors,),
+    emit=emit_dense,
+)
+
+DENSE: tuple[Kernel, ...] = (_DENSE,)
 
 DEPTHWISE: tuple[Kernel, ...] = (
-    Kernel("depthwise_f32_mve", _MVE, when=(float_tensors, depthwise, near_columns), emit=emit_depthwise),
+    Kernel(
+        "depthwise_f32_mve",
+        what="one filter a channel, several pixels of four channels in vectors",
+        operands=_operands(scratch("rows", "a ring of padded rows", DType.FLOAT32)),
+        params=(ConvGeometry, Blocks, FloatLimits),
+        without=frozenset({"k_h", "k_w", "stride_w", "dilation_w"}),
+        options=(GroupOptions, UpperLimit),
+        needs=frozenset({"mve_float"}),
+        when=(float_tensors, depthwise, near_columns),
+        emit=emit_depthwise,
+    ),
 )
 
 CONV: tuple[Kernel, ...] = (
-    Kernel("dense_f32_fpu", _FPU, when=(float_tensors, whole_input), emit=emit_dense),
-    Kernel("conv2d_f32_fpu", _FPU, when=(float_tensors, one_group), emit=emit_conv),
+    replace(_DENSE, when=(float_tensors, whole_input)),
+    Kernel(
+        "conv2d_f32_fpu",
+        what="four pixels by four channels in registers or vectors",
+        operands=_operands(_patch(optional=False)),
+        params=(ConvGeometry, Patch, FloatLimits),
+        options=(ClampOptions, UpperLimit),
+        needs=frozenset({"fpu"}),
+        when=(float_tensors, one_group),
+        emit=emit_conv,
+    ),
 )

@@ -54,11 +54,8 @@ def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
     builder = Builder(Program("trial"), features)
     node.op.lower(node, builder)  # type: ignore[attr-defined]
     names = {instr.kernel for instr in builder.program.instrs}
-    return Kernel(names.pop(), way=_own_way) if len(names) == 1 else None
-
-
-def _own_way(node: Node) -> str:
-    return f"{node.op.name}_{node.sig.input(0).dtype.value}"
+    way = f"{node.op.name}_{node.sig.input(0).dtype.value}"
+    return Kernel(names.pop(), way=lambda _: way) if len(names) == 1 else None
 
 
 def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:

@@ -3,98 +3,164 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
-from mcugen.kernels.conv_shape import ConvShape, shape_of
-from mcugen.kernels.reading_order import in_turn, overlaps, rows, windows
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.reading_order import in_turn, rows, windows
+from mcugen.kernels.specs import ConvSpec, WeightedSpec
 from mcugen.kernels.weighted import (
     BLOCK,
-    emit_weighted,
+    ElementTypes,
+    FloatLimits,
+    FloatStore,
+    IntegerStore,
+    Requantization,
+    element_types,
     float_tensors,
     int8_tensors,
     int16_tensors,
     interleave,
-    weights_of,
+    store_of,
 )
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Param
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.program import Buffer, Overlap
 
 
-def depthwise(node: Node) -> bool:
+def depthwise(spec: ConvSpec) -> bool:
     """one filter a channel"""
-    return ConvShape.of(node).is_depthwise
+    return spec.shape.is_depthwise
 
 
-def shared_channels(node: Node) -> bool:
+def shared_channels(spec: ConvSpec) -> bool:
     """filters of several channels"""
-    return not ConvShape.of(node).is_depthwise
+    return not spec.shape.is_depthwise
 
 
-def single_row(node: Node) -> bool:
+def single_row(spec: ConvSpec) -> bool:
     """one output pixel that reads one input pixel"""
-    shape = ConvShape.of(node)
-    return shape.groups == 1 and shape.reads_pixels and node.output.type.count == shape.out_c
+    shape = spec.shape
+    return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_c
 
 
-def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Rows(Params):
+    """Of a fully connected layer."""
+
+    rows: Annotated[int, "of x and y"]
+    depth: Annotated[int, "elements of a row of x"]
+    channels: Annotated[int, "elements of a row of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestOptions(Options):
+    """Of what computes four channels at a time."""
+
+    rest: Annotated[bool, "whether channels are left over"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering(Params):
+    """How what lies under the kernel is gathered, group by group."""
+
+    depth: Annotated[int, "products of a sum"]
+    groups: Annotated[int, "groups of channels"]
+    group_out: Annotated[int, "channels of y in a group"]
+    group_in: Annotated[int, "channels of x in a group"]
+    direct: Annotated[int, "whether pixels are read where they lie"]
+    runs: Annotated[int, "pieces in which a row of the window is copied"]
+    taps: Annotated[int, "pixels of such a piece"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring(Params):
+    """A ring of padded rows."""
+
+    row_w: Annotated[int, "pixels of a row in the ring, or of x if it is read where it lies"]
+    direct: Annotated[int, "whether it is"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions(Options):
+    """A small window whose taps are written out."""
+
+    k_h: Annotated[int, "its rows; 0: loops"]
+    k_w: Annotated[int, "its columns; 0: loops"]
+
+
+def weighted_call(
+    spec: WeightedSpec,
+    site: Site,
+    packed: Array,
+    params: Sequence[Params],
+    option: Options,
+    overlaps: Sequence[Overlap],
+    *,
+    working: tuple[str, int] | None = None,
+    variant: str = "",
+) -> Call:
+    """A layer with `packed` weights, bias and (for integers) multipliers as operands of their own.
+
+    `working` memory is a role and a number of elements of the input's type.
+    """
+    store = store_of(spec)
+    operands: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
+    operands |= {role: site.const(role, array) for role, array in store.constants.items()}
+    operands["y"] = site.y
+    if working:
+        operands[working[0]] = site.scratch(working[0], spec.x.dtype, working[1])
+    options = [element_types(spec), option, store.options]
+    variant = "_".join(part for part in (variant, store.variant) if part)
+    return site.call(operands, [*params, store.params], options, overlaps=overlaps, variant=variant)
+
+
+def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """A fully connected layer: weights interleaved by four channels."""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    channels, depth = weights.shape
-    params: dict[str, Param] = {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
-    rest, shape = channels % BLOCK != 0, shape_of(node)
+    channels, shape = spec.channels, spec.shape
+    size = Rows(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
+    rest = channels % BLOCK != 0
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else BLOCK)
-    code: dict[str, object] = {"rest": rest}
-    emit_weighted(node, builder, kernel, interleave(weights), params, code=code, overlaps=overlaps(node, order))
+    packed = interleave(spec.rows)
+    return weighted_call(spec, site, packed, [size], RestOptions(rest=rest), spec.overlaps(order))
 
 
-def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Two pixels at a time, gathered unless they can be read where they lie."""
-    shape, weights = ConvShape.of(node), weights_of(node)
-    channels, depth = len(weights), math.prod(weights.shape[1:])
-    per_group = weights.reshape(shape.groups, channels // shape.groups, depth)
-    packed = np.concatenate([interleave(g) for g in per_group])
-    direct = shape.groups == 1 and shape.reads_pixels
-    params = shape.params() | {"depth": depth, "groups": shape.groups, "group_out": channels // shape.groups}
-    params["group_in"] = weights.shape[-1]
-    joined = shape.dilation_w == 1 and shape.groups == 1
-    params |= {"direct": int(direct), "runs": 1 if joined else shape.k_w, "taps": shape.k_w if joined else 1}
-    rest = channels // shape.groups % BLOCK != 0
+    shape, weights, depth = spec.shape, spec.weights, spec.depth
+    group_out = spec.channels // shape.groups
+    packed = np.concatenate([interleave(group) for group in weights.reshape(shape.groups, group_out, depth)])
+    direct, joined = shape.groups == 1 and shape.reads_pixels, shape.dilation_w == 1 and shape.groups == 1
+    gathering = Gathering(
+        depth=depth,
+        groups=shape.groups,
+        group_out=group_out,
+        group_in=weights.shape[-1],
+        direct=int(direct),
+        runs=1 if joined else shape.k_w,
+        taps=shape.k_w if joined else 1,
+    )
+    rest = group_out % BLOCK != 0
     last = (1 if rest else BLOCK) if direct else 0
-    emit_weighted(
-        node,
-        builder,
-        kernel,
-        packed,
-        params,
-        scratch=("patches", 0 if direct else 2 * depth),
-        code={"rest": rest},
-        baked=("groups",) if shape.groups == 1 else (),
-        overlaps=overlaps(node, windows(shape, in_turn(shape.out_h * shape.out_w, 2), last)),
-        variant="grouped" if shape.groups > 1 else "",
-    )
+    free = spec.overlaps(windows(shape, in_turn(shape.out_h * shape.out_w, 2), last))
+    patches = ("patches", 0 if direct else 2 * depth)
+    variant, params = "grouped" if shape.groups > 1 else "", [shape.geometry, gathering]
+    call = weighted_call(spec, site, packed, params, RestOptions(rest=rest), free, working=patches, variant=variant)
+    return replace(call, baked=frozenset({"groups"} if shape.groups == 1 else ()))
 
 
-def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """With a ring of padded rows where windows leave x; the taps of a small window are written out."""
-    shape, weights = ConvShape.of(node), weights_of(node)
-    unrolled, direct = shape.k_h * shape.k_w <= 25, shape.is_inside and not builder.any_size
-    params = shape.params() | ring_params(shape, direct)
+    shape = spec.shape
+    unrolled, direct = shape.k_h * shape.k_w <= 25, shape.is_inside and not site.any_size
+    options = WindowOptions(k_h=shape.k_h if unrolled else 0, k_w=shape.k_w if unrolled else 0)
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1)) if direct else rows(shape)
-    emit_weighted(
-        node,
-        builder,
-        kernel,
-        weights.reshape(len(weights), -1),
-        params,
-        scratch=("rows", ring_size(shape, direct)),
-        code={"k_h": shape.k_h, "k_w": shape.k_w} if unrolled else {"k_h": 0, "k_w": 0},
-        overlaps=overlaps(node, order),
-        variant=f"{shape.k_h}x{shape.k_w}" if unrolled else "",
-    )
+    variant = f"{shape.k_h}x{shape.k_w}" if unrolled else ""
+    params, ring = [shape.geometry, ring_of(shape, direct)], ("rows", ring_size(shape, direct))
+    return weighted_call(spec, site, spec.rows, params, options, spec.overlaps(order), working=ring, variant=variant)
 
 
 def _padded_width(shape: ConvShape) -> int:
@@ -102,9 +168,9 @@ def _padded_width(shape: ConvShape) -> int:
     return max(shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1, shape.pad_w + shape.in_w)
 
 
-def ring_params(shape: ConvShape, direct: bool) -> dict[str, Param]:
-    """Pixels of a row in the ring, or of x if it is read where it lies (`direct`)."""
-    return {"row_w": shape.in_w if direct else _padded_width(shape), "direct": int(direct)}
+def ring_of(shape: ConvShape, direct: bool) -> Ring:
+    """Of padded rows, or none where x is read where it lies (`direct`)."""
+    return Ring(row_w=shape.in_w if direct else _padded_width(shape), direct=int(direct))
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
@@ -112,23 +178,86 @@ def ring_size(shape: ConvShape, direct: bool) -> int:
     return 0 if direct else ((shape.k_h - 1) * shape.dilation_h + 1) * _padded_width(shape) * shape.in_c
 
 
-DENSE: tuple[Kernel, ...] = (
-    Kernel("dense_f32", when=(float_tensors,), emit=emit_dense, any_size=True),
-    Kernel("dense_s8", when=(int8_tensors,), emit=emit_dense, any_size=True),
-    Kernel("dense_s16", when=(int16_tensors,), emit=emit_dense, any_size=True),
-)
+_FLOAT = DType.FLOAT32
+_CODES = (DType.INT8, DType.INT16)
+_STORED = (*_CODES, DType.INT32)
+_SUMS = (DType.INT32, DType.INT64)
 
-DEPTHWISE: tuple[Kernel, ...] = (
-    Kernel("depthwise_f32", when=(float_tensors, depthwise), emit=emit_depthwise, any_size=True),
-    Kernel("depthwise_s16", when=(int16_tensors, depthwise), emit=emit_depthwise, any_size=True),
-    Kernel("depthwise_s8", when=(int8_tensors, depthwise), emit=emit_depthwise, any_size=True),
-)
+
+def _operands(is_float: bool, *working: Role) -> tuple[Role, ...]:
+    """x, weights, what becomes of the sums, y."""
+    codes = (_FLOAT,) if is_float else _CODES
+    return (
+        reads("x", "input, channels last", *codes),
+        reads("w", "weights, by blocks of four channels where these are computed together", *codes),
+        reads("bias", "what the sum of each channel starts with", *((_FLOAT,) if is_float else _SUMS)),
+        *(() if is_float else (reads("multiplier", "of sums, by channel", DType.INT32, optional=True),)),
+        writes("y", "output, channels last", *((_FLOAT,) if is_float else _STORED)),
+        *working,
+    )
+
+
+def _store(is_float: bool) -> tuple[type[FloatLimits | Requantization], type[FloatStore | IntegerStore]]:
+    """What becomes of the sums: parameters and options."""
+    return (FloatLimits, FloatStore) if is_float else (Requantization, IntegerStore)
+
+
+_TENSORS: Mapping[str, Callable[[ConvSpec], bool]] = {"f32": float_tensors, "s8": int8_tensors, "s16": int16_tensors}
+
+
+def _dense(kind: str) -> Kernel:
+    is_float = kind == "f32"
+    params, options = _store(is_float)
+    return Kernel(
+        f"dense_{kind}",
+        what="rows by a matrix, four channels at a time",
+        operands=_operands(is_float),
+        params=(Rows, params),
+        without=frozenset() if is_float else frozenset({"x_zero"}),
+        options=(ElementTypes, RestOptions, options),
+        when=(_TENSORS[kind],),
+        emit=emit_dense,
+        any_size=True,
+    )
+
+
+def _conv(kind: str) -> Kernel:
+    is_float = kind == "f32"
+    params, options = _store(is_float)
+    return Kernel(
+        f"conv2d_{kind}",
+        what="two pixels by four channels of any convolution; what lies under a window is gathered",
+        operands=_operands(is_float, scratch("patches", "what lies under two windows")),
+        params=(ConvGeometry, Gathering, params),
+        without=frozenset({"k_w", *["x_zero"] * (kind == "s16")}),
+        options=(ElementTypes, RestOptions, options),
+        when=(_TENSORS[kind], shared_channels),
+        emit=emit_conv,
+        any_size=True,
+    )
+
+
+def _depthwise(kind: str) -> Kernel:
+    is_float = kind == "f32"
+    params, options = _store(is_float)
+    return Kernel(
+        f"depthwise_{kind}",
+        what="one filter a channel, from a ring of padded rows where windows leave the input",
+        operands=_operands(is_float, scratch("rows", "a ring of padded rows")),
+        params=(ConvGeometry, Ring, params),
+        without=frozenset(["x_zero"] * (kind == "s16")),
+        options=(ElementTypes, WindowOptions, options),
+        when=(_TENSORS[kind], depthwise),
+        emit=emit_depthwise,
+        any_size=True,
+    )
+
+
+DENSE: tuple[Kernel, ...] = (_dense("f32"), _dense("s8"), _dense("s16"))
+
+DEPTHWISE: tuple[Kernel, ...] = (_depthwise("f32"), _depthwise("s16"), _depthwise("s8"))
 
 CONV: tuple[Kernel, ...] = (
-    Kernel("dense_f32", when=(float_tensors, single_row), emit=emit_dense, any_size=True),
-    Kernel("dense_s16", when=(int16_tensors, single_row), emit=emit_dense, any_size=True),
-    Kernel("dense_s8", when=(int8_tensors, single_row), emit=emit_dense, any_size=True),
-    Kernel("conv2d_f32", when=(float_tensors, shared_channels), emit=emit_conv, any_size=True),
-    Kernel("conv2d_s16", when=(int16_tensors, shared_channels), emit=emit_conv, any_size=True),
-    Kernel("conv2d_s8", when=(int8_tensors, shared_channels), emit=emit_conv, any_size=True),
+    *(replace(kernel, when=(*kernel.when, single_row)) for kernel in (DENSE[0], DENSE[2], DENSE[1])),
+    *(_conv("f32"), _conv("s16"), _conv("s8")),
 )

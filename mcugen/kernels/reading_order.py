@@ -5,16 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
 from mcugen.kernels.conv_shape import ConvShape
-from mcugen.lir.program import Overlap
-from mcugen.lir.traversal import Traversal, overlap
-
-
-def overlaps(node: Node, *orders: Traversal) -> list[Overlap]:
-    """How far the output of a layer may lie over its first input."""
-    return overlap(node.input(0).type, node.output.type, *orders)
+from mcugen.lir.traversal import Traversal
 
 
 def in_turn(pixels: int, at_once: int) -> Array:

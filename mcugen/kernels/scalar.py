@@ -6,21 +6,19 @@ Two pixels (or two channels) share a word, so that one product serves both: (a +
 
 from __future__ import annotations
 
-import math
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.conv_shape import ConvShape, shape_of
-from mcugen.kernels.reading_order import in_turn, overlaps, windows
-from mcugen.kernels.weighted import clamp_of, folded_bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param
-from mcugen.numerics.fixedpoint import Requantizer, clamp_range
-from mcugen.numerics.sums import requantizer, sum_dtype
+from mcugen.kernels.conv_shape import ConvGeometry
+from mcugen.kernels.portable import RestOptions, Rows
+from mcugen.kernels.reading_order import in_turn, windows
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.numerics.fixedpoint import Requantizer
 
 PIXELS = 6
 """Pixels that a convolution computes together."""
@@ -47,45 +45,33 @@ CHUNK_SUM = 255
 """Of magnitudes of weights, whose products with int8 together fit 16 bits."""
 
 
-def to_int8(node: Node) -> bool:
+def to_int8(spec: ConvSpec) -> bool:
     """int8 to int8"""
-    dtypes = (node.sig.input(0).dtype, node.sig.input(1).dtype, node.sig.output.dtype)
-    return dtypes == (DType.INT8,) * 3 and node.sig.output.quant is not None
+    return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y)) and spec.y.quant is not None
 
 
-def upper_word(node: Node) -> bool:
+def upper_word(spec: ConvSpec) -> bool:
     """requantized by the upper word of a product"""
-    sums = largest_sums_of(node)
-    return sum_dtype(sums) is DType.INT32 and requantizer(node.sig, sums).for_high_word().shift == 32
+    return spec.acc is DType.INT32 and spec.high_word.shift == 32
 
 
-def one_group(node: Node) -> bool:
+def one_group(spec: ConvSpec) -> bool:
     """channels in one group"""
-    return ConvShape.of(node).groups == 1
+    return spec.shape.groups == 1
 
 
-def rows_of_pixels(node: Node) -> bool:
+def rows_of_pixels(spec: ConvSpec) -> bool:
     """each pixel of the output reads the one at its place"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
-def _requantizer(node: Node) -> Requantizer:
-    return requantizer(node.sig, largest_sums_of(node)).for_high_word()
-
-
-def _tails(node: Node) -> Array:
+def _tails(spec: ConvSpec) -> Array:
     """By channel: bias · multiplier + offset as two words, the lower first, and the multiplier."""
-    folded, requantize = folded_bias_of(node), _requantizer(node)
-    multiplier = np.broadcast_to(requantize.multiplier, folded.shape)
-    offset = np.ascontiguousarray(folded * multiplier + requantize.offset, "<i8").view("<i4").reshape(-1, 2)
+    multiplier = spec.multipliers.astype(np.int64)
+    start = spec.folded_bias * multiplier + spec.high_word.offset
+    offset = np.ascontiguousarray(start, "<i8").view("<i4").reshape(-1, 2)
     return np.concatenate([offset, multiplier[:, None]], axis=1).astype(np.int32)
-
-
-def _clamp(node: Node) -> tuple[dict[str, Param], bool]:
-    """The limits of the result as parameters, and whether they are narrower than int8."""
-    low, high = clamp_range(clamp_of(node), node.sig.output.q, DType.INT8)
-    return {"low": low, "high": high}, (low, high) != (-128, 127)
 
 
 def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
@@ -94,76 +80,144 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
     return np.pad(rows, [(0, missing if a == axis else 0) for a in range(rows.ndim)])
 
 
-def conv_mla_steps(node: Node) -> int:
+def conv_mla_steps(spec: ConvSpec) -> int:
     """Instructions in assembly: 5 for an input of six pixels and a channel, 14 a chunk, 11 to pack an input."""
-    return _steps_of_chunks(node, each=5, chunk=14, channel=62, pack=11)
+    return _steps_of_chunks(spec, each=5, chunk=14, channel=62, pack=11)
 
 
-def conv_muls_steps(node: Node) -> int:
+def conv_muls_steps(spec: ConvSpec) -> int:
     """Instructions in assembly: 9 for an input of six pixels and a channel, 22 a chunk, 21 to pack an input."""
-    return _steps_of_chunks(node, each=9, chunk=22, channel=190, pack=21)
+    return _steps_of_chunks(spec, each=9, chunk=22, channel=190, pack=21)
 
 
-def conv_mul_steps(node: Node) -> int:
+def conv_mul_steps(spec: ConvSpec) -> int:
     """Instructions in assembly: 10 for an input of six pixels and a channel, 23 a chunk; 24 in C to pack an input."""
-    return _steps_of_chunks(node, each=10, chunk=23, channel=90, pack=24)
+    return _steps_of_chunks(spec, each=10, chunk=23, channel=90, pack=24)
 
 
-def _steps_of_chunks(node: Node, each: int, chunk: int, channel: int, pack: int) -> int:
-    rows = weights_of(node).reshape(len(weights_of(node)), -1)
+def _steps_of_chunks(spec: ConvSpec, each: int, chunk: int, channel: int, pack: int) -> int:
+    rows = spec.rows
     around = sum(chunk * len(chunks(row)) + channel for row in rows)
-    return _blocks_of_pixels(node) * (each * rows.size + around + pack * rows.shape[1])
+    return _blocks_of_pixels(spec) * (each * rows.size + around + pack * spec.depth)
 
 
-def dense_smlal_steps(node: Node) -> int:
+def dense_smlal_steps(spec: ConvSpec) -> int:
     """Instructions in assembly: 21 for four inputs of four channels."""
-    rows, channels, depth = _dense_shape(node)
+    rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 4) * (21 * depth // 4 + 60)
 
 
-def dense_muls_steps(node: Node) -> int:
+def dense_muls_steps(spec: ConvSpec) -> int:
     """Instructions in assembly: 81 for four inputs of six channels."""
-    rows, channels, depth = _dense_shape(node)
+    rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 6) * (81 * depth // 4 + 240)
 
 
-def _dense_shape(node: Node) -> tuple[int, int, int]:
+def _dense_shape(spec: ConvSpec) -> tuple[int, int, int]:
     """Rows, channels, depth."""
-    channels = len(weights_of(node))
-    return node.output.type.count // channels, channels, conv_depth(node)
+    return spec.y.count // spec.channels, spec.channels, spec.depth
 
 
-def _blocks_of_pixels(node: Node) -> int:
-    shape = ConvShape.of(node)
+def _blocks_of_pixels(spec: ConvSpec) -> int:
+    shape = spec.shape
     return shape.batch * -(-shape.out_h * shape.out_w // PIXELS)
 
 
-def _emit_conv(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
-    constants: dict[str, Array],
-    params: dict[str, Param],
-    code: dict[str, object],
-    words: int,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Params):
+    """How windows of six pixels are gathered as words of two."""
+
+    direct: Annotated[int, "whether pixels are read where they lie"]
+    runs: Annotated[int, "pieces in which a row of the window is copied"]
+    taps: Annotated[int, "pixels of such a piece"]
+    x_zero: Annotated[int, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes(Params):
+    """Of the output."""
+
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+    zero: Annotated[int, "zero point of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseLimits(Params):
+    """Of the output."""
+
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThumbOffset(Params):
+    """Of products of 32 bits."""
+
+    offset: Annotated[int, "zero point of y less the lowest code and half a step, before the last shift"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThumbOptions(Options):
+    """How Thumb-1 requantizes."""
+
+    piece: Annotated[int, "bits of the pieces in which a multiplier of three goes"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThumbLoop(Options):
+    """The loop over a chunk of weights on Thumb-1."""
+
+    unroll: Annotated[int, "inputs that it writes out"]
+    size: Annotated[int, "halfwords of code that each takes"]
+    leave: Annotated[int, "halfwords from the first to the code behind"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkLoop(Options):
+    """The loop over a chunk of weights."""
+
+    longest: Annotated[int, "inputs that it writes out"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkCode(Options):
+    """Its code on Thumb-2."""
+
+    past: Annotated[int, "halfwords from the last input to the code behind"]
+    size: Annotated[int, "halfwords of code that each input takes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseLoop(Options):
+    """The loop over the inputs on Thumb-2."""
+
+    unroll: Annotated[int, "times four inputs that it writes out"]
+    clamp: Annotated[bool, "whether results are limited further than by their type"]
+
+
+def _conv_call(
+    spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Sequence[Options]
+) -> Call:
     """A convolution that gathers six windows at a time as words of two pixels."""
-    shape, name = ConvShape.of(node), node.output.name
-    direct = rows_of_pixels(node)
+    shape, direct = spec.shape, rows_of_pixels(spec)
     runs, taps = (1, shape.k_w) if shape.dilation_w == 1 else (shape.k_w, 1)
-    params = shape.params() | params | {"direct": int(direct), "runs": runs, "taps": taps}
-    params["x_zero"] = node.sig.input(0).q.zero_point
+    pairs = Pairs(direct=int(direct), runs=runs, taps=taps, x_zero=spec.x.q.zero_point)
     rest = PIXELS * shape.out_c if shape.out_h * shape.out_w % PIXELS else 0
     copies = max(rest, 0 if direct else PIXELS * taps * shape.in_c)
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        *((role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()),
-        ("y", Access.OUT, builder.buffer(node.output)),
-        ("words", Access.SCRATCH, builder.scratch(f"{name}.words", DType.INT32, words)),
-        ("copies", Access.SCRATCH, builder.scratch(f"{name}.copies", DType.INT8, copies)),
-    ]
+    operands = {
+        "x": site.x,
+        "w": site.const("w", packed),
+        "tails": site.const("tails", tails),
+        "y": site.y,
+        "words": site.scratch("words", DType.INT32, spec.depth * PIXELS // 2),
+        "copies": site.scratch("copies", DType.INT8, copies),
+    }
     sixes = windows(shape, in_turn(shape.out_h * shape.out_w, PIXELS))
-    builder.emit(node, kernel, operands, params, code=code, overlaps=overlaps(node, sixes))
+    return site.call(operands, [shape.geometry, params, pairs], options, overlaps=spec.overlaps(sixes))
 
 
 def chunks(row: Array) -> list[Array]:
@@ -183,35 +237,33 @@ def _stream(row: Array, entries: Array, leave: int) -> bytes:
     return b"".join(parts) + bytes([leave])
 
 
-def few_chunks(node: Node) -> bool:
+def few_chunks(spec: ConvSpec) -> bool:
     """at most 255 chunks of weights a channel"""
-    return all(len(chunks(row)) < 256 for row in weights_of(node).reshape(len(weights_of(node)), -1))
+    return all(len(chunks(row)) < 256 for row in spec.rows)
 
 
-def short_heads(node: Node) -> bool:
+def short_heads(spec: ConvSpec) -> bool:
     """32 bits for a channel's bias and its number of chunks, of which nine for this"""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    bias = np.abs(folded_bias_of(node)).max(initial=0)
-    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in weights)
+    bias = np.abs(spec.folded_bias).max(initial=0)
+    return bias < 2 ** (31 - COUNT) and all(len(chunks(row)) < 2**COUNT for row in spec.rows)
 
 
-def short_products(node: Node) -> bool:
+def short_products(spec: ConvSpec) -> bool:
     """requantized by products of 32 bits"""
-    return _piece(node) > 0
+    return _piece(spec) > 0
 
 
-def _piece(node: Node) -> int:
+def _piece(spec: ConvSpec) -> int:
     """Bits of the pieces in which a multiplier of three goes, so that no product leaves 32 bits; 0 if none.
 
     One size for all layers, if it can be: they share their code.
     """
-    sums, requantize = largest_sums_of(node), requantizer(node.sig, largest_sums_of(node))
-    most, limits = int(sums.max(initial=0)), _clamp(node)[0]
+    requantize, most, low = spec.requantizer, spec.largest_sum, spec.limits[0]
     if requantize.shift != 31:
         return 0
     for piece in (9, 8, 10):
         shift = requantize.shift - 2 * piece
-        last = (most * int(requantize.multiplier.max()) >> 2 * piece) + _offset(requantize, int(limits["low"]), shift)
+        last = (most * int(requantize.multiplier.max()) >> 2 * piece) + _offset(requantize, low, shift)
         if most << piece < 2**31 and last + 1 < 2**31:
             return piece
     return 0
@@ -222,150 +274,175 @@ def _offset(requantize: Requantizer, low: int, shift: int) -> int:
     return ((requantize.zero_point - low) << shift) + (1 << (shift - 1))
 
 
-def _thumb1(node: Node) -> tuple[Array, dict[str, Param], dict[str, object]]:
-    """What requantizes on Thumb-1: bias and multiplier by channel, parameters, variables of the template."""
-    folded, requantize, piece = folded_bias_of(node), requantizer(node.sig, largest_sums_of(node)), _piece(node)
+def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
+    """What requantizes on Thumb-1: bias and multiplier by channel, parameters and options."""
+    folded, requantize, piece, (low, high) = spec.folded_bias, spec.requantizer, _piece(spec), spec.limits
     tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
-    limits, _ = _clamp(node)
-    offset = _offset(requantize, int(limits["low"]), 31 - 2 * piece)
-    return tails, {"offset": offset}, {"piece": piece, **limits}
+    offset = ThumbOffset(offset=_offset(requantize, low, 31 - 2 * piece))
+    return tails, offset, ThumbOptions(piece=piece, low=low, high=high)
 
 
-def emit_conv_mla(node: Node, builder: Builder, kernel: Kernel) -> None:
+def _codes(spec: ConvSpec) -> Codes:
+    low, high = spec.limits
+    return Codes(low=low, high=high, zero=spec.y.q.zero_point)
+
+
+def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums."""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1)
     entries = PAST + BODY * np.arange(LONGEST_CHUNK + 1)
-    packed = np.frombuffer(b"".join(_stream(row, entries, 0) for row in weights), np.uint8)
-    heads = folded_bias_of(node) * 2**COUNT + [len(chunks(row)) for row in weights]
-    tails = np.stack([heads, np.broadcast_to(_requantizer(node).multiplier, heads.shape)], axis=1).astype(np.int32)
-    params, clamped = _clamp(node)
-    params["zero"] = node.sig.output.q.zero_point
-    code: dict[str, object] = {"longest": LONGEST_CHUNK, "size": BODY, "past": PAST, "clamp": clamped}
-    words = weights.shape[1] * PIXELS // 2
-    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
+    packed = np.frombuffer(b"".join(_stream(row, entries, 0) for row in spec.rows), np.uint8)
+    heads = spec.folded_bias * 2**COUNT + [len(chunks(row)) for row in spec.rows]
+    tails = np.stack([heads, spec.multipliers], axis=1).astype(np.int32)
+    options = [ChunkLoop(longest=LONGEST_CHUNK, clamp=spec.is_clamped), ChunkCode(past=PAST, size=BODY)]
+    return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
 
-def emit_conv_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_conv_muls(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums."""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    tails, params, code = _thumb1(node)
-    tails[:, 0] = tails[:, 0] * 256 + [len(chunks(row)) for row in weights]
+    tails, params, options = _thumb1(spec)
+    tails[:, 0] = tails[:, 0] * 256 + [len(chunks(row)) for row in spec.rows]
     entries = BODY * np.arange(LONGEST_CHUNK, -1, -1)
-    packed = np.frombuffer(b"".join(_stream(row, entries, LEAVE) for row in weights), np.uint8)
-    code |= {"unroll": LONGEST_CHUNK, "size": BODY, "leave": LEAVE}
-    words = weights.shape[1] * PIXELS // 2
-    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
+    packed = np.frombuffer(b"".join(_stream(row, entries, LEAVE) for row in spec.rows), np.uint8)
+    loop = ThumbLoop(unroll=LONGEST_CHUNK, size=BODY, leave=LEAVE)
+    return _conv_call(spec, site, packed, tails, params, [options, loop])
 
 
-def emit_conv_mul(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
     """Weights in chunks, each so short that 16 bits hold its sums, behind their number."""
-    weights = weights_of(node).reshape(len(weights_of(node)), -1)
-    packed = np.frombuffer(b"".join(_stream(row, np.arange(LONGEST_CHUNK + 1), 0) for row in weights), np.int8)
-    bias, count = folded_bias_of(node), np.array([len(chunks(row)) for row in weights])
+    entries = np.arange(LONGEST_CHUNK + 1)
+    packed = np.frombuffer(b"".join(_stream(row, entries, 0) for row in spec.rows), np.int8)
+    bias, count = spec.folded_bias, np.array([len(chunks(row)) for row in spec.rows])
     whole = (bias * 0x10001 - (count << 15)).astype(np.uint32).view(np.int32)
-    multiplier = np.broadcast_to(_requantizer(node).multiplier, bias.shape)
-    tails = np.stack([bias, whole, multiplier], axis=1).astype(np.int32)
-    params, clamped = _clamp(node)
-    params["zero"] = node.sig.output.q.zero_point
-    code: dict[str, object] = {"longest": LONGEST_CHUNK, "clamp": clamped}
-    words = weights.shape[1] * PIXELS // 2
-    _emit_conv(node, builder, kernel, {"w": packed, "tails": tails}, params, code, words)
+    tails = np.stack([bias, whole, spec.multipliers], axis=1).astype(np.int32)
+    options = [ChunkLoop(longest=LONGEST_CHUNK, clamp=spec.is_clamped)]
+    return _conv_call(spec, site, packed, tails, _codes(spec), options)
 
 
-def emit_dense_smlal(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
     """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
-    blocks = _blocks(node, 4).astype(np.int16)
+    blocks = _blocks(spec, 4).astype(np.int16)
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
-    params, clamped = _clamp(node)
-    code: dict[str, object] = {"unroll": UNROLL, "clamp": clamped}
-    _emit_dense(node, builder, kernel, {"w": packed, "tails": _padded(_tails(node), 4, axis=0)}, params, code, block=4)
+    low, high = spec.limits
+    loop = DenseLoop(unroll=UNROLL, clamp=spec.is_clamped)
+    tails = _padded(_tails(spec), 4, axis=0)
+    return _dense_call(spec, site, packed, tails, DenseLimits(low=low, high=high), loop, block=4)
 
 
-def emit_dense_muls(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
     """Six channels' weights side by side, plus 128; six biases, six multipliers."""
-    tails, params, code = _thumb1(node)
-    packed = (_blocks(node, 6).astype(np.int16) + 128).astype(np.uint8)
+    tails, params, options = _thumb1(spec)
+    packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
-    _emit_dense(node, builder, kernel, {"w": packed, "tails": joined}, params, code, block=6)
+    return _dense_call(spec, site, packed, joined, params, options, block=6)
 
 
-def _blocks(node: Node, size: int) -> Array:
+def _blocks(spec: ConvSpec, size: int) -> Array:
     """The weights as [block of channels][depth][size], padded with zeros."""
-    rows = weights_of(node).reshape(len(weights_of(node)), -1)
+    rows = spec.rows
     return _padded(rows, size, axis=0).reshape(-1, size, rows.shape[1]).transpose(0, 2, 1)
 
 
-def _emit_dense(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
-    constants: dict[str, Array],
-    params: dict[str, Param],
-    code: dict[str, object],
-    block: int,
-) -> None:
+def _dense_call(
+    spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Options, block: int
+) -> Call:
     """A dense layer that computes `block` channels of a row together."""
-    channels, depth = len(weights_of(node)), conv_depth(node)
-    params = params | {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
-    name = node.output.name
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        *((role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    rest, shape = channels % block, shape_of(node)
-    rows = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # plain C stores one by one
-    code = code | {"rest": rest != 0}
-    builder.emit(node, kernel, operands, params, code=code, overlaps=overlaps(node, rows))
+    count, channels, depth = _dense_shape(spec)
+    operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", tails), "y": site.y}
+    rest, shape = channels % block, spec.shape
+    order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=rest or 1)  # plain C stores one by one
+    size = Rows(rows=count, depth=depth, channels=channels)
+    free = spec.overlaps(order)
+    return site.call(operands, [params, size], [options, RestOptions(rest=rest != 0)], overlaps=free)
 
 
-def conv_depth(node: Node) -> int:
-    """Inputs of an output."""
-    return math.prod(weights_of(node).shape[1:])
-
-
-def few_pixels(node: Node) -> bool:
+def few_pixels(spec: ConvSpec) -> bool:
     """at most three pixels, half of those that a convolution computes together"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     return shape.out_h * shape.out_w <= PIXELS // 2
 
 
-def deep(node: Node) -> bool:
+def deep(spec: ConvSpec) -> bool:
     """at least four inputs"""
-    return conv_depth(node) >= 4
+    return spec.depth >= 4
 
 
-_THUMB2, _THUMB1, _RV32 = frozenset({"thumb2"}), frozenset({"thumb1"}), frozenset({"rv32"})
-_DENSE_SMLAL = partial(Kernel, "dense_s8_thumb2", needs=_THUMB2, emit=emit_dense_smlal, extra=dense_smlal_steps)
-_DENSE_MULS = partial(Kernel, "dense_s8_thumb1", needs=_THUMB1, emit=emit_dense_muls, extra=dense_muls_steps)
+def _operands(weights: DType, *working: Role) -> tuple[Role, ...]:
+    return (
+        reads("x", "input, channels last", DType.INT8),
+        reads("w", "weights in reading order", weights),
+        reads("tails", "what requantizes, by channel", DType.INT32),
+        writes("y", "output, channels last", DType.INT8),
+        *working,
+    )
 
-DENSE: tuple[Kernel, ...] = (
-    _DENSE_SMLAL(when=(to_int8, deep, upper_word)),
-    _DENSE_MULS(when=(to_int8, short_products)),
+
+_WORKING = (
+    scratch("words", "what lies under six windows, two pixels a word", DType.INT32),
+    scratch("copies", "windows as they are copied, or results of pixels beyond the last", DType.INT8),
 )
+
+_CONV = "six pixels at a time as three words of two, so that one product serves both pixels of a word"
+
+_DENSE_SMLAL = Kernel(
+    "dense_s8_thumb2",
+    what="rows by a matrix, four channels at a time, weights of two channels in a word",
+    operands=_operands(DType.UINT8),
+    params=(DenseLimits, Rows),
+    options=(DenseLoop, RestOptions),
+    needs=frozenset({"thumb2"}),
+    when=(to_int8, deep, upper_word),
+    emit=emit_dense_smlal,
+    extra=dense_smlal_steps,
+)
+
+_DENSE_MULS = Kernel(
+    "dense_s8_thumb1",
+    what="rows by a matrix, six channels at a time",
+    operands=_operands(DType.UINT8),
+    params=(ThumbOffset, Rows),
+    options=(ThumbOptions, RestOptions),
+    needs=frozenset({"thumb1"}),
+    when=(to_int8, short_products),
+    emit=emit_dense_muls,
+    extra=dense_muls_steps,
+)
+
+DENSE: tuple[Kernel, ...] = (_DENSE_SMLAL, _DENSE_MULS)
 
 CONV: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
-        needs=_THUMB2,
+        what=_CONV,
+        operands=_operands(DType.UINT8, *_WORKING),
+        params=(ConvGeometry, Codes, Pairs),
+        options=(ChunkLoop, ChunkCode),
+        needs=frozenset({"thumb2"}),
         when=(to_int8, one_group, upper_word, short_heads),
         emit=emit_conv_mla,
         extra=conv_mla_steps,
     ),
     Kernel(
         "conv2d_s8_thumb1",
-        needs=_THUMB1,
+        what=_CONV,
+        operands=_operands(DType.UINT8, *_WORKING),
+        params=(ConvGeometry, ThumbOffset, Pairs),
+        options=(ThumbOptions, ThumbLoop),
+        needs=frozenset({"thumb1"}),
         when=(to_int8, one_group, short_products, few_chunks),
         emit=emit_conv_muls,
         extra=conv_muls_steps,
     ),
     Kernel(
         "conv2d_s8_rv32",
-        needs=_RV32,
+        what=_CONV,
+        operands=_operands(DType.INT8, *_WORKING),
+        params=(ConvGeometry, Codes, Pairs),
+        options=(ChunkLoop,),
+        needs=frozenset({"rv32"}),
         when=(to_int8, one_group, upper_word),
         emit=emit_conv_mul,
         extra=conv_mul_steps,
     ),
-    _DENSE_SMLAL(when=(rows_of_pixels, few_pixels, to_int8, deep, upper_word)),
-    _DENSE_MULS(when=(rows_of_pixels, to_int8, short_products)),
+    replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
+    replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
 )

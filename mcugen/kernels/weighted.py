@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol, cast
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Overlap, Param
-from mcugen.numerics.fixedpoint import Range, clamp_range
-from mcugen.numerics.sums import folded_bias, largest_sums, requantizer, sum_dtype
+from mcugen.kernels.specs import WeightedSpec
+from mcugen.lir.kernel import Options, Params
+from mcugen.lir.program import Wide
+from mcugen.lir.spec import spec_of
+from mcugen.numerics.fixedpoint import Range
 
 BLOCK = 4
 """Output channels that the portable inner loops compute together; weights are interleaved by it."""
@@ -31,32 +31,28 @@ def interleave(weights: Array) -> Array:
 
 
 def weights_of(node: Node) -> Array:
-    """The constant weights of a layer, output channels on axis 0."""
-    weights = node.input(1).data
-    assert weights is not None
-    return weights
+    """Those of a node's spec."""
+    return _spec(node).weights
 
 
 def bias_of(node: Node) -> Array | None:
-    """Its constant bias, if it has one."""
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return None if bias is None else bias.data
+    """That of a node's spec."""
+    return _spec(node).bias
 
 
 def largest_sums_of(node: Node) -> Array:
-    """What no accumulator of an integer layer exceeds, by output channel."""
-    return largest_sums(node.sig.input(0), weights_of(node), _integer_bias_of(node))
+    """Those of a node's spec."""
+    return _spec(node).largest_sums
 
 
 def folded_bias_of(node: Node) -> Array:
-    """The bias of an integer layer by channel, less what the input's zero point adds to its sums."""
-    return folded_bias(node.sig, weights_of(node), _integer_bias_of(node))
+    """That of a node's spec."""
+    return _spec(node).folded_bias
 
 
-def _integer_bias_of(node: Node) -> Array:
-    bias = bias_of(node)
-    assert bias is not None, "integer layers always have one"
-    return bias
+def _spec(node: Node) -> WeightedSpec:
+    found: WeightedSpec = spec_of(node)
+    return found
 
 
 def clamp_of(node: Node) -> Range | None:
@@ -68,119 +64,135 @@ class _Clamped(Protocol):
     clamp: Range | None
 
 
-def emit_weighted(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
-    packed: Array,
-    params: dict[str, Param],
-    *,
-    scratch: tuple[str, int] | None = None,
-    code: dict[str, object] | None = None,
-    baked: tuple[str, ...] = (),
-    overlaps: Sequence[Overlap] = (),
-    variant: str = "",
-) -> None:
-    """Emits a layer with `packed` weights, bias and (for integers) requantization as operands of their own.
+@dataclass(frozen=True, kw_only=True)
+class Requantization(Params):
+    """From sums of products of codes to codes, where the result is not the sums themselves."""
 
-    `scratch` is a role and a number of elements of the input's type.
-    """
-    name, x, store = node.output.name, node.sig.input(0), store_of(node)
-    flags = {"x_t": x.dtype.c, "w_t": DType.of(packed).c, "y_t": node.output.type.dtype.c, **(code or {})}
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", packed)),
-    ]
-    operands += [(role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in store.constants.items()]
-    operands.append(("y", Access.OUT, builder.buffer(node.output)))
-    if scratch:
-        operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", x.dtype, scratch[1])))
-    builder.emit(
-        node,
-        kernel,
-        operands,
-        params | store.params,
-        baked=baked,
-        code=flags | store.code,
-        overlaps=overlaps,
-        variant="_".join(part for part in (variant, store.variant) if part),
-    )
+    x_zero: Annotated[int | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+    run: Annotated[int | None, "products whose sum fits 32 bits, where sums have 64"] = None
+    low: Annotated[int | None, "the lowest code of y"] = None
+    high: Annotated[int | None, "the highest code of y"] = None
+    offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatLimits(Params):
+    """What sums of floats are clamped to: −∞ below in layers without activation, which share the code with ReLU."""
+
+    low: Annotated[float, "the least result"]
+    high: Annotated[float | None, "the largest result, where there is one"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementTypes(Options):
+    """Of tensors and weights."""
+
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerStore(Options):
+    """What becomes of sums of codes."""
+
+    store: Annotated[str, "requantize, or plain: sums are the result"]
+    acc_t: Annotated[str, "C type of the sums"]
+    shift: Annotated[int, "of products with the multiplier to the right; 0 if plain"] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatStore(Options):
+    """What becomes of sums of floats."""
+
+    store: Annotated[str, "clamp"]
+    high: Annotated[bool, "whether there is an upper limit"]
 
 
 @dataclass(frozen=True)
 class Store:
-    """What becomes of the sums: constants by role, parameters, and variables of the template."""
+    """What becomes of the sums: constants by role, and the groups of parameters and options that say it."""
 
-    constants: dict[str, Array]
-    params: dict[str, Param]
-    code: dict[str, object]
+    constants: Mapping[str, Array]
+    params: Requantization | FloatLimits
+    options: IntegerStore | FloatStore
     variant: str = ""
 
 
-def store_of(node: Node) -> Store:
-    """The store of a weighted layer: floats are clamped, codes requantized."""
-    weights, bias, clamp = weights_of(node), bias_of(node), clamp_of(node)
-    if node.sig.input(0).quant is None:
-        return float_store(weights, bias, clamp)
-    return integer_store(node.sig, weights, bias, clamp)
+def store_of(spec: WeightedSpec) -> Store:
+    """Floats are clamped, codes requantized."""
+    return float_store(spec) if spec.x.quant is None else integer_store(spec)
 
 
-def integer_store(sig: Signature, weights: Array, bias: Array | None, clamp: Range | None) -> Store:
+def integer_store(spec: WeightedSpec) -> Store:
     """Sums with their bias, in 64 bits where they need to be; requantized where the output is not int32."""
-    assert bias is not None
-    x, out = sig.input(0), sig.output
-    sums = largest_sums(x, weights, bias)
-    acc = sum_dtype(sums)
-    constants: dict[str, Array] = {"bias": folded_bias(sig, weights, bias).astype(acc.numpy)}
-    params: dict[str, Param] = {"x_zero": x.q.zero_point} if x.dtype is DType.INT8 else {}
-    if acc is DType.INT64:
-        params["run"] = (2**31 - 1) // (-x.dtype.limits[0] * max(int(np.abs(weights).max(initial=0)), 1))
-    if out.quant is None or out.dtype is DType.INT32:
-        return Store(constants, params, {"store": "plain", "acc_t": acc.c})
-    requantize = requantizer(sig, sums).for_high_word()
-    constants["multiplier"] = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
-    low, high = clamp_range(clamp, out.q, out.dtype)
-    params |= {"low": low, "high": high, "offset": requantize.offset}
-    code: dict[str, object] = {"store": "requantize", "shift": requantize.shift, "acc_t": acc.c}
-    return Store(constants, params, code, "long" if acc is DType.INT64 else "")
+    acc = spec.acc
+    bias = {"bias": spec.folded_bias.astype(acc.numpy)}
+    most = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
+    zero = spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None
+    sums = Requantization(x_zero=zero, run=(2**31 - 1) // most if acc is DType.INT64 else None)
+    if not spec.is_requantized:
+        return Store(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
+    requantize, (low, high) = spec.high_word, spec.limits
+    params = replace(sums, low=low, high=high, offset=Wide(requantize.offset))
+    options = IntegerStore(store="requantize", acc_t=acc.c, shift=requantize.shift)
+    variant = "long" if acc is DType.INT64 else ""
+    return Store(bias | {"multiplier": spec.multipliers}, params, options, variant)
 
 
-def float_store(weights: Array, bias: Array | None, clamp: Range | None) -> Store:
-    """Sums with their bias, clamped. A layer without activation has low −∞, and shares the code of those with ReLU."""
-    real = np.zeros(len(weights), np.float32) if bias is None else bias.astype(np.float32).reshape(-1)
-    least, most = clamp or (-math.inf, math.inf)
-    params: dict[str, Param] = {"low": least} | ({} if math.isinf(most) else {"high": most})
-    return Store({"bias": real}, params, {"store": "clamp", "high": not math.isinf(most)})
+def float_store(spec: WeightedSpec) -> Store:
+    """Sums with their bias, clamped."""
+    high = not math.isinf(spec.float_limits[1])
+    return Store({"bias": spec.float_bias}, float_limits(spec), FloatStore(store="clamp", high=high))
+
+
+def float_limits(spec: WeightedSpec) -> FloatLimits:
+    """What a layer of floats is clamped to."""
+    low, high = spec.float_limits
+    return FloatLimits(low=low, high=None if math.isinf(high) else high)
+
+
+def element_types(spec: WeightedSpec) -> ElementTypes:
+    """Of a layer whose weights keep their type."""
+    return ElementTypes(x_t=spec.x.dtype.c, w_t=DType.of(spec.weights).c, y_t=spec.y.dtype.c)
 
 
 # ------------------------------------------------------------------------------- conditions of kernels
 
 
-def float_tensors(node: Node) -> bool:
+class Typed(Protocol):
+    """A spec, or a node: what has types."""
+
+    @property
+    def sig(self) -> Signature:
+        """Its types."""
+
+
+def float_tensors(layer: Typed) -> bool:
     """float32 tensors"""
-    return node.sig.input(0).dtype is DType.FLOAT32
+    return layer.sig.input(0).dtype is DType.FLOAT32
 
 
-def double_tensors(node: Node) -> bool:
+def double_tensors(layer: Typed) -> bool:
     """float64 tensors"""
-    return node.sig.input(0).dtype is DType.FLOAT64
+    return layer.sig.input(0).dtype is DType.FLOAT64
 
 
-def plain_integers(node: Node) -> bool:
+def plain_integers(layer: Typed) -> bool:
     """integers without scale, which wrap"""
-    return node.sig.input(0).dtype.is_integer and node.sig.input(0).quant is None
+    return layer.sig.input(0).dtype.is_integer and layer.sig.input(0).quant is None
 
 
-def int8_tensors(node: Node) -> bool:
+def int8_tensors(layer: Typed) -> bool:
     """int8 tensors"""
-    return node.sig.input(0).dtype is DType.INT8
+    return layer.sig.input(0).dtype is DType.INT8
 
 
-def int16_tensors(node: Node) -> bool:
+def int16_tensors(layer: Typed) -> bool:
     """int16 tensors"""
-    return node.sig.input(0).dtype is DType.INT16
+    return layer.sig.input(0).dtype is DType.INT16
 
 
-def int16_operands(node: Node) -> bool:
+def int16_operands(layer: Typed) -> bool:
     """an int16 operand"""
-    return DType.INT16 in (node.sig.input(0).dtype, node.sig.input(1).dtype)
+    return DType.INT16 in (layer.sig.input(0).dtype, layer.sig.input(1).dtype)

@@ -8,23 +8,19 @@ Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)�
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.reading_order import overlaps, rows
-from mcugen.kernels.weighted import clamp_of, folded_bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.kernels.reading_order import rows
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
-from mcugen.numerics.fixedpoint import Requantizer, clamp_range
-from mcugen.numerics.sums import requantizer
 
 FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
 """2G."""
@@ -36,28 +32,24 @@ COLUMNS = (1, 2, 3, 0)
 # ------------------------------------------------------------------------------------------------ conditions
 
 
-def is_3x3(node: Node) -> bool:
+def is_3x3(spec: ConvSpec) -> bool:
     """3×3 with stride 1, of 8 or more input channels by fours"""
-    s = ConvShape.of(node)
+    s = spec.shape
     steps = (s.stride_h, s.stride_w, s.dilation_h, s.dilation_w, s.groups)
     return (s.k_h, s.k_w) == (3, 3) and set(steps) == {1} and s.in_c >= 8 and s.in_c % 4 == 0 and s.out_c >= 2
 
 
-def int8_codes(node: Node) -> bool:
+def int8_codes(spec: ConvSpec) -> bool:
     """int8 tensors and weights"""
-    return all(t.dtype is DType.INT8 for t in (node.sig.input(0), node.sig.input(1), node.sig.output))
+    return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y))
 
 
-def small_sums(node: Node) -> bool:
+def small_sums(spec: ConvSpec) -> bool:
     """four times the sums fit in 32 bits; scales below 1"""
-    return bool(4 * largest_sums_of(node).max() < 2**31) and _requantizer(node).shift >= 31
+    return 4 * spec.largest_sum < 2**31 and spec.high_word.shift >= 31
 
 
 FITS = (int8_codes, is_3x3, small_sums)
-
-
-def _requantizer(node: Node) -> Requantizer:
-    return requantizer(node.sig).for_high_word()
 
 
 # --------------------------------------------------------------------------------------------------- packing
@@ -110,78 +102,119 @@ def sum_starts(biases: Array, groups: int) -> Array:
     return starts
 
 
-def stream(node: Node) -> Array:
+def stream(spec: ConvSpec) -> Array:
     """All that the products of all pairs of channels read, int32, in reading order."""
-    channels = pairs(ConvShape.of(node).out_c)
-    u = packed_groups(transformed(weights_of(node))[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
+    channels = pairs(spec.shape.out_c)
+    u = packed_groups(transformed(spec.weights)[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
     groups, count = u.shape[4], len(channels)
     u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * chunk_of(groups))
     steps = np.broadcast_to(next_steps(groups), (count, *next_steps(groups).shape))
-    starts = sum_starts(_biases(node)[channels], groups)
+    starts = sum_starts(_biases(spec)[channels], groups)
     by_row = np.concatenate([starts, np.concatenate([u, steps], -1).reshape(count, 4, -1)], -1)
     tails = np.empty((count, 6), np.int64)
-    tails[:, :2] = _multipliers(node)[channels]
-    tails[:, 2], tails[:, 4], tails[:, 5] = _limits(node)
+    tails[:, :2] = spec.multipliers[channels]
+    tails[:, 2], tails[:, 4], tails[:, 5] = _limits(spec)
     tails[:, 3] = np.append(np.diff(channels[:, 0]), 0)
     return np.concatenate([by_row.reshape(count, -1), tails], -1).astype(np.int32).reshape(-1)
 
 
-def int8_stream(node: Node) -> Array:
+def int8_stream(spec: ConvSpec) -> Array:
     """By pairs of channels: biases, multipliers, then for each four inputs nine words of the second's taps, and of
     the first's; int32."""
-    weights, channels = weights_of(node), pairs(ConvShape.of(node).out_c)
+    weights, channels = spec.weights, pairs(spec.shape.out_c)
     fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
     words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
-    head = np.concatenate([_biases(node)[channels], _multipliers(node)[channels]], -1)
+    head = np.concatenate([_biases(spec)[channels], spec.multipliers[channels]], -1)
     return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
 
 
-def plain_stream(node: Node) -> Array:
+def plain_stream(spec: ConvSpec) -> Array:
     """The same for one channel at a time."""
-    u = transformed(weights_of(node))[:, :, list(COLUMNS)]
+    u = transformed(spec.weights)[:, :, list(COLUMNS)]
     words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
     starts = np.zeros((len(u), 4, 1), np.int64)
-    starts[:, 1, 0] = _biases(node)
+    starts[:, 1, 0] = _biases(spec)
     tails = np.empty((len(u), 5), np.int64)
-    tails[:, 0] = _multipliers(node)
-    tails[:, 1], tails[:, 3], tails[:, 4] = _limits(node)
+    tails[:, 0] = spec.multipliers
+    tails[:, 1], tails[:, 3], tails[:, 4] = _limits(spec)
     tails[:, 2] = np.arange(len(u)) < len(u) - 1
     by_row = np.concatenate([starts, words], -1).reshape(len(u), -1)
     return np.concatenate([by_row, tails], -1).astype(np.int32).reshape(-1)
 
 
-def plain_int8_stream(node: Node) -> Array:
+def plain_int8_stream(spec: ConvSpec) -> Array:
     """By channels: bias, multiplier, then for each two inputs nine taps of both; int32."""
-    weights = weights_of(node)
+    weights = spec.weights
     twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
     words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
-    head = np.stack([_biases(node), _multipliers(node)], -1)
+    head = np.stack([_biases(spec), spec.multipliers], -1)
     return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
 
 
-def _biases(node: Node) -> Array:
+def _biases(spec: ConvSpec) -> Array:
     """Of sums four times as large as the convolution, the input's zero point folded in."""
-    return 4 * folded_bias_of(node)
+    return 4 * spec.folded_bias
 
 
-def _multipliers(node: Node) -> Array:
-    """By channel."""
-    return np.broadcast_to(_requantizer(node).multiplier, node.output.type.shape[-1])
-
-
-def _limits(node: Node) -> tuple[int, int, int]:
+def _limits(spec: ConvSpec) -> tuple[int, int, int]:
     """Zero point and rounding of the upper words of products four times as large; the lowest and highest code."""
-    requantize, out = _requantizer(node), node.sig.output
+    requantize = spec.high_word
     down = requantize.shift - 30
     rounding = (requantize.zero_point << down) + (1 << (down - 1))
-    return (rounding, *clamp_range(clamp_of(node), out.q, out.dtype))
+    return (rounding, *spec.limits)
 
 
 # --------------------------------------------------------------------------------------------------- kernels
 
 
-SHAPE = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w")
-"""The numbers of a shape that these kernels read."""
+@dataclass(frozen=True, kw_only=True)
+class TileWalk(Params):
+    """A 3 x 3 window that slides over rows and columns, channels last."""
+
+    batch: Annotated[int, "images"]
+    in_c: Annotated[int, "channels of a pixel of x"]
+    out_c: Annotated[int, "channels of a pixel of y"]
+    in_h: Annotated[int, "rows of x"]
+    in_w: Annotated[int, "pixels of a row of x"]
+    out_h: Annotated[int, "rows of y"]
+    out_w: Annotated[int, "pixels of a row of y"]
+    pad_h: Annotated[int, "rows above x that the first window begins at"]
+    pad_w: Annotated[int, "pixels before a row that the first window begins at"]
+    pitch: Annotated[int, "elements of a padded row: whole blocks"]
+    x_zero: Annotated[int, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripOfBlocks(Params):
+    """Of weights that are transformed for every strip."""
+
+    blocks: Annotated[int, "blocks of a strip"]
+    rounding: Annotated[int, "zero point of y and half a step, before the last shift to the right"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlyOptions(Options):
+    """Of kernels that transform weights."""
+
+    together: Annotated[int, "output channels that are computed at once"]
+    v_t: Annotated[str, "C type of transformed inputs"]
+    v_size: Annotated[int, "transformed inputs of a block and channel"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileOptions(Options):
+    """What the C functions are made for."""
+
+    across: Annotated[int, "pixels of a block, two of a tile"]
+    shift: Annotated[int, "of products with the multiplier to the right, but for the two bits of the transformation"]
+    clamp_low: Annotated[bool, "whether results are limited below further than by their type"]
+    clamp_high: Annotated[bool, "whether they are above"]
+    cut: Annotated[bool, "whether some blocks reach over the border"]
+    chunk: Annotated[int, "turns that are written out of the loop over input channels"]
+    once: Annotated[bool, "whether that is all of it"]
+
 
 FILTER_WORK = 14
 """Products that take as long as to transform a weight, for the cost model."""
@@ -197,13 +230,13 @@ class Tiles:
     """Output channels."""
     v: DType
     """Of transformed inputs: 16 for each tile and channel."""
-    loops: Callable[[int], dict[str, object]]
-    """What is written out of a loop over so many input channels, for the template."""
+    loop: Callable[[int], tuple[int, bool]]
+    """How many turns are written out of a loop over so many input channels, and whether these are all."""
     words: Callable[[int], int]
     """int32 words of the stream of one pass over so many input channels."""
-    stream: Callable[[Node], Array]
+    stream: Callable[[ConvSpec], Array]
     """Transformed weights, biases and multipliers."""
-    int8_stream: Callable[[Node], Array]
+    int8_stream: Callable[[ConvSpec], Array]
     """The same from int8 weights."""
 
     def v_size(self, channels: int) -> int:
@@ -214,16 +247,16 @@ class Tiles:
         """Blocks of two rows that cover an image."""
         return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
 
-    def work(self, node: Node) -> int:
+    def work(self, spec: ConvSpec) -> int:
         """Products of whole blocks, by the direct form: what is computed, some of it to be thrown away."""
-        shape = ConvShape.of(node)
+        shape = spec.shape
         return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_c * shape.out_c
 
-    def strip_work(self, node: Node, strip: int) -> int:
+    def strip_work(self, spec: ConvSpec, strip: int) -> int:
         """The same, and what it costs to transform the weights for every strip of so many tiles."""
-        shape = ConvShape.of(node)
+        shape = spec.shape
         strips = shape.batch * -(-self.blocks(shape) * self.across // (2 * strip))
-        return self.work(node) + strips * FILTER_WORK * weights_of(node).size
+        return self.work(spec) + strips * FILTER_WORK * spec.weights.size
 
     def written(self, shape: ConvShape, strip: int) -> Array:
         """By pair of rows of blocks' inputs: where the outputs end that full strips of so many blocks give by then."""
@@ -241,9 +274,9 @@ class Tiles:
         return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
 
 
-def _dsp_loops(channels: int) -> dict[str, object]:
+def _dsp_loop(channels: int) -> tuple[int, bool]:
     """In groups of four."""
-    return {"chunk": chunk_of(channels // 4), "once": at_once(channels // 4)}
+    return chunk_of(channels // 4), at_once(channels // 4)
 
 
 def _dsp_words(channels: int) -> int:
@@ -251,9 +284,9 @@ def _dsp_words(channels: int) -> int:
     return 16 * (1 + channels) + next_steps(channels // 4).size + 6
 
 
-def _plain_loops(channels: int) -> dict[str, object]:
+def _plain_loop(channels: int) -> tuple[int, bool]:
     """In single channels."""
-    return {"chunk": math.gcd(channels, 8)}
+    return math.gcd(channels, 8), False
 
 
 def _plain_words(channels: int) -> int:
@@ -261,81 +294,113 @@ def _plain_words(channels: int) -> int:
     return 4 * (1 + 2 * channels) + 5
 
 
-DSP = Tiles(4, 2, DType.INT16, _dsp_loops, _dsp_words, stream, int8_stream)
-PLAIN = Tiles(8, 1, DType.INT32, _plain_loops, _plain_words, plain_stream, plain_int8_stream)
+DSP = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, stream, int8_stream)
+PLAIN = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, plain_stream, plain_int8_stream)
 
-Scratch = dict[str, tuple[DType, int]]
+Working = Mapping[str, tuple[DType, int]]
+"""Memory by role."""
 
 
-def emit_flash(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles) -> None:
+def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
     """Transformed weights in flash, one block at a time."""
-    shape = ConvShape.of(node)
-    scratch: Scratch = {"v": (tiles.v, tiles.v_size(shape.in_c))}
+    shape = spec.shape
+    working = {"v": (tiles.v, tiles.v_size(shape.in_c))}
     if tiles.is_cut(shape):
-        scratch["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
-    _emit(node, builder, kernel, tiles, tiles.stream(node), scratch, {}, rows(shape, 2))
+        working["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
+    return _call(spec, site, tiles, tiles.stream(spec), working, ((), ()), rows(shape, 2))
 
 
-def emit_fly(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles, strip: int) -> None:
+def emit_fly(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
     """int8 weights in flash, transformed for every strip of so many tiles."""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
-    scratch = {"v": (tiles.v, tiles.v_size(shape.in_c) * blocks), "u": (DType.INT32, tiles.words(shape.in_c))}
-    rounding, low, high = _limits(node)
-    params: dict[str, Param] = {"blocks": blocks, "rounding": rounding, "low": low, "high": high}
+    working = {"v": (tiles.v, tiles.v_size(shape.in_c) * blocks), "u": (DType.INT32, tiles.words(shape.in_c))}
+    rounding, low, high = _limits(spec)
+    params = StripOfBlocks(blocks=blocks, rounding=rounding, low=low, high=high)
     order = rows(shape, 2, tiles.written(shape, blocks))
-    _emit(node, builder, kernel, tiles, tiles.int8_stream(node), scratch, params, order)
+    fly = FlyOptions(together=tiles.together, v_t=tiles.v.c, v_size=tiles.v_size(1))
+    return _call(spec, site, tiles, tiles.int8_stream(spec), working, ([params], [fly]), order)
 
 
-def _emit(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
+def _call(
+    spec: ConvSpec,
+    site: Site,
     tiles: Tiles,
     packed: Array,
-    scratch: Scratch,
-    params: dict[str, Param],
+    working: Working,
+    more: tuple[Sequence[Params], Sequence[Options]],
     order: Traversal,
-) -> None:
+) -> Call:
     """With a ring of four rows, padded to whole blocks."""
-    shape, name = ConvShape.of(node), node.output.name
+    shape = spec.shape
     pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // tiles.across) * tiles.across + 2) * shape.in_c
-    working = {"rows": (DType.INT8, 4 * pitch)} | scratch
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.winograd", packed)),
-        ("y", Access.OUT, builder.buffer(node.output)),
-        *((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", *size)) for role, size in working.items()),
-    ]
-    numbers = {key: shape.params()[key] for key in SHAPE}
-    params = numbers | {"pitch": pitch, "x_zero": node.sig.input(0).q.zero_point} | params
+    operands = {"x": site.x, "w": site.const("winograd", packed), "y": site.y}
+    for role, size in {"rows": (DType.INT8, 4 * pitch), **working}.items():
+        operands[role] = site.scratch(role, *size)
+    walk = TileWalk(
+        batch=shape.batch,
+        in_c=shape.in_c,
+        out_c=shape.out_c,
+        in_h=shape.in_h,
+        in_w=shape.in_w,
+        out_h=shape.out_h,
+        out_w=shape.out_w,
+        pad_h=shape.pad_h,
+        pad_w=shape.pad_w,
+        pitch=pitch,
+        x_zero=spec.x.q.zero_point,
+    )
     variant = "cut" if tiles.is_cut(shape) else ""
-    free = overlaps(node, order)
-    builder.emit(node, kernel, operands, params, code=_code(node, tiles), overlaps=free, variant=variant)
+    free = spec.overlaps(order)
+    params, options = [walk, *more[0]], [_options(spec, tiles), *more[1]]
+    return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
-def _code(node: Node, tiles: Tiles) -> dict[str, object]:
-    """What the C functions are made for."""
-    shape, (_, low, high) = ConvShape.of(node), _limits(node)
-    return tiles.loops(shape.in_c) | {
-        "across": tiles.across,
-        "together": tiles.together,
-        "v_t": tiles.v.c,
-        "v_size": tiles.v_size(1),
-        "shift": _requantizer(node).shift,
-        "clamp_low": low > -128,
-        "clamp_high": high < 127,
-        "cut": tiles.is_cut(shape),
-    }
+def _options(spec: ConvSpec, tiles: Tiles) -> TileOptions:
+    chunk, once = tiles.loop(spec.shape.in_c)
+    low, high = spec.limits
+    return TileOptions(
+        across=tiles.across,
+        shift=spec.high_word.shift,
+        clamp_low=low > -128,
+        clamp_high=high < 127,
+        cut=tiles.is_cut(spec.shape),
+        chunk=chunk,
+        once=once,
+    )
+
+
+def _kernel(
+    name: str, tiles: Tiles, needs: tuple[str, ...], more: tuple[type[Params], ...], working: tuple[Role, ...]
+) -> Kernel:
+    return Kernel(
+        name,
+        what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results; exact in integers",
+        operands=(
+            reads("x", "input, channels last", DType.INT8),
+            reads("w", "weights, biases and multipliers in reading order", DType.INT32),
+            writes("y", "output, channels last", DType.INT8),
+            scratch("rows", "a ring of four padded rows", DType.INT8),
+            scratch("v", "transformed inputs", tiles.v),
+            *working,
+        ),
+        params=(TileWalk, *more),
+        options=(TileOptions,),
+        needs=frozenset(needs),
+        when=FITS,
+    )
 
 
 def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
-    return Kernel(name, frozenset(needs), FITS, partial(emit_flash, tiles=tiles), tiles.work)
+    patch = scratch("patch", "a block of the border, of which a part is copied", DType.INT8, optional=True)
+    return replace(_kernel(name, tiles, needs, (), (patch,)), emit=partial(emit_flash, tiles=tiles), extra=tiles.work)
 
 
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
+    weights = scratch("u", "transformed weights of the channels that are computed at once", DType.INT32)
     emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
-    return Kernel(f"{name}_t{strip}", frozenset(needs), FITS, emit, work)
+    kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
+    return replace(kernel, options=(TileOptions, FlyOptions), emit=emit, extra=work)
 
 
 CONV: tuple[Kernel, ...] = (

@@ -11,10 +11,9 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
+from mcugen.lir.copies import MOVE_KERNEL, MoveOptions, MoveParams
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import (
-    MOVE,
-    READ_ROWS,
     Access,
     Buffer,
     Control,
@@ -26,6 +25,7 @@ from mcugen.lir.program import (
     Program,
     Space,
 )
+from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 
 
 class Builder:
@@ -71,8 +71,9 @@ class Builder:
 
     def emit_by(self, kernel: Kernel, node: Node) -> None:
         """Emits the instruction of a kernel."""
-        assert kernel.emit is not None, f"{kernel.name} has no way to be emitted"
-        kernel.emit(node, self, kernel)
+        call = kernel.emitted(node, self)
+        if call is not None:
+            self.call(node, call)
 
     def buffer(self, value: Value) -> Buffer:
         """The buffer of a value."""
@@ -134,7 +135,6 @@ class Builder:
         overlaps: Sequence[Overlap] = (),
         variant: str = "",
         note: str = "",
-        control: Control = Control.NONE,
     ) -> Instr:
         """Appends an instruction that computes (part of) `node`."""
         instr = Instr(
@@ -150,17 +150,12 @@ class Builder:
             reason="" if isinstance(kernel, str) else kernel.reason,
             library="" if isinstance(kernel, str) else kernel.library,
             op=node.op.name,
-            macs=0
-            if node.op.bodies and control is Control.NONE and isinstance(kernel, str)
-            else node.op.macs(node.sig),
+            macs=0 if node.op.bodies and isinstance(kernel, str) else node.op.macs(node.sig),
             origin=node.origin,
             note=note or _types_note(node),
-            control=control,
             group=self._group,
         )
-        self.program.instrs.append(instr)
-        self._used.update(o.buffer for o in instr.operands)
-        return instr
+        return self._append(instr)
 
     def call(self, node: Node, call: Call) -> Instr:
         """Appends an instruction that computes (part of) `node`."""
@@ -170,7 +165,7 @@ class Builder:
             name=node.outputs[0].name,
             operands=call.operand_list(),
             params=call.scalars(),
-            baked=kernel.baked,
+            baked=kernel.baked | call.baked,
             code=call.template_options(),
             inplace=(*call.inplace, *((o.out, o.into) for o in call.overlaps if o.lead <= 0)),
             overlaps=tuple(call.overlaps),
@@ -184,21 +179,37 @@ class Builder:
             group=self._group,
             declaration=kernel,
         )
-        self.program.instrs.append(instr)
-        self._used.update(o.buffer for o in instr.operands)
-        return instr
+        return self._append(instr)
 
     def mark(
         self,
         node: Node,
         control: Control,
         operands: Sequence[tuple[str, Access, Buffer]] = (),
-        params: Mapping[str, Param] | None = None,
-        code: Mapping[str, object] | None = None,
+        *,
+        steps: int | None = None,
+        events: Sequence[int] = (),
+        case: int | None = None,
         overlaps: Sequence[Overlap] = (),
     ) -> None:
-        """Appends the marker of a block that `node` makes."""
-        self.emit(node, control.value, operands, params, code=code, overlaps=overlaps, control=control)
+        """Appends the marker of a block that `node` makes: a loop's with its `steps`, and so on, see Control."""
+        instr = Instr(
+            kernel=control.value,
+            name=node.outputs[0].name,
+            operands=tuple(Operand(*o) for o in operands),
+            params={} if steps is None else {"steps": steps},
+            inplace=tuple((o.out, o.into) for o in overlaps if o.lead <= 0),
+            overlaps=tuple(overlaps),
+            op=node.op.name,
+            macs=node.op.macs(node.sig),
+            origin=node.origin,
+            note=_types_note(node),
+            control=control,
+            group=self._group,
+            events=tuple(events),
+            case=case,
+        )
+        self._append(instr)
 
     def move(
         self,
@@ -216,23 +227,21 @@ class Builder:
         Without `nbytes`: as many as both have. A loop keeps `target` from step to step only if its marker names it.
         """
         most = min(source.nbytes - x_at, target.nbytes - y_at)
-        params = {"nbytes": most if nbytes is None else nbytes}
-        assert 0 <= params["nbytes"] <= most and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
-        whole = source.nbytes == target.nbytes == params["nbytes"]
-        if not whole:
-            params |= {"x_at": x_at, "y_at": y_at}
+        size = most if nbytes is None else nbytes
+        assert 0 <= size <= most and min(x_at, y_at) >= 0, f"a move beyond {source.name} or {target.name}"
+        whole = source.nbytes == target.nbytes == size
         written = not whole and target in self._used
-        operands = [("x", Access.IN, source), ("y", Access.INOUT if written else Access.OUT, target)]
-        self.emit(
-            node,
-            MOVE,
-            operands,
-            params,
-            code={"within": True} if source is target else {},
+        call = Call(
+            MOVE_KERNEL,
+            {"x": source, "y": target},
+            [MoveParams(nbytes=size) if whole else MoveParams(nbytes=size, x_at=x_at, y_at=y_at)],
+            [MoveOptions(within=source is target)],
+            access={"y": Access.INOUT} if written else {},
             variant=f"{target.dtype.tag}{'' if whole else '_part'}",
             inplace=[("y", "x")] if whole else (),
             note=note,
         )
+        self.call(node, call)
 
     def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
         """Has the caller write `rows` rows of an input of the model to `target`, and counts them in `first` (int32).
@@ -241,9 +250,9 @@ class Builder:
         """
         source = self.buffer(value)
         source.space = Space.STREAM
-        operands = [("next", Access.INOUT, first), ("y", Access.OUT, target)]
-        params = {"rows": rows, "bytes": source.nbytes // value.type.shape[axis], "axis": axis}
-        self.emit(node, READ_ROWS, operands, params, note=f"{rows} of the rows of {value.type}")
+        params = ReadRowsParams(rows=rows, bytes=source.nbytes // value.type.shape[axis], axis=axis)
+        note = f"{rows} of the rows of {value.type}"
+        self.call(node, Call(READ_ROWS_KERNEL, {"next": first, "y": target}, [params], note=note))
 
     @contextmanager
     def one_layer(self) -> Iterator[None]:
@@ -254,6 +263,11 @@ class Builder:
             self._group = self._groups
         yield
         self._group = around
+
+    def _append(self, instr: Instr) -> Instr:
+        self.program.instrs.append(instr)
+        self._used.update(o.buffer for o in instr.operands)
+        return instr
 
     def _new(self, name: str, dtype: DType, count: int, space: Space, data: Array | None = None) -> Buffer:
         buffer = Buffer(self._names.take(name), dtype, count, space, data)

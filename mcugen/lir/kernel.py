@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import Reference
-from mcugen.hir.types import DType
+from mcugen.hir.types import Array, DType
 from mcugen.lir.program import Access, Buffer, Double, Operand, Overlap, Param, Wide
+from mcugen.lir.spec import spec_of
 
 if TYPE_CHECKING:
     from mcugen.lir.builder import Builder
@@ -39,8 +40,12 @@ class Params:
     """A group of members of a kernel's parameter struct; subclasses annotate each with its meaning and unit.
 
     A member is an int, Wide, float, Double or Real; `| None` where some variants of the kernel lack it; a mapping of
-    names to numbers where their count depends on the layer (an axis each, say).
+    names to numbers where their count depends on the layer (an axis each, say). A name that is a word of Python ends
+    with an underscore, which C does not see.
     """
+
+    by_place: ClassVar[bool] = False
+    """Whether assembly reads them by where they lie, and no C by their names."""
 
     @classmethod
     def declared(cls) -> tuple[Declared, ...]:
@@ -53,8 +58,8 @@ class Params:
         VerificationError if an int needs more than 32 bits: what fits must not depend on the values of a layer.
         """
         found: dict[str, Param] = {}
-        for member in self.declared():
-            value = getattr(self, member.name)
+        for f, member in zip(fields(self), self.declared(), strict=True):
+            value = getattr(self, f.name)
             if value is None:
                 continue
             for name, number in value.items() if member.many else ((member.name, value),):
@@ -79,6 +84,23 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+class ExpressionParams(Params):
+    """A group whose members are not named by a template, but by expressions that are among its options."""
+
+
+class ByAxis(Params):
+    """A group whose members are told axis by axis: d0, x_s0, d1, x_s1; those without a number come first."""
+
+    def values(self) -> dict[str, Param]:
+        """In the order of the numbers that names end in, and for each as declared."""
+        return dict(sorted(super().values().items(), key=lambda member: _axis(member[0])))
+
+
+def _axis(name: str) -> int:
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits) if digits else -1
+
+
 Real = Annotated[float, "real"]
 """float or Double: as the kernel computes, see mcugen.lir.program.real_param."""
 
@@ -86,14 +108,14 @@ Real = Annotated[float, "real"]
 @cache
 def _declared(cls: type) -> tuple[Declared, ...]:
     hints = get_type_hints(cls, include_extras=True)
-    return tuple(_member(f.name, hints[f.name]) for f in fields(cls))
+    return tuple(_member(f.name.rstrip("_"), hints[f.name]) for f in fields(cls))
 
 
 def _member(name: str, hint: Any) -> Declared:
     assert get_origin(hint) is Annotated, f"{name} needs a meaning: Annotated[…, meaning]"
     *marks, meaning = hint.__metadata__
     hint = hint.__origin__
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) in (UnionType, Union):
         (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
     many = get_origin(hint) is not None and issubclass(get_origin(hint), Mapping)
     if many:
@@ -156,38 +178,68 @@ class Kernel:
     """A way to compute a layer, named like its template `kernels/<name>.c.j2` and its C function.
 
     `what` says in a sentence what it computes, and how. `operands`, `params` and `options` are what the template
-    reads, and nothing else; `baked` are parameters that become literals in a copy of the function.
+    reads, and nothing else, but for `without`: parameters of its groups that it has no use for. `optional` are groups
+    that some of its variants lack, `baked` parameters that become literals in a copy of the function.
 
     `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the layer that
-    must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
-    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.kernels.cost; `way` names
-    which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
-    that these may be known at run time only.
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction at a site;
+    None: the operator does. `extra` counts what its instructions grow with besides the terms of mcugen.kernels.cost;
+    `way` names which of several ways it takes, whose costs are apart. All of these take the operator's spec of the
+    layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at run
+    time only.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
-    body, the operator's own would stand, so those are for nodes outside of bodies.
+    body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
+    text form that takes the kernel, for tests, where ONNX has none that do.
     """
 
     name: str
-    needs: frozenset[str] = frozenset()
-    when: tuple[Callable[[Node], bool], ...] = ()
-    emit: Callable[[Node, Builder, Kernel], None] | None = None
-    extra: Callable[[Node], int] | None = None
-    any_size: bool = False
-    library: str = ""
-    evaluate: Reference | None = None
-    lacks: frozenset[str] = frozenset()
-    way: Callable[[Node], str] | None = None
+    _: KW_ONLY
     what: str = ""
     operands: tuple[Role, ...] = ()
     params: tuple[type[Params], ...] = ()
+    optional: tuple[type[Params], ...] = ()
     options: tuple[type[Options], ...] = ()
     baked: frozenset[str] = frozenset()
+    without: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
+    lacks: frozenset[str] = frozenset()
+    when: tuple[Callable[[Any], bool], ...] = ()
+    emit: Callable[..., Call | None] | None = None
+    extra: Callable[[Any], int] | None = None
+    way: Callable[[Any], str] | None = None
+    any_size: bool = False
+    library: str = ""
+    evaluate: Reference | None = None
+    by_node: bool = False
+    """Whether it takes nodes instead of specs, and its `emit` a builder and the kernel: until it is ported."""
+    example: str = ""
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
-        return self.needs <= features and not self.lacks & features and all(holds(node) for holds in self.when)
+        if not self.needs <= features or self.lacks & features:
+            return False
+        layer = self._layer(node)
+        return all(holds(layer) for holds in self.when)
+
+    def emitted(self, node: Node, builder: Builder) -> Call | None:
+        """Its instruction for a node."""
+        assert self.emit is not None, f"{self.name} has no way to be emitted"
+        if self.by_node:
+            return self.emit(node, builder, self)
+        return self.emit(spec_of(node), Site(builder, node, self))
+
+    def extra_of(self, node: Node) -> int:
+        """What its instructions grow with besides; 0 if nothing."""
+        return self.extra(self._layer(node)) if self.extra else 0
+
+    def way_of(self, node: Node) -> str:
+        """Which of its ways it takes; "" if it has but one."""
+        return self.way(self._layer(node)) if self.way else ""
+
+    def _layer(self, node: Node) -> Any:
+        return node if self.by_node else spec_of(node)
 
     @property
     def reason(self) -> str:
@@ -198,8 +250,8 @@ class Kernel:
 
     def meaning(self, name: str) -> str:
         """Of a member of the struct; "" if it is not declared."""
-        found = (m.meaning for m in self.members if name == m.name or (m.many and name.startswith(m.name)))
-        return next(found, "")
+        several = sorted((m for m in self.members if m.many and name.startswith(m.name)), key=lambda m: -len(m.name))
+        return next((m.meaning for m in (*self.members, *several) if name == m.name or m in several), "")
 
     def role(self, name: str) -> Role:
         """The declaration of an operand. VerificationError if there is none."""
@@ -210,9 +262,15 @@ class Kernel:
         return found
 
     @property
+    def named_members(self) -> tuple[Declared, ...]:
+        """Those that its template reads by name."""
+        by_place = {m.name for group in self.params if group.by_place for m in group.declared()}
+        return tuple(member for member in self.members if member.name not in by_place)
+
+    @property
     def members(self) -> tuple[Declared, ...]:
         """Of its parameter struct, in order."""
-        return tuple(member for group in self.params for member in group.declared())
+        return tuple(m for group in self.params for m in group.declared() if m.name not in self.without)
 
 
 @dataclass(frozen=True)
@@ -221,8 +279,9 @@ class Call:
 
     `params` and `options` are instances of the kernel's groups, in their order. `access` is of operands that are used
     otherwise than declared: a part of a larger result is INOUT. `overlaps` say how far its output may lie over inputs,
-    `inplace` are pairs (output role, input role) that may begin at one address; `variant` is what the C function's
-    name tells besides, `note` what the listing says (by default: the types).
+    `inplace` are pairs (output role, input role) that may begin at one address; `baked` are parameters that are
+    literals besides the kernel's; `variant` is what the C function's name tells besides, `note` what the listing says
+    (by default: the types).
     """
 
     kernel: Kernel
@@ -232,15 +291,18 @@ class Call:
     access: Mapping[str, Access] = field(default_factory=dict)
     overlaps: Sequence[Overlap] = ()
     inplace: Sequence[tuple[str, str]] = ()
+    baked: frozenset[str] = frozenset()
     variant: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
         """VerificationError unless this is what the kernel declares."""
         kernel = self.kernel
-        for given, declared in ((self.params, kernel.params), (self.options, kernel.options)):
-            if tuple(type(group) for group in given) != declared:
-                self._refuse(f"{[type(g).__name__ for g in given]} for {[d.__name__ for d in declared]}")
+        options, params = ([type(group) for group in given] for given in (self.options, self.params))
+        if tuple(options) != kernel.options:
+            self._refuse(f"{[t.__name__ for t in options]} for {[d.__name__ for d in kernel.options]}")
+        if params != [group for group in kernel.params if group in params or group not in kernel.optional]:
+            self._refuse(f"{[t.__name__ for t in params]} for {[d.__name__ for d in kernel.params]}")
         places = [kernel.operands.index(kernel.role(name)) for name in self.operands]
         needed = {i for i, role in enumerate(kernel.operands) if not role.optional}
         if places != sorted(places) or not needed <= set(places):
@@ -262,8 +324,74 @@ class Call:
 
     def scalars(self) -> dict[str, Param]:
         """The members of the parameter struct, and those baked into the code."""
-        return {name: value for group in self.params for name, value in group.values().items()}
+        found = {name: value for group in self.params for name, value in group.values().items()}
+        return {name: value for name, value in found.items() if name not in self.kernel.without}
 
     def template_options(self) -> dict[str, object]:
         """What the template sees besides."""
         return {name: value for group in self.options for name, value in group.values().items()}
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a kernel's instruction is to stand: the buffers of a node's values, and new ones called after it."""
+
+    builder: Builder
+    node: Node
+    kernel: Kernel
+
+    @property
+    def x(self) -> Buffer:
+        """The first input's."""
+        return self.input(0)
+
+    @property
+    def y(self) -> Buffer:
+        """The first output's."""
+        return self.output(0)
+
+    def input(self, index: int) -> Buffer:
+        """That of an input that is present."""
+        return self.builder.buffer(self.node.input(index))
+
+    def output(self, index: int) -> Buffer:
+        """That of an output."""
+        return self.builder.buffer(self.node.outputs[index])
+
+    def const(self, name: str, data: Array) -> Buffer:
+        """A constant in flash; identical ones are stored once."""
+        return self.builder.const(self._called(name), data)
+
+    def growing_const(self, name: str, data: Array) -> Buffer:
+        """One that may go on behind its end; see Builder."""
+        return self.builder.growing_const(self._called(name), data)
+
+    def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
+        """Working memory of the instruction."""
+        return self.builder.scratch(self._called(name), dtype, count)
+
+    def call(
+        self,
+        operands: Mapping[str, Buffer],
+        params: Sequence[Params] = (),
+        options: Sequence[Options] = (),
+        *,
+        overlaps: Sequence[Overlap] = (),
+        inplace: Sequence[tuple[str, str]] = (),
+        variant: str = "",
+    ) -> Call:
+        """The kernel's instruction."""
+        return Call(self.kernel, operands, params, options, overlaps=overlaps, inplace=inplace, variant=variant)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Of the CPU."""
+        return self.builder.features
+
+    @property
+    def any_size(self) -> bool:
+        """Whether it must be the same instruction at all sizes, but for parameters."""
+        return self.builder.any_size
+
+    def _called(self, name: str) -> str:
+        return f"{self.node.outputs[0].name}.{name}"

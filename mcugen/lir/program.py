@@ -109,7 +109,7 @@ class Control(Enum):
     It counts in `index`. Its further results are buffers of which each step writes a part.
     """
     STREAM = "stream"
-    """Begins a block that runs a list of events, `code["events"]`: the number of a case each.
+    """Begins a block that runs a list of `events`: the number of a case each.
 
     Directly within are cases, and nothing else. Its results (OUT) are buffers of which events write parts; what it
     declares of overlaps holds for the whole block, at whose end the input's life ends.
@@ -165,6 +165,15 @@ def real_param(value: float, dtype: DType) -> Param:
     return Double(value) if dtype is DType.FLOAT64 else float(value)
 
 
+def element_param(value: float, dtype: DType) -> Param:
+    """An element of a tensor as a parameter, whose C type follows from the tensor's: C converts it back exactly."""
+    if dtype.is_float:
+        return real_param(value, dtype)
+    if dtype.nbytes < 4 or dtype is DType.INT32:
+        return int(value)
+    return Wide(value - 2**64 if value >= 2**63 else value)
+
+
 @dataclass(frozen=True)
 class Overlap:
     """The output `out` may lie over the input `into` if it begins at least `lead` bytes before it.
@@ -211,6 +220,10 @@ class Instr:
     library: str = ""
     declaration: Kernel | None = None
     """What the kernel declares of its operands and parameters; None for markers."""
+    events: tuple[int, ...] = ()
+    """Of the marker of a stream: the case of each event."""
+    case: int | None = None
+    """Of the marker of a case: its number."""
 
     @property
     def moves_nothing(self) -> bool:

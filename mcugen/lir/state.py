@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mcugen.lir.copies import COPY_KERNEL, CopyOptions, Offsets, Run
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program, Space
 
@@ -32,7 +33,7 @@ def keep_state(program: Program, moves: Sequence[Move]) -> None:
     for source, target in at_once([(m.source, m.target.buffer) for m in moves], spare):
         program.instrs.append(_copy(source, target, names.get(target, target.name)))
     for instr in list(program.instrs):
-        if instr.kernel == "copy" and instr.op == "state":
+        if instr.kernel == COPY_KERNEL.name and instr.op == "state":
             _compute_in_place(program, instr)
 
 
@@ -54,14 +55,15 @@ def _arena_buffer(program: Program, like: Buffer, name: str) -> Buffer:
 
 def _copy(source: Buffer, target: Buffer, name: str) -> Instr:
     return Instr(
-        "copy",
+        COPY_KERNEL.name,
         name,
         (Operand("x", Access.IN, source), Operand("y", Access.OUT, target)),
-        {"x_offset": 0, "y_offset": 0, "run": source.nbytes},
-        code={"rank": 0, "contiguous": True, "x_t": source.dtype.c},
+        Offsets(x_offset=0, y_offset=0).values() | Run(run=source.nbytes).values(),
+        code=CopyOptions(rank=0, contiguous=True, x_t=source.dtype.c, stepped=False).values(),
         variant="runs_0d",
         op="state",
         origin=(name,),
+        declaration=COPY_KERNEL,
         note=f"{source.dtype.value} x {source.count}",
     )
 

@@ -16,8 +16,9 @@ from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.traits import Clampable
 from mcugen.hir.types import DType
+from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
-from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.pointwise import clamped
 
 

@@ -13,8 +13,10 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, TensorType
+from mcugen.kernels.audio import DFT, DftOptions, DftParams
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.lir.kernel import Call
+from mcugen.lir.program import real_param
 from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, KNOWN, OnnxNode, Refusal, onnx_operator
 
@@ -84,34 +86,34 @@ class Dft(Operator):
         """Frame by frame, each within its own part of y."""
         x, given = node.input(0).type, len(node.inputs) > 1 and node.inputs[1] is not None
         packed, points, odd = self._plan(x)
-        params: dict[str, Param] = {
-            "batch": x.shape[0],
-            "frames": self.frames,
-            "samples": x.shape[1],
-            "step": self.step,
-            "length": self.length,
-            "points": points,
-            "odd": odd,
-        }
-        if self.inverse:
-            params["scale"] = real_param(1.0 / self.length, x.dtype)
-        code: dict[str, object] = {
-            "t": x.dtype.c,
-            "parts": x.shape[2],
-            "form": self.form,
-            "packed": packed,
-            "direct": odd > 1,
-            "window": given,
-            "scaled": self.inverse,
-            "whole": (self.frames - 1) * self.step + self._read <= x.shape[1],
-        }
-        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
-        if given:
-            operands.append(("window", Access.IN, builder.buffer(node.input(1))))
+        params = DftParams(
+            batch=x.shape[0],
+            frames=self.frames,
+            samples=x.shape[1],
+            step=self.step,
+            length=self.length,
+            points=points,
+            odd=odd,
+            scale=real_param(1.0 / self.length, x.dtype) if self.inverse else None,
+        )
+        options = DftOptions(
+            t=x.dtype.c,
+            parts=x.shape[2],
+            form=self.form,
+            packed=packed,
+            direct=odd > 1,
+            window=given,
+            scaled=self.inverse,
+            whole=(self.frames - 1) * self.step + self._read <= x.shape[1],
+        )
         factors = self._factors(self.length if odd > 1 else max(self.length // 2, 1))
-        operands.append(("factors", Access.IN, builder.const("dft.factors", factors.astype(x.dtype.numpy))))
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        builder.emit(node, "dft", operands, params, code=code, variant=f"{self.form}_{x.dtype.tag}")
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            **({"window": builder.buffer(node.input(1))} if given else {}),
+            "factors": builder.const("dft.factors", factors.astype(x.dtype.numpy)),
+            "y": builder.buffer(node.output),
+        }
+        builder.call(node, Call(DFT, operands, [params], [options], variant=f"{self.form}_{x.dtype.tag}"))
 
     def _factors(self, count: int) -> Array:
         """exp(∓2πik / length) for k < count, as real and imaginary parts."""

@@ -11,8 +11,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.movement import BITCAST, Bytes
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access
+from mcugen.lir.kernel import Call
 from mcugen.ops.conversion import Cast
 from mcugen.ops.movement import onnx_dtype
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -45,7 +46,7 @@ class BitCast(Simplifiable, Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One memcpy."""
         x, y = builder.buffer(node.input(0)), builder.buffer(node.output)
-        builder.emit(node, "bitcast", [("x", Access.IN, x), ("y", Access.OUT, y)], {"size": y.nbytes})
+        builder.call(node, Call(BITCAST, {"x": x, "y": y}, [Bytes(size=y.nbytes)]))
 
 
 @onnx_operator("BitCast", kernels=("bitcast",), limits="whole bytes", keeps_halves=True)

@@ -21,15 +21,18 @@ from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.cmsis.lstm import LstmStep
+from mcugen.kernels.movement import COPY, Loops
+from mcugen.kernels.walks import dense_strides
 from mcugen.limits import MAX_FOLDED, MAX_UNROLLED, MAX_WORK
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
+from mcugen.lir.copies import Offsets
+from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
-from mcugen.lir.program import Access, Buffer, Control, Param
+from mcugen.lir.program import Access, Buffer, Control
 from mcugen.ops.conversion import Cast
 from mcugen.ops.lstm_step import lstm_step
-from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
+from mcugen.ops.movement import Concat, Reshape, Slice
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator
 
 STEP = TensorType((), DType.INT64)
@@ -238,7 +241,7 @@ class Repeat(Operator):
             stacks = [builder.buffer(v) for v in node.outputs[self.states :]]
             loop = [("cond", Access.IN, b) for b in conds]
             rows = [(f"part{i}", Access.OUT, b) for i, b in enumerate(stacks)]
-            builder.mark(node, Control.FOR, [("index", Access.OUT, index), *loop, *rows], {"steps": self.steps})
+            builder.mark(node, Control.FOR, [("index", Access.OUT, index), *loop, *rows], steps=self.steps)
             self._lower_step(node, builder, index, kept, list(taken), list(seen))
             builder.mark(node, Control.END, [("index", Access.INOUT, index), *loop])
 
@@ -302,26 +305,18 @@ class _Window:
         stride, inner = strides[self.walk.axis], list(self.walk.part(tuple(strides)))
         offset, growth = ((self.steps - 1) * stride, -stride) if self.walk.backwards else (0, stride)
         walks = (inner, dense_strides(part)) if reads else (dense_strides(part), inner)
-        dims = merge_walks(part, *walks)
-        contiguous = dims[-1][1] == dims[-1][2] == 1
-        outer = dims[:-1] if contiguous else dims
-        sides = ("x", "y") if reads else ("y", "x")
-        params: dict[str, Param] = {f"{sides[0]}_offset": offset, f"{sides[1]}_offset": 0}
-        params |= {f"{sides[0]}_step": growth, f"{sides[1]}_step": 0}
-        for axis, (size, xs, ys) in enumerate(outer):
-            params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
-        if contiguous:
-            params["run"] = dims[-1][0] * y.dtype.nbytes
-        access = Access.OUT if reads else Access.INOUT
-        builder.emit(
-            node,
-            "copy",
-            [("x", Access.IN, x), ("y", access, y), ("step", Access.IN, index)],
-            dict(sorted(params.items())),
-            code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c, "stepped": True},
-            variant=f"step_{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
+        loops, whole, step = Loops.of(part, *walks), "x" if reads else "y", "y" if reads else "x"
+        places = {f"{whole}_offset": offset, f"{step}_offset": 0, f"{whole}_step": growth, f"{step}_step": 0}
+        call = Call(
+            COPY,
+            {"x": x, "y": y, "step": index},
+            [Offsets(**places), *loops.params(y.dtype)],
+            [loops.options(x.dtype, stepped=True)],
+            access={} if reads else {"y": Access.INOUT},
+            variant=f"step_{loops.variant(x.dtype)}",
             note=f"the step's part, along {self.walk}",
         )
+        builder.call(node, call)
 
 
 # --------------------------------------------------------------------------------------------------- import

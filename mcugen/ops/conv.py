@@ -18,6 +18,7 @@ from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Sig
 from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Rowwise, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
@@ -168,6 +169,10 @@ class Conv(Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, 
             none = (0,) * len(window.strides)
             rows, window = replace(rows, sides=window.sides), replace(window, before=none, after=none)
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)))
+
+    def spec(self, node: Node) -> ConvSpec:
+        """Of channels-last tensors."""
+        return ConvSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""

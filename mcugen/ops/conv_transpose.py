@@ -17,6 +17,7 @@ from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.traits import Clampable, Expressible, Quantizable, Weighted
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import BLOCK, interleave
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -227,6 +228,10 @@ class TransposedConv(Spatial):
         """inputs · kernel · channels of a group."""
         w = sig.input(1)
         return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
+
+    def spec(self, node: Node) -> ConvSpec:
+        """Of channels-last tensors."""
+        return ConvSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Two spatial axes always; four output channels at a time, their weights interleaved."""

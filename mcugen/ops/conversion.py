@@ -16,8 +16,9 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.fixedpoint import dequantize, quantize
-from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 

@@ -12,10 +12,12 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.pattern import CUMULATIVE, CumulativeOptions
+from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access
+from mcugen.lir.kernel import Call
 from mcugen.lir.traversal import Traversal, overlap
-from mcugen.ops.movement import Permuted, axis_walk, normalize_axis
+from mcugen.ops.movement import Permuted, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 _FUNCTIONS = {"CumSum": np.add, "CumProd": np.multiply}
@@ -67,31 +69,26 @@ class Cumulative(Permutable, Operator):
         """One accumulator per row."""
         dtype = node.output.type.dtype
         operator, start = _C[self.function]
-        code = {
-            "t": dtype.c,
-            "acc_t": dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t",
-            "op": operator,
-            "start": start,
-            "exclusive": self.exclusive,
-            "reverse": self.reverse,
-        }
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        params = axis_walk(node.input(0).type.shape, self.axis)
-        variant = f"{self.name}_{dtype.tag}"
-        x, forward = node.input(0).type, params["inner"] == 1 and not self.reverse
-        builder.emit(
-            node,
-            "cumulative",
-            operands,
-            params,
-            code=code,
+        options = CumulativeOptions(
+            t=dtype.c,
+            acc_t=dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t",
+            op=operator,
+            start=start,
+            exclusive=self.exclusive,
+            reverse=self.reverse,
+        )
+        x, walk = node.input(0).type, AxisWalk.of(node.input(0).type.shape, self.axis)
+        forward = walk.inner == 1 and not self.reverse
+        call = Call(
+            CUMULATIVE,
+            {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
+            [walk],
+            [options],
             inplace=[] if forward else [("y", "x")],
             overlaps=overlap(x, node.output.type, Traversal.forward(x.count)) if forward else [],
-            variant=variant,
+            variant=f"{self.name}_{dtype.tag}",
         )
+        builder.call(node, call)
 
 
 @onnx_operator("CumSum", "CumProd", types=_TYPES, kernels=("cumulative",), limits="constant axis")

@@ -18,8 +18,22 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import ComputedSize, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.dynamic import (
+    COMPRESS,
+    NONMAXSUPPRESSION,
+    NONZERO,
+    UNIQUE,
+    CompressParams,
+    NonZeroOptions,
+    NonZeroParams,
+    SuppressionOptions,
+    SuppressionParams,
+    UniqueOptions,
+)
+from mcugen.kernels.walks import AxisWalk, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer
+from mcugen.lir.kernel import Call
+from mcugen.lir.program import Buffer
 from mcugen.ops.gather import emit_taken
 from mcugen.ops.movement import normalize_axis, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -46,8 +60,8 @@ def _fitted(array: Array, shape: Shape) -> Array:
     return result
 
 
-def _outputs(node: Node, builder: Builder, roles: Sequence[str]) -> list[tuple[str, Access, Buffer]]:
-    return [(role, Access.OUT, builder.buffer(v)) for role, v in zip((*roles, "count"), node.outputs, strict=True)]
+def _outputs(node: Node, builder: Builder, roles: Sequence[str]) -> dict[str, Buffer]:
+    return {role: builder.buffer(v) for role, v in zip((*roles, "count"), node.outputs, strict=True)}
 
 
 def _emit(node: OnnxNode, make: Callable[[int], Operator], inputs: Sequence[Value | None], bound: int) -> list[Value]:
@@ -87,9 +101,10 @@ class NonZero(Dynamic):
     def lower(self, node: Node, builder: Builder) -> None:
         """Counts, then writes."""
         x = node.input(0).type
-        params = {"total": x.count} | {f"d{axis}": size for axis, size in enumerate(x.shape)}
-        operands = [("x", Access.IN, builder.buffer(node.input(0))), *_outputs(node, builder, ["y"])]
-        builder.emit(node, "nonzero", operands, params, code={"rank": x.rank}, variant=f"{x.dtype.tag}_{x.rank}d")
+        params = NonZeroParams(total=x.count, d=numbered("d", x.shape))
+        operands = {"x": builder.buffer(node.input(0)), **_outputs(node, builder, ["y"])}
+        variant = f"{x.dtype.tag}_{x.rank}d"
+        builder.call(node, Call(NONZERO, operands, [params], [NonZeroOptions(rank=x.rank)], variant=variant))
 
 
 @onnx_operator("NonZero", kernels=("nonzero",))
@@ -126,14 +141,18 @@ class Compress(Dynamic):
         """Entry by entry."""
         x, depth = node.input(0).type, node.input(0).type.shape[self.axis]
         inner = math.prod(x.shape[self.axis + 1 :])
-        params = {"outer": math.prod(x.shape[: self.axis]), "inner": inner, "pitch": depth * inner}
-        params["depth"] = min(depth, node.input(1).type.count)
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("condition", Access.IN, builder.buffer(node.input(1))),
-            *_outputs(node, builder, ["y"]),
-        ]
-        builder.emit(node, "compress", operands, params, variant=f"b{8 * x.dtype.nbytes}")
+        params = CompressParams(
+            outer=math.prod(x.shape[: self.axis]),
+            inner=inner,
+            pitch=depth * inner,
+            depth=min(depth, node.input(1).type.count),
+        )
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "condition": builder.buffer(node.input(1)),
+            **_outputs(node, builder, ["y"]),
+        }
+        builder.call(node, Call(COMPRESS, operands, [params], variant=f"b{8 * x.dtype.nbytes}"))
 
 
 @onnx_operator("Compress", kernels=("compress", "gather"), keeps_halves=True)
@@ -192,18 +211,16 @@ class Unique(Dynamic):
     def lower(self, node: Node, builder: Builder) -> None:
         """A list of the first indices, searched for each entry."""
         x = node.input(0).type
-        depth, inner = x.shape[self.axis], math.prod(x.shape[self.axis + 1 :])
-        params = {"outer": math.prod(x.shape[: self.axis]), "depth": depth, "inner": inner}
         roles = [role for role, wanted in zip(_UNIQUE, self.wanted, strict=True) if wanted]
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            *_outputs(node, builder, roles),
-            ("first", Access.SCRATCH, builder.scratch(f"{node.outputs[0].name}.first", DType.INT32, depth)),
-        ]
-        code: dict[str, object] = {"t": x.dtype.c, "is_real": x.dtype.is_float, "is_sorted": self.is_sorted}
-        code["roles"] = roles
+        depth = x.shape[self.axis]
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            **_outputs(node, builder, roles),
+            "first": builder.scratch(f"{node.outputs[0].name}.first", DType.INT32, depth),
+        }
+        options = UniqueOptions(t=x.dtype.c, is_real=x.dtype.is_float, is_sorted=self.is_sorted, roles=roles)
         variant = f"{'sorted' if self.is_sorted else 'found'}_{x.dtype.tag}"
-        builder.emit(node, "unique", operands, params, code=code, variant=variant)
+        builder.call(node, Call(UNIQUE, operands, [AxisWalk.of(x.shape, self.axis)], [options], variant=variant))
 
 
 @onnx_operator("Unique", kernels=("unique",))
@@ -259,16 +276,17 @@ class NonMaxSuppression(Dynamic):
     def lower(self, node: Node, builder: Builder) -> None:
         """Selection without sorting."""
         boxes, scores = node.input(0).type, node.input(1).type
-        params = {"batches": boxes.shape[0], "classes": scores.shape[1], "boxes_n": boxes.shape[1]}
+        params = SuppressionParams(batches=boxes.shape[0], classes=scores.shape[1], boxes_n=boxes.shape[1])
         has_score = len(node.inputs) > 4 and node.inputs[4] is not None
         roles = ("boxes", "scores", "most", "overlap", "least_score")[: 5 if has_score else 4]
-        operands = [(role, Access.IN, builder.buffer(node.input(i))) for i, role in enumerate(roles)]
-        operands += _outputs(node, builder, ["y"])
-        left = builder.scratch(f"{node.outputs[0].name}.left", DType.UINT8, boxes.shape[1])
-        operands.append(("left", Access.SCRATCH, left))
-        code = {"is_centered": self.is_centered, "has_score": has_score}
+        operands = {
+            **{role: builder.buffer(node.input(i)) for i, role in enumerate(roles)},
+            **_outputs(node, builder, ["y"]),
+            "left": builder.scratch(f"{node.outputs[0].name}.left", DType.UINT8, boxes.shape[1]),
+        }
+        options = SuppressionOptions(is_centered=self.is_centered, has_score=has_score)
         variant = "_".join(["centered"] * self.is_centered + ["scored"] * has_score)
-        builder.emit(node, "nonmaxsuppression", operands, params, code=code, variant=variant)
+        builder.call(node, Call(NONMAXSUPPRESSION, operands, [params], [options], variant=variant))
 
 
 def _corners(boxes: Array, is_centered: bool) -> Array:

@@ -12,75 +12,22 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.expressions import functions as fn
 from mcugen.expressions import mve
-from mcugen.expressions.c import c_text
-from mcugen.expressions.cost import is_short
 from mcugen.expressions.intervals import bounds
-from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Parameter, Table, call
-from mcugen.expressions.parts import headers, parameters
+from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Table, call
 from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.activations import CurveSpec
+from mcugen.kernels.elementwise import MOST_SHARED, Known, Literals, Loop, Scalars, Typed, emit_loop
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param, param_dtype
-from mcugen.lir.traversal import Traversal, collapse, overlap
 from mcugen.numerics.curves import CODES, Line, Segments, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
-
-
-class Scalars:
-    """Collects the per-layer constants of expressions as kernel parameters."""
-
-    def __init__(self) -> None:
-        self.params: dict[str, Param] = {}
-
-    def __call__(self, value: Param) -> Parameter:
-        """The local variable that holds `value` at run time (code is shared by layers that differ only in it)."""
-        name = f"k{len(self.params)}"
-        self.params[name] = value
-        return Parameter(name, value, param_dtype(value))
-
-    def declarations(self, expressions: Sequence[Expression]) -> list[str]:
-        """The local variables of these: stores through `y` could change what `p` points to, as far as C knows."""
-        used = {p.name for e in expressions for p in parameters(e)}
-        return [f"const {param_dtype(v).c} {name} = p->{name};" for name, v in self.params.items() if name in used]
-
-
-class Known(Scalars):
-    """Finds the values that another collection has before it adds new ones."""
-
-    def __init__(self, others: Scalars) -> None:
-        self.params = others.params
-        self._spell = others
-
-    def __call__(self, value: Param) -> Parameter:
-        """The variable that holds `value`."""
-        same = (name for name, v in self.params.items() if type(v) is type(value) and v == value)
-        name = next(same, None)
-        return self._spell(value) if name is None else Parameter(name, value, param_dtype(value))
-
-
-class Literals(Scalars):
-    """Writes integers where they are used."""
-
-    def __call__(self, value: Param) -> Parameter:
-        """A literal of int32, else as any other scalar."""
-        if isinstance(value, float) or not -(2**31) < value < 2**31:
-            return super().__call__(value)
-        return Parameter(str(value) if value >= 0 else f"({value})", value, DType.INT32)
-
-
-MOST_SHARED = 8
-"""Integer constants of a loop that is shared by layers: more leave the registers, and are loaded for each element."""
-
-
-UNROLL = 4
-"""Elements that a short loop computes at a time."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +71,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         """One loop of one step."""
         inputs = tuple(range(len(node.inputs)))
         step = Step(self, inputs, node.output.type.dtype, node.output.type.quant)
-        emit_loop(node, (step,), builder)
+        _emit_steps(node, (step,), builder)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """Elementwise operators commute with transpositions."""
@@ -246,6 +193,13 @@ class Interpolate(Elementwise):
     of: str
     segments: Segments
 
+    def spec(self, node: Node) -> CurveSpec:
+        """As kernels of functions of one tensor take it."""
+        sig, table = node.sig, node.inputs[-1]
+        data = None if table is None else table.data
+        codes = None if data is None else (lambda x: self.evaluate(sig, x, data)[0])
+        return CurveSpec(self.of, sig.input(0), sig.output, codes)
+
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Two loads, one multiplication."""
         return Convert(sig.output.dtype, self.segments.expression(args[0], args[1], scalar))
@@ -341,81 +295,19 @@ class Stack(Elementwise):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop."""
-        emit_loop(node, self.steps, builder)
+        _emit_steps(node, self.steps, builder)
 
 
-def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
-    """Emits one instruction for a node that computes `steps` on its inputs."""
-    out = node.output
+def _emit_steps(node: Node, steps: Sequence[Step], builder: Builder) -> None:
+    """One instruction for a node that computes `steps` on its inputs."""
     tables = node.op.tables if isinstance(node.op, Elementwise) else frozenset()
-    streams = [i for i in range(len(node.inputs)) if i not in tables]
-    dims, strides = collapse(out.type.shape, [node.input(i).type.shape for i in streams])
     scalar = Scalars()
-    names = [f"{'t' if i in tables else 'x'}{i}" for i in range(len(node.inputs))]
-    parts = _expressions(node, steps, tables, scalar)
+    plain = _expressions(node, steps, tables, scalar)
     if len(scalar.params) > MOST_SHARED and not any(isinstance(v, float) for v in scalar.params.values()):
         scalar = Literals()
-        parts = _expressions(node, steps, tables, scalar)
-    first, expressions = len(node.inputs), [e for _, e in parts]
-    lines = [f"const {_ctype(t, i == len(steps) - 1)} v{first + i} = {c_text(e)};" for i, (t, e) in enumerate(parts)]
-    fours = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
-    vectors = [
-        f"const {mve.TYPES[t.dtype]} q{i} = {mve.helium_text(e)};" for i, (t, e) in enumerate(fours or (), first)
-    ]
-    params: dict[str, Param] = {f"d{axis}": size for axis, size in enumerate(dims)}
-    loads = []
-    for n, i in enumerate(streams):
-        terms = []
-        for axis, stride in enumerate(strides[n][:-1]):
-            if stride:
-                params[f"{names[i]}_s{axis}"] = stride
-                terms.append(f"i{axis} * p->{names[i]}_s{axis}")
-        moves = strides[n][-1] != 0
-        dtype = node.input(i).type.dtype
-        load = {
-            "role": names[i],
-            "value": f"v{i}",
-            "ctype": dtype.c,
-            "value_ctype": _computed_in(node.input(i).type),
-            "moves": moves,
-            "row": " + ".join([names[i], *terms]),
-        }
-        if vectors:
-            load["vector"] = f"{mve.TYPES[dtype]} q{i}"
-            load["four"] = mve.load(dtype, f"a{names[i]}") if moves else mve.spread(dtype, f"v{i}")
-            load["few"] = mve.load_few(dtype, f"a{names[i]}") if moves else load["four"]
-        loads.append(load)
-    operands: list[tuple[str, Access, Buffer]] = [
-        (names[i], Access.IN, builder.buffer(node.input(i))) for i in range(len(node.inputs))
-    ]
-    order = Traversal.forward(out.type.count)
-    dense = [i for i in streams if node.input(i).type.count == out.type.count and not node.input(i).is_constant]
-    builder.emit(
-        node,
-        "elementwise",
-        [*operands, ("y", Access.OUT, builder.buffer(out))],
-        params | scalar.params,
-        code={
-            "steps": " ".join(step.op.name for step in steps),
-            "rank": len(dims),
-            "loads": loads,
-            "lines": lines,
-            "vectors": vectors,
-            "real": DType.FLOAT32 in (out.type.dtype, *(node.input(i).type.dtype for i in streams)),
-            "store": mve.store(out.type.dtype, "y", f"q{len(node.inputs) + len(steps) - 1}") if vectors else ("", ""),
-            "scalars": scalar.declarations(expressions),
-            "headers": sorted({h for e in expressions for h in headers(e)}),
-            "vector_scalars": scalar.declarations([e for _, e in fours or ()]),
-            "unroll": UNROLL if builder.optimize != "flash" and is_short(expressions) else 1,
-            "result": f"v{len(node.inputs) + len(steps) - 1}",
-        },
-        overlaps=[each for i in dense for each in overlap(node.input(i).type, out.type, order, into=names[i])],
-        variant="_".join(step.op.name for step in steps),
-    )
-
-
-Typed = tuple[TensorType, Expression]
-"""The type of a step's result, and its expression."""
+        plain = _expressions(node, steps, tables, scalar)
+    helium = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
+    emit_loop(node, builder, Loop([step.op.name for step in steps], tables, scalar, plain, helium))
 
 
 def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed]:
@@ -435,15 +327,6 @@ def _expressions(node: Node, steps: Sequence[Step], tables: frozenset[int], scal
 def _argument(name: str, tensor: TensorType, is_table: bool = False) -> Expression:
     """An element of a tensor as a variable, or the tensor as a table."""
     return Table(name, tensor.dtype) if is_table else Argument(name, tensor.dtype, exact=tensor.quant is not None)
-
-
-def _ctype(tensor: TensorType, is_result: bool) -> str:
-    return tensor.dtype.c if is_result else _computed_in(tensor)
-
-
-def _computed_in(tensor: TensorType) -> str:
-    """The C type of a variable for an element: 32 bits for codes, whatever the width of int that C promotes them to."""
-    return DType.INT32.c if is_quantized(tensor) else tensor.dtype.c
 
 
 def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: Scalars) -> list[Typed] | None:

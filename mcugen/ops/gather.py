@@ -20,21 +20,27 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable, Simplifiable
 from mcugen.hir.types import Array, Layout, Shape, TensorType
+from mcugen.kernels.gather import (
+    GATHER,
+    GATHER_ELEMENTS,
+    REVERSE_SEQUENCE,
+    SLICE_AT,
+    GatherOptions,
+    GatherParams,
+    GatherRun,
+    IndexCount,
+    IndexedAxes,
+    ReverseParams,
+    SliceCount,
+    SlicedAxes,
+    SliceOptions,
+)
+from mcugen.kernels.walks import AxisWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Param
+from mcugen.lir.kernel import Call
 from mcugen.numerics.fixedpoint import same_codes
 from mcugen.ops.conversion import Dequantize
-from mcugen.ops.movement import (
-    Movement,
-    Permuted,
-    Reshape,
-    Slice,
-    axis_walk,
-    decided_shape,
-    dense_strides,
-    normalize_axes,
-    normalize_axis,
-)
+from mcugen.ops.movement import Movement, Permuted, Reshape, Slice, decided_shape, normalize_axes, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -92,31 +98,28 @@ class Taking(Movement):
 def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: int, shared: bool) -> None:
     """y[o][j] = the run of x[o] at index[o][j] (index[j] if `shared`); x[o] has `depths` runs."""
     x, index = node.input(0), node.input(1)
-    params: dict[str, Param] = {
-        "outer": outer,
-        "count": index.type.count // len(depths) // (1 if shared else outer),
-        "x_step": math.prod(depths) * run,
-    }
-    known = _lies_within(index, depths)
-    for axis, (depth, stride) in enumerate(zip(depths, dense_strides(depths), strict=True)):
-        params |= {f"stride{axis}": stride * run} | ({} if known else {f"depth{axis}": depth})
-    operands = [
-        ("x", Access.IN, builder.buffer(x)),
-        ("index", Access.IN, builder.buffer(index)),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    code = {
-        "t": x.type.dtype.c,
-        "index_t": index.type.dtype.c,
-        "depths": len(depths),
-        "single": run == 1,
-        "shared": shared,
-        "known": known,
-    }
-    if run > 1:
-        params["run"] = run
-    variant = f"{x.type.dtype.tag}_{index.type.dtype.tag}"
-    builder.emit(node, "gather", operands, params, code=code, variant=variant)
+    known, strides = _lies_within(index, depths), [stride * run for stride in dense_strides(depths)]
+    count = index.type.count // len(depths) // (1 if shared else outer)
+    options = GatherOptions(
+        t=x.type.dtype.c,
+        index_t=index.type.dtype.c,
+        depths=len(depths),
+        single=run == 1,
+        shared=shared,
+        known=known,
+    )
+    call = Call(
+        GATHER,
+        {"x": builder.buffer(x), "index": builder.buffer(index), "y": builder.buffer(node.output)},
+        [
+            GatherParams(outer=outer, count=count, x_step=math.prod(depths) * run),
+            IndexedAxes(stride=numbered("stride", strides), depth=numbered("depth", () if known else depths)),
+            GatherRun(run=run if run > 1 else None),
+        ],
+        [options],
+        variant=f"{x.type.dtype.tag}_{index.type.dtype.tag}",
+    )
+    builder.call(node, call)
 
 
 def _lies_within(index: Value, depths: Shape) -> bool:
@@ -165,8 +168,8 @@ class Gather(Permutable, Simplifiable, Taking):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """The same indices for all that lies before the axis."""
-        walk = axis_walk(node.input(0).type.shape, self.axis)
-        _emit_gather(node, builder, int(walk["outer"]), (int(walk["depth"]),), int(walk["inner"]), shared=True)
+        walk = AxisWalk.of(node.input(0).type.shape, self.axis)
+        _emit_gather(node, builder, walk.outer, (walk.depth,), walk.inner, shared=True)
 
 
 @dataclass(frozen=True)
@@ -247,14 +250,13 @@ class GatherElements(Permutable, Taking):
     def lower(self, node: Node, builder: Builder) -> None:
         """Element by element."""
         x, index = node.input(0), node.input(1)
-        operands = [
-            ("x", Access.IN, builder.buffer(x)),
-            ("index", Access.IN, builder.buffer(index)),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        params = axis_walk(x.type.shape, self.axis) | {"count": index.type.shape[self.axis]}
-        variant = f"{x.type.dtype.tag}_{index.type.dtype.tag}"
-        builder.emit(node, "gather_elements", operands, params, variant=variant)
+        call = Call(
+            GATHER_ELEMENTS,
+            {"x": builder.buffer(x), "index": builder.buffer(index), "y": builder.buffer(node.output)},
+            [AxisWalk.of(x.type.shape, self.axis), IndexCount(count=index.type.shape[self.axis])],
+            variant=f"{x.type.dtype.tag}_{index.type.dtype.tag}",
+        )
+        builder.call(node, call)
 
 
 @dataclass(frozen=True)
@@ -286,19 +288,19 @@ class ReverseSequence(Taking):
         x = node.input(0).type
         run = math.prod(x.shape[2:])
         strides = (x.shape[1] * run, run)
-        params: dict[str, Param] = {
-            "times": x.shape[self.times],
-            "batches": x.shape[1 - self.times],
-            "time_stride": strides[self.times],
-            "batch_stride": strides[1 - self.times],
-            "run": run,
+        params = ReverseParams(
+            times=x.shape[self.times],
+            batches=x.shape[1 - self.times],
+            time_stride=strides[self.times],
+            batch_stride=strides[1 - self.times],
+            run=run,
+        )
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "length": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
         }
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("length", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        builder.emit(node, "reverse_sequence", operands, params, variant=x.dtype.tag)
+        builder.call(node, Call(REVERSE_SEQUENCE, operands, [params], variant=x.dtype.tag))
 
 
 @dataclass(frozen=True)
@@ -333,13 +335,17 @@ class SliceAt(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over all axes."""
         x = node.input(0).type
-        params: dict[str, Param] = {"count": node.input(1).type.count}
-        for axis, (size, stride, count) in enumerate(zip(x.shape, dense_strides(x.shape), self.sizes, strict=True)):
-            params |= {f"size{axis}": size, f"stride{axis}": stride, f"count{axis}": count}
+        axes = SlicedAxes(
+            size=numbered("size", x.shape),
+            stride=numbered("stride", dense_strides(x.shape)),
+            count=numbered("count", self.sizes),
+        )
         roles = ("x", "starts", "axes", "steps")
-        operands = [(role, Access.IN, builder.buffer(node.input(i))) for i, role in enumerate(roles)]
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        builder.emit(node, "slice_at", operands, params, code={"rank": x.rank}, variant=f"{x.dtype.tag}_{x.rank}d")
+        operands = {role: builder.buffer(node.input(i)) for i, role in enumerate(roles)}
+        operands["y"] = builder.buffer(node.output)
+        params = [SliceCount(count=node.input(1).type.count), axes]
+        options = SliceOptions(rank=x.rank)
+        builder.call(node, Call(SLICE_AT, operands, params, [options], variant=f"{x.dtype.tag}_{x.rank}d"))
 
 
 # --------------------------------------------------------------------------------------------------- import

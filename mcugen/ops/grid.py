@@ -14,8 +14,19 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.kernels.sampling import (
+    DEFORM_CONV,
+    GRID_SAMPLE,
+    DeformOptions,
+    DeformParams,
+    DeformWindow,
+    GridOptions,
+    GridParams,
+    PlaneAxes,
+)
+from mcugen.kernels.walks import dense_strides, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.kernel import Call
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import conv_window
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -101,30 +112,26 @@ class GridSample(Operator):
         """Indices and weights once a position, for all channels."""
         x, y = node.input(0).type, node.output.type
         space = x.shape[2:]
-        params: dict[str, Param] = {
-            "batch": x.shape[0],
-            "channels": x.shape[1],
-            "points": math.prod(y.shape[2:]),
-            "plane": math.prod(space),
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "grid": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
         }
-        for a, size in enumerate(space):
-            params |= {f"in{a}": size, f"pitch{a}": math.prod(space[a + 1 :])}
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("grid", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        code: dict[str, object] = {
-            "rank": len(space),
-            "t": x.dtype.c,
-            "f": "" if x.dtype is DType.FLOAT64 else "f",
-            "mode": self.mode,
-            "padding": self.padding,
-            "align": self.align,
-            "steps": _TAPS[self.mode],
-        }
+        params = GridParams(
+            batch=x.shape[0], channels=x.shape[1], points=math.prod(y.shape[2:]), plane=math.prod(space)
+        )
+        axes = PlaneAxes(in_=numbered("in", space), pitch=numbered("pitch", dense_strides(space)))
+        options = GridOptions(
+            t=x.dtype.c,
+            f="" if x.dtype is DType.FLOAT64 else "f",
+            rank=len(space),
+            mode=self.mode,
+            padding=self.padding,
+            align=self.align,
+            steps=_TAPS[self.mode],
+        )
         variant = f"{self.mode}_{self.padding}_{len(space)}d_{x.dtype.tag}"
-        builder.emit(node, "grid_sample", operands, params, code=code, variant=variant)
+        builder.call(node, Call(GRID_SAMPLE, operands, [params, axes], [options], variant=variant))
 
 
 def _reflect(at: Array, low: Array, high: Array) -> Array:
@@ -232,24 +239,32 @@ class DeformConv(Operator):
         """For each output pixel, the moved patch is gathered once for all filters."""
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         roles = ("x", "w", "offset", "bias", "mask")
-        operands: list[tuple[str, Access, Buffer]] = [
-            (role, Access.IN, builder.buffer(v)) for role, v in zip(roles, node.inputs, strict=False) if v is not None
-        ]
-        given = {role for role, _, _ in operands}
+        given = {role: builder.buffer(v) for role, v in zip(roles, node.inputs, strict=False) if v is not None}
         depth = math.prod(w.shape[1:])
-        params: dict[str, Param] = {"batch": x.shape[0], "groups": self.groups, "offset_groups": self.offset_groups}
-        params |= {"group_out": w.shape[0] // self.groups, "depth": depth, "taps": math.prod(w.shape[2:])}
-        params |= {"channels_each": x.shape[1] // self.offset_groups, "y_plane": math.prod(y.shape[2:])}
-        params |= self.window.walk(x.shape[2:], y.shape[2:], w.shape[2:])
+        params = DeformParams(
+            batch=x.shape[0],
+            groups=self.groups,
+            offset_groups=self.offset_groups,
+            group_out=w.shape[0] // self.groups,
+            depth=depth,
+            taps=math.prod(w.shape[2:]),
+            channels_each=x.shape[1] // self.offset_groups,
+            y_plane=math.prod(y.shape[2:]),
+        )
+        window = DeformWindow(
+            in_=numbered("in", x.shape[2:]),
+            out=numbered("out", y.shape[2:]),
+            k=numbered("k", w.shape[2:]),
+            stride=numbered("stride", self.window.strides),
+            pad=numbered("pad", self.window.before),
+            dilation=numbered("dilation", self.window.dilations),
+        )
+        options = DeformOptions(
+            t=x.dtype.c, f="" if x.dtype is DType.FLOAT64 else "f", bias="bias" in given, mask="mask" in given
+        )
         patch = builder.scratch(f"{node.output.name}.patch", x.dtype, depth * self.groups)
-        operands += [("y", Access.OUT, builder.buffer(node.output)), ("patch", Access.SCRATCH, patch)]
-        code: dict[str, object] = {
-            "t": x.dtype.c,
-            "f": "" if x.dtype is DType.FLOAT64 else "f",
-            "bias": "bias" in given,
-            "mask": "mask" in given,
-        }
-        builder.emit(node, "deform_conv", operands, params, code=code, variant=x.dtype.tag)
+        operands = {**given, "y": builder.buffer(node.output), "patch": patch}
+        builder.call(node, Call(DEFORM_CONV, operands, [params, window], [options], variant=x.dtype.tag))
 
 
 def _bilinear(x: Array, row: Array, column: Array) -> Array:

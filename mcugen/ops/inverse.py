@@ -13,8 +13,9 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, TensorType
+from mcugen.kernels.inverse import INVERSE, InverseOptions, InverseParams
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Param
+from mcugen.lir.kernel import Call
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,15 @@ class Inverse(Operator):
         """Each matrix is eliminated in a copy, and the unit matrix with it."""
         x = node.input(0).type
         size = x.shape[-1]
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("m", Access.SCRATCH, builder.scratch(f"{node.output.name}.matrix", x.dtype, size * size)),
-        ]
-        params: dict[str, Param] = {"batch": math.prod(x.shape[:-2]), "n": size}
-        builder.emit(node, "inverse", operands, params, code={"t": x.dtype.c}, variant=x.dtype.tag)
+        call = Call(
+            INVERSE,
+            {
+                "x": builder.buffer(node.input(0)),
+                "y": builder.buffer(node.output),
+                "m": builder.scratch(f"{node.output.name}.matrix", x.dtype, size * size),
+            },
+            [InverseParams(batch=math.prod(x.shape[:-2]), n=size)],
+            [InverseOptions(t=x.dtype.c)],
+            variant=x.dtype.tag,
+        )
+        builder.call(node, call)

@@ -18,6 +18,7 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
 from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.specs import ConvSpec, MatMulSpec
 from mcugen.kernels.weighted import double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -112,6 +113,10 @@ class Dense(Quantizable, Weighted, Clampable, Channelwise, Expressible, Operator
         """Gemm of a matrix."""
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
 
+    def spec(self, node: Node) -> ConvSpec:
+        """Its rows are pixels."""
+        return ConvSpec.of_rows(node, self.clamp)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """By one of the kernels."""
         builder.lower(self.kernels, node)
@@ -179,6 +184,10 @@ class MatMul(Quantizable, Expressible, Operator):
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """MatMul."""
         return ("MatMul", {}, ()) if self.factor == 1 else None
+
+    def spec(self, node: Node) -> MatMulSpec:
+        """Types and factor."""
+        return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Three loops and a batch."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from onnx import helper
@@ -17,11 +17,21 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, Ro
 from mcugen.hir.traits import Channelwise, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
+from mcugen.kernels.movement import (
+    TRANSPOSE,
+    TRANSPOSE_INPLACE,
+    Side,
+    TransposeSpec,
+    emit_copy,
+    emit_fill,
+    turns_matrices,
+)
+from mcugen.kernels.walks import dense_strides
 from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.lir.program import Access
 from mcugen.numerics.fixedpoint import quantize, same_codes
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
 
@@ -128,141 +138,13 @@ def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Va
 # ------------------------------------------------------------------------------------------------ transpose
 
 
-def turns_matrices(node: Node) -> bool:
-    """two axes change places"""
-    return _matrices(node) is not None
-
-
-def turns_few_planes(node: Node) -> bool:
-    """a few planes, turned in place"""
-    planes = Planes.of(node)
-    return planes is not None and 4 * planes.scratch(node.output.type.dtype) <= node.output.type.nbytes
-
-
-def _matrices(node: Node) -> tuple[int, int, int] | None:
-    """[batch, columns, rows] of the output from [batch, rows, columns], or None if it is another transposition."""
-    x, shape = node.input(0).type.shape, node.output.type.shape
-    source = [dense_strides(x)[axis] for axis in cast("Transpose", node.op).perm]
-    dims = merge_walks(shape, source, dense_strides(shape))
-    if not 2 <= len(dims) <= 3:
-        return None
-    (columns, *column_strides), (rows, *row_strides) = dims[-2:]
-    if column_strides != [1, rows] or row_strides != [columns, 1]:
-        return None
-    return math.prod(size for size, _, _ in dims[:-2]), columns, rows
-
-
-WRITTEN_OUT = 4
-"""Planes that are interleaved by as many named pointers."""
-
-
-def strided_elements(node: Node) -> int:
-    """How many elements are not interleaved by named pointers, for the cost."""
-    matrices = _matrices(node)
-    assert matrices is not None
-    return 0 if matrices[2] <= WRITTEN_OUT else node.output.type.count
-
-
-def elements_of_many_planes(node: Node) -> int:
-    """How many elements are not interleaved by named pointers, for the cost."""
-    planes = Planes.of(node)
-    assert planes is not None
-    return 0 if planes.planes <= WRITTEN_OUT else node.output.type.count
-
-
-def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Element by element, in the order of the output."""
-    matrices = _matrices(node)
-    assert matrices is not None
-    batch, columns, rows = matrices
-    dtype = node.output.type.dtype
-    few = 1 < rows <= WRITTEN_OUT
-    params: dict[str, Param] = {"batch": batch, "columns": columns}
-    if not few:
-        params["rows"] = rows
-    walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
-    builder.emit(
-        node,
-        kernel,
-        [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))],
-        params,
-        code={"x_t": dtype.c, "inner": rows if few else 0},
-        overlaps=overlap(node.input(0).type, node.output.type, Traversal.runs(nested(*walks), 1)),
-        variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
-    )
-
-
-@dataclass(frozen=True)
-class Planes:
-    """Images of few planes that are turned in place: of each plane, `lines` runs of `width` elements.
-
-    `inverse`: pixels become planes.
-    """
-
-    batch: int
-    planes: int
-    lines: int
-    width: int
-    inverse: bool
-
-    SHORTEST: ClassVar[int] = 64
-    """Bytes of a run at least: it takes some 60 instructions besides."""
-
-    @staticmethod
-    def of(node: Node) -> Planes | None:
-        """As the transposition has them, with runs of words if possible; None where it turns no matrices."""
-        matrices = _matrices(node)
-        if matrices is None:
-            return None
-        batch, columns, rows = matrices
-        planes, pixels = min(rows, columns), max(rows, columns)
-        nbytes = node.output.type.dtype.nbytes
-        widths = [n for n in range(-(-Planes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
-        width = next((n for n in widths if n * nbytes % 4 == 0), widths[0])
-        return Planes(batch, planes, pixels // width, width, columns < rows)
-
-    @property
-    def runs(self) -> int:
-        """Of an image."""
-        return self.planes * self.lines
-
-    def scratch(self, dtype: DType) -> int:
-        """Bytes of a run of all planes, and of a bit for each run."""
-        return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
-
-
-def emit_in_place(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """First runs change places, then pixels do within one of them at a time; or, to planes, the other way round."""
-    planes, dtype = Planes.of(node), node.output.type.dtype
-    assert planes is not None
-    few = 1 < planes.planes <= WRITTEN_OUT
-    name, line = node.output.name, planes.planes * planes.width
-    builder.emit(
-        node,
-        kernel,
-        [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("line", Access.SCRATCH, builder.scratch(f"{name}.line", dtype, line)),
-            ("done", Access.SCRATCH, builder.scratch(f"{name}.done", DType.UINT8, -(-planes.runs // 8))),
-        ],
-        {name: getattr(planes, name) for name in ("batch", "planes", "lines", "width")},
-        code={"x_t": dtype.c, "inner": planes.planes if few else 0, "inverse": planes.inverse},
-        inplace=[("y", "x")],
-        variant=f"b{8 * dtype.nbytes}" + (f"_{planes.planes}" if few else "") + "_inverse" * planes.inverse,
-    )
-
-
 @dataclass(frozen=True)
 class Transpose(Rowwise, Simplifiable, Expressible, Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose)."""
 
     mnemonic: ClassVar[str] = "transpose"
     perm: Permutation = ()
-    kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("transpose", when=(turns_matrices,), emit=emit_transpose, extra=strided_elements),
-        Kernel("transpose_inplace", when=(turns_few_planes,), emit=emit_in_place, extra=elements_of_many_planes),
-    )
+    kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_INPLACE)
     library: ClassVar[tuple[Kernel, ...]] = cmsis.TRANSPOSE
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -306,13 +188,17 @@ class Transpose(Rowwise, Simplifiable, Expressible, Movement):
         """Transpose."""
         return "Transpose", {"perm": list(self.perm)}, ()
 
+    def spec(self, node: Node) -> TransposeSpec:
+        """Its types."""
+        return TransposeSpec(node.input(0).type, node.output.type, self.perm)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Two merged axes that change places, or a strided copy."""
-        if not builder.any_size and turns_matrices(node):
+        if not builder.any_size and turns_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
             source = [dense_strides(node.input(0).type.shape)[axis] for axis in self.perm]
-            emit_copy(node, builder, 0, node.output.type.shape, source, 0)
+            emit_copy(node, builder, 0, node.output.type.shape, Side(source))
 
 
 def _turned(layout: Layout, perm: Permutation) -> Layout:
@@ -327,76 +213,6 @@ def _turned(layout: Layout, perm: Permutation) -> Layout:
 def to_channels_last(rank: int) -> Permutation:
     """NCHW → NHWC for any number of spatial axes."""
     return (0, *range(2, rank), 1)
-
-
-def dense_strides(shape: Shape) -> list[int]:
-    """Row-major strides in elements."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
-def axis_walk(shape: Shape, axis: int) -> dict[str, Param]:
-    """Kernel parameters to walk one axis: `outer` blocks of `depth` elements that lie `inner` apart."""
-    return {"outer": math.prod(shape[:axis]), "depth": shape[axis], "inner": math.prod(shape[axis + 1 :])}
-
-
-# -------------------------------------------------------------------------------------------- strided copies
-
-
-def emit_copy(
-    node: Node,
-    builder: Builder,
-    index: int,
-    shape: Shape,
-    source: Sequence[int],
-    source_offset: int,
-    target: Sequence[int] | None = None,
-    target_offset: int = 0,
-    access: Access = Access.OUT,
-) -> None:
-    """y[target_offset + Σ i·target] = x[source_offset + Σ i·source] for all i in `shape`; strides in elements.
-
-    One run is a move: no call, where both can lie in one place.
-    """
-    target = dense_strides(shape) if target is None else target
-    dims = merge_walks(shape, source, target)
-    x, y = node.input(index).type, node.output.type
-    contiguous = dims[-1][1] == dims[-1][2] == 1
-    outer = dims[:-1] if contiguous else dims
-    x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
-    if contiguous and not outer and not builder.any_size:
-        at = {"x_at": source_offset * x.dtype.nbytes, "y_at": target_offset * y.dtype.nbytes}
-        builder.move(node, x_buffer, y_buffer, "", **at, nbytes=math.prod(shape) * y.dtype.nbytes)
-        return
-    params: dict[str, Param] = {"x_offset": source_offset, "y_offset": target_offset}
-    for axis, (size, xs, ys) in enumerate(outer):
-        params |= {f"d{axis}": size, f"x_s{axis}": xs, f"y_s{axis}": ys}
-    if contiguous:
-        params["run"] = dims[-1][0] * y.dtype.nbytes
-    reads = source_offset + nested(*(np.arange(size) * stride for size, stride, _ in outer))
-    order = Traversal.rereading(reads, dims[-1][0]) if contiguous else Traversal.runs(reads, 1)
-    from_start = access is Access.OUT and not target_offset and list(target) == dense_strides(shape)
-    builder.emit(
-        node,
-        "copy",
-        [("x", Access.IN, x_buffer), ("y", access, y_buffer)],
-        params,
-        overlaps=overlap(x, y, order) if from_start and not node.input(index).is_constant else [],
-        code={"rank": len(outer), "contiguous": contiguous, "x_t": x.dtype.c},
-        variant=f"{'runs' if contiguous else 'b' + str(8 * x.dtype.nbytes)}_{len(outer)}d",
-    )
-
-
-def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(size, source stride, target stride) per dimension, neighbours merged where one walk covers both."""
-    dims: list[tuple[int, int, int]] = []
-    for size, xs, ys in zip(shape, source, target, strict=True):
-        if size == 1:
-            continue
-        if dims and dims[-1][1] == size * xs and dims[-1][2] == size * ys:
-            dims[-1] = (dims[-1][0] * size, xs, ys)
-        else:
-            dims.append((size, xs, ys))
-    return dims or [(1, 1, 1)]
 
 
 @dataclass(frozen=True)
@@ -441,7 +257,7 @@ class Slice(Permutable, Channelwise, Simplifiable, Movement):
         strides = dense_strides(node.input(0).type.shape)
         offset = sum(s * stride for s, stride in zip(self.starts, strides, strict=True))
         walk = [k * stride for k, stride in zip(self.steps, strides, strict=True)]
-        emit_copy(node, builder, 0, self.sizes, walk, offset)
+        emit_copy(node, builder, 0, self.sizes, Side(walk, offset))
 
 
 @dataclass(frozen=True)
@@ -476,7 +292,7 @@ class Expand(Permutable, Simplifiable, Movement):
         """A copy with stride 0 where broadcast."""
         x = node.input(0).type.shape
         walk = [0 if size == 1 else stride for size, stride in zip(x, dense_strides(x), strict=True)]
-        emit_copy(node, builder, 0, self.shape, walk, 0)
+        emit_copy(node, builder, 0, self.shape, Side(walk))
 
 
 @dataclass(frozen=True)
@@ -520,6 +336,11 @@ class Concat(Permutable, Channelwise, Simplifiable, Movement):
         """The axis follows."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
+    def spec(self, node: Node) -> ConcatSpec:
+        """As a library's kernels take it."""
+        parts = tuple(node.input(index).type for index in range(len(node.inputs)))
+        return ConcatSpec(parts, node.output.type, self.axis)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """One strided copy a part."""
         target = dense_strides(node.output.type.shape)
@@ -528,7 +349,7 @@ class Concat(Permutable, Channelwise, Simplifiable, Movement):
             assert value is not None
             shape = value.type.shape
             access = Access.INOUT if index else Access.OUT
-            emit_copy(node, builder, index, shape, dense_strides(shape), 0, target, offset, access)
+            emit_copy(node, builder, index, shape, Side.dense(shape), Side(target, offset), access)
             offset += shape[self.axis] * target[self.axis]
 
 
@@ -574,28 +395,18 @@ class Pad(Permutable, Channelwise, Simplifiable, Movement):
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
+    def spec(self, node: Node) -> PadSpec:
+        """As a library's kernels take it."""
+        x = node.input(0).type
+        return PadSpec(x, self.before, self.after, self.stored(x)[0].item())
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""
         x, y = node.input(0).type, node.output.type
         emit_fill(node, builder, builder.buffer(node.output), self.stored(x))
         target = dense_strides(y.shape)
         offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
-        emit_copy(node, builder, 0, x.shape, dense_strides(x.shape), 0, target, offset, Access.INOUT)
-
-
-def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
-    """Sets every element of `buffer` to `value` (one element of its type)."""
-    dtype = DType.of(value)
-    bits = value.view(np.uint16) if dtype.is_half else value
-    number: Param = real_param(float(value[0]), dtype) if dtype.is_float else int(bits[0])
-    builder.emit(
-        node,
-        "fill",
-        [("y", Access.OUT, buffer)],
-        {"count": buffer.count, "value": number},
-        code={"ctype": dtype.c},
-        variant=dtype.tag,
-    )
+        emit_copy(node, builder, 0, x.shape, Side.dense(x.shape), Side(target, offset), Access.INOUT)
 
 
 # --------------------------------------------------------------------------------------------------- import

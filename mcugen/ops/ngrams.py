@@ -13,8 +13,9 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.ngrams import NGRAMS, NgramsOptions, NgramsParams
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.kernel import Call
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
@@ -58,23 +59,23 @@ class Ngrams(Operator):
         x = node.input(0).type
         longest = max(map(len, self.grams), default=0)
         counts = [sum(len(g) <= n for g in self.grams) for n in range(1, longest + 1)]
-        params: dict[str, Param] = {
-            "rows": x.shape[0],
-            "items": x.shape[1],
-            "width": self.width,
-            "steps": self.skips + 1,
-            "longest": longest,
+        params = NgramsParams(
+            rows=x.shape[0], items=x.shape[1], width=self.width, steps=self.skips + 1, longest=longest
+        )
+        tables = {
+            "pool": np.asarray([item for gram in self.grams for item in gram] or [0], x.dtype.numpy),
+            "columns": np.asarray(self.columns or (0,), np.int32),
+            "ends": np.asarray(counts or (0,), np.int32),
         }
-        pool = np.asarray([item for gram in self.grams for item in gram] or [0], x.dtype.numpy)
-        tables = [("pool", pool), ("columns", np.asarray(self.columns or (0,), np.int32))]
-        tables.append(("ends", np.asarray(counts or (0,), np.int32)))
-        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
-        operands += [(role, Access.IN, builder.const(f"{node.output.name}.{role}", table)) for role, table in tables]
-        if len(node.inputs) > 1:
-            operands.append(("weights", Access.IN, builder.buffer(node.input(1))))
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        code = {"t": x.dtype.c, "binary": self.binary, "weighted": len(node.inputs) > 1}
-        builder.emit(node, "ngrams", operands, params, code=code, variant=x.dtype.tag)
+        weighted = len(node.inputs) > 1
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            **{role: builder.const(f"{node.output.name}.{role}", table) for role, table in tables.items()},
+            **({"weights": builder.buffer(node.input(1))} if weighted else {}),
+            "y": builder.buffer(node.output),
+        }
+        options = NgramsOptions(t=x.dtype.c, binary=self.binary, weighted=weighted)
+        builder.call(node, Call(NGRAMS, operands, [params], [options], variant=x.dtype.tag))
 
 
 # --------------------------------------------------------------------------------------------------- import

@@ -11,9 +11,11 @@ import numpy as np
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.pattern import TOP_K, TopOptions, TopParams
+from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access
-from mcugen.ops.movement import axis_walk, normalize_axis
+from mcugen.lir.kernel import Call
+from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import NUMBERS, OnnxNode, Refusal, onnx_operator
 
 
@@ -50,15 +52,15 @@ class TopK(Operator):
         """Insertion into the k best so far: depth · k steps at most."""
         x = node.input(0).type
         values, indices = node.outputs
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("values", Access.OUT, builder.buffer(values)),
-            ("indices", Access.OUT, builder.buffer(indices)),
-        ]
-        params = axis_walk(x.shape, self.axis) | {"k": self.k}
-        code = {"t": x.dtype.c, "beats": ">" if self.largest else "<"}
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "values": builder.buffer(values),
+            "indices": builder.buffer(indices),
+        }
+        params = [AxisWalk.of(x.shape, self.axis), TopParams(k=self.k)]
+        options = TopOptions(t=x.dtype.c, beats=">" if self.largest else "<")
         variant = f"{'largest' if self.largest else 'smallest'}_{x.dtype.tag}"
-        builder.emit(node, "top_k", operands, params, code=code, variant=variant)
+        builder.call(node, Call(TOP_K, operands, params, [options], variant=variant))
 
 
 @onnx_operator("TopK", types=NUMBERS, kernels=("top_k",), limits="a computed k needs a declared output shape")

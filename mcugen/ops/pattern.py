@@ -13,8 +13,19 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.pattern import (
+    ONE_HOT,
+    RANGE,
+    TRILU,
+    OneHotOptions,
+    RangeOptions,
+    RangeParams,
+    TriluOptions,
+    TriluParams,
+)
+from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access
+from mcugen.lir.kernel import Call
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import require_integers
@@ -54,16 +65,16 @@ class Trilu(Operator):
         """One loop over the elements."""
         x = node.input(0).type
         rows, columns = x.shape[-2:]
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("k", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        params = {"outer": math.prod(x.shape[:-2]), "rows": rows, "columns": columns}
-        code = {"keeps": ">=" if self.upper else "<="}
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "k": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
+        }
+        params = TriluParams(outer=math.prod(x.shape[:-2]), rows=rows, columns=columns)
+        options = TriluOptions(keeps=">=" if self.upper else "<=")
         variant = f"{'upper' if self.upper else 'lower'}_{x.dtype.tag}"
         near = overlap(x, node.output.type, Traversal.forward(x.count))
-        builder.emit(node, "trilu", operands, params, code=code, overlaps=near, variant=variant)
+        builder.call(node, Call(TRILU, operands, [params], [options], overlaps=near, variant=variant))
 
 
 @dataclass(frozen=True)
@@ -99,18 +110,15 @@ class OneHot(Operator):
         wide = dtype.c if dtype.is_float else "int64_t" if dtype.limits[0] else "uint64_t"
         number = f"({wide})d"
         hit = f"v == {number}" + ("" if wide == "uint64_t" else f" || v == ({wide})(d - p->depth)")
-        operands = [
-            ("index", Access.IN, builder.buffer(node.input(0))),
-            ("values", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        params = {
-            "outer": math.prod(index.shape[: self.axis]),
-            "depth": self.depth,
-            "inner": math.prod(index.shape[self.axis :]),
+        operands = {
+            "index": builder.buffer(node.input(0)),
+            "values": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
         }
+        before, behind = index.shape[: self.axis], index.shape[self.axis :]
+        walk = AxisWalk(outer=math.prod(before), depth=self.depth, inner=math.prod(behind))
         variant = f"{node.output.type.dtype.tag}_{dtype.tag}"
-        builder.emit(node, "one_hot", operands, params, code={"wide_t": wide, "hit": hit}, variant=variant)
+        builder.call(node, Call(ONE_HOT, operands, [walk], [OneHotOptions(wide_t=wide, hit=hit)], variant=variant))
 
 
 @dataclass(frozen=True)
@@ -138,14 +146,14 @@ class Range(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop."""
         dtype = node.output.type.dtype
-        operands = [
-            ("start", Access.IN, builder.buffer(node.input(0))),
-            ("delta", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
+        operands = {
+            "start": builder.buffer(node.input(0)),
+            "delta": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
+        }
         wide = dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t"
-        code = {"t": dtype.c, "wide_t": wide}
-        builder.emit(node, "range", operands, {"count": self.count}, code=code, variant=dtype.tag)
+        options = RangeOptions(t=dtype.c, wide_t=wide)
+        builder.call(node, Call(RANGE, operands, [RangeParams(count=self.count)], [options], variant=dtype.tag))
 
 
 # --------------------------------------------------------------------------------------------------- import

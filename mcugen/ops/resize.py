@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,13 +13,29 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.traits import Permutable, Quantizable, Simplifiable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.resize import (
+    RESAMPLE,
+    RESIZE_LINEAR,
+    RESIZE_NEAREST,
+    CodesOptions,
+    LinearOptions,
+    LinearWalk,
+    NearestAxes,
+    NearestOptions,
+    NearestRun,
+    ResampleOptions,
+    ResampleParams,
+    Rescaling,
+)
+from mcugen.kernels.walks import AxisWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.kernel import Call
+from mcugen.lir.program import Buffer, Wide
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized
 from mcugen.ops.conversion import Cast
-from mcugen.ops.movement import Movement, Pad, Permuted, axis_walk, dense_strides, normalize_axis, to_channels_last
+from mcugen.ops.movement import Movement, Pad, Permuted, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Unary
 
@@ -82,24 +98,25 @@ class ResizeNearest(Permutable, Simplifiable, Movement):
             if walks and row is None and walks[-1][2] is None:
                 n *= walks.pop()[0]
             walks.append((n if row is None else len(row), stride, row))
-        params: dict[str, Param] = {}
-        has_run = walks[-1][2] is None
-        if has_run:
-            params["run"] = walks.pop()[0]
-        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
-        tables = []
-        for number, (size, stride, row) in enumerate(walks):
-            params |= {f"d{number}": size, f"s{number}": stride}
-            tables.append("" if row is None else f"index{number}")
-            if row is not None:
-                table = builder.const(f"{node.output.name}.index{number}", _index_table(row))
-                operands.append((tables[-1], Access.IN, table))
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        code = {"x_t": x.dtype.c, "axes": tables, "depth": len(tables), "run": has_run}
+        run = walks.pop()[0] if walks[-1][2] is None else None
+        tables = ["" if row is None else f"index{number}" for number, (_, _, row) in enumerate(walks)]
+        consts = {
+            role: builder.const(f"{node.output.name}.{role}", _index_table(row))
+            for role, (_, _, row) in zip(tables, walks, strict=True)
+            if row is not None
+        }
+        axes = NearestAxes(d=numbered("d", [n for n, _, _ in walks]), s=numbered("s", [s for _, s, _ in walks]))
         rows = nested(*(np.asarray(range(size) if row is None else row) * stride for size, stride, row in walks))
-        order = Traversal.rereading(rows, int(params["run"])) if has_run else Traversal.runs(rows, 1)
-        near = overlap(x, node.output.type, order)
-        builder.emit(node, "resize_nearest", operands, params, code=code, overlaps=near, variant=x.dtype.tag)
+        order = Traversal.runs(rows, 1) if run is None else Traversal.rereading(rows, run)
+        call = Call(
+            RESIZE_NEAREST,
+            {"x": builder.buffer(node.input(0)), **consts, "y": builder.buffer(node.output)},
+            [NearestRun(run=run), axes],
+            [NearestOptions(x_t=x.dtype.c, axes=tables, depth=len(tables), run=run is not None)],
+            overlaps=overlap(x, node.output.type, order),
+            variant=x.dtype.tag,
+        )
+        builder.call(node, call)
 
 
 # --------------------------------------------------------------------------------------------------- linear
@@ -217,58 +234,72 @@ class ResizeLinear(Quantizable, Permutable, Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """[outer][a][middle][b][inner] with axes a and b interpolated; with one axis just [outer][b][inner]."""
         x, y, axes = node.input(0).type, node.output.type, self._axes
-        first, last = axes[0], axes[-1]
-        strides = dense_strides(x.shape)
-        params: dict[str, Param] = {
-            "outer": math.prod(x.shape[:first]),
-            "x_size": x.shape[first] * strides[first],
-            "inner": strides[last],
-            "b_out": node.output.type.shape[last],
-            "b_step": strides[last] if x.shape[last] > 1 else 0,
-        }
-        if len(axes) == 2:
-            params |= {
-                "a_out": node.output.type.shape[first],
-                "a_stride": strides[first],
-                "a_step": strides[first] if x.shape[first] > 1 else 0,
-                "middle": math.prod(x.shape[first + 1 : last]),
-                "row_size": x.shape[last] * strides[last],
-            }
-        code: dict[str, object] = {"pair": len(axes) == 2}
-        if x.quant is not None and y.quant is not None:
-            requantize = self._requantizer(node.sig)
-            multiplier = int(requantize.multiplier[0])
-            offset = requantize.offset - (x.quant.zero_point << _BITS) * multiplier
-            params |= {"multiplier": multiplier, "offset": offset, "shift_more": requantize.shift - 32}
-            code |= {"y_t": y.dtype.c, "low": y.dtype.limits[0], "high": y.dtype.limits[1]}
-            code["fine"] = _weight_bits(node.sig) == _BITS
-        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
+        walk = self._walk(x.shape, y.shape)
+        pair = len(axes) == 2
+        operands = {"x": builder.buffer(node.input(0))}
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
-            operands += self._tables(node, builder, letter, axis)
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        kernel = f"resize_linear_{x.dtype.tag}"
-        variant = ("2d" if code["pair"] else "1d") + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype)
-        near = overlap(x, y, self._order(params))
-        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
+            operands |= self._tables(node, builder, letter, axis)
+        operands["y"] = builder.buffer(node.output)
+        codes = x.quant is not None and y.quant is not None
+        call = Call(
+            RESIZE_LINEAR[x.dtype],
+            operands,
+            [walk, self._rescaling(node.sig)] if codes else [walk],
+            [self._codes_options(node.sig) if codes else LinearOptions(pair=pair)],
+            overlaps=overlap(x, y, self._order(walk)),
+            variant=("2d" if pair else "1d") + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
+        )
+        builder.call(node, call)
 
-    def _order(self, params: Mapping[str, Param]) -> Traversal:
+    def _walk(self, x: Shape, y: Shape) -> LinearWalk:
+        """Sizes and steps, of one axis or two."""
+        first, last, strides = self._axes[0], self._axes[-1], dense_strides(x)
+        walk = LinearWalk(
+            outer=math.prod(x[:first]),
+            x_size=x[first] * strides[first],
+            inner=strides[last],
+            b_out=y[last],
+            b_step=strides[last] if x[last] > 1 else 0,
+        )
+        if first == last:
+            return walk
+        return replace(
+            walk,
+            a_out=y[first],
+            a_stride=strides[first],
+            a_step=strides[first] if x[first] > 1 else 0,
+            middle=math.prod(x[first + 1 : last]),
+            row_size=x[last] * strides[last],
+        )
+
+    def _rescaling(self, sig: Signature) -> Rescaling:
+        requantize = self._requantizer(sig)
+        multiplier = int(requantize.multiplier[0])
+        offset = requantize.offset - (sig.input(0).q.zero_point << _BITS) * multiplier
+        return Rescaling(multiplier=multiplier, offset=Wide(offset), shift_more=requantize.shift - 32)
+
+    def _codes_options(self, sig: Signature) -> CodesOptions:
+        low, high = sig.output.dtype.limits
+        fine = _weight_bits(sig) == _BITS
+        return CodesOptions(pair=len(self._axes) == 2, y_t=sig.output.dtype.c, low=low, high=high, fine=fine)
+
+    def _order(self, walk: LinearWalk) -> Traversal:
         """Position by position, element by element."""
-        size = {name: int(value) for name, value in params.items()}
         low = [np.asarray(taps.low) for taps in self.taps if taps is not None]
-        walks = [np.arange(size["outer"]) * size["x_size"]]
-        if len(low) == 2:
-            walks += [low[0] * size["a_stride"], np.arange(size["middle"]) * size["row_size"]]
-        return Traversal.pixels(nested(*walks, low[-1] * size["inner"]), size["inner"])
+        walks = [np.arange(walk.outer) * walk.x_size]
+        if walk.a_stride is not None and walk.middle is not None and walk.row_size is not None:
+            walks += [low[0] * walk.a_stride, np.arange(walk.middle) * walk.row_size]
+        return Traversal.pixels(nested(*walks, low[-1] * walk.inner), walk.inner)
 
-    def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> list[tuple[str, Access, Buffer]]:
+    def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> dict[str, Buffer]:
         taps, name = self.taps[axis], node.output.name
         assert taps is not None
         is_float = node.input(0).type.dtype.is_float
         weight = np.asarray(taps.weight, np.float32) if is_float else taps.fixed(_weight_bits(node.sig))
-        return [
-            (f"{letter}_low", Access.IN, builder.const(f"{name}.{letter}_low", _index_table(taps.low))),
-            (f"{letter}_weight", Access.IN, builder.const(f"{name}.{letter}_weight", weight)),
-        ]
+        return {
+            f"{letter}_low": builder.const(f"{name}.{letter}_low", _index_table(taps.low)),
+            f"{letter}_weight": builder.const(f"{name}.{letter}_weight", weight),
+        }
 
 
 # -------------------------------------------------------------------------------------------------- weights
@@ -312,18 +343,23 @@ class Resample(Permutable, Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """[outer][axis][inner]."""
         x, y = node.input(0).type, node.output.type
-        params = axis_walk(x.shape, self.axis) | {"out": len(self.start), "taps": len(self.weights[0])}
-        name = node.output.name
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("start", Access.IN, builder.const(f"{name}.start", _index_table(self.start))),
-            ("w", Access.IN, builder.const(f"{name}.weights", self._table(y.dtype).reshape(-1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        outer, size, inner = (int(params[name]) for name in ("outer", "depth", "inner"))
-        reads = nested(np.arange(outer) * size * inner, np.asarray(self.start) * inner)
-        near = overlap(x, y, Traversal.pixels(reads, inner))
-        builder.emit(node, "resample", operands, params, code={"t": y.dtype.c}, overlaps=near, variant=y.dtype.tag)
+        walk, name = AxisWalk.of(x.shape, self.axis), node.output.name
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "start": builder.const(f"{name}.start", _index_table(self.start)),
+            "w": builder.const(f"{name}.weights", self._table(y.dtype).reshape(-1)),
+            "y": builder.buffer(node.output),
+        }
+        starts = nested(np.arange(walk.outer) * walk.depth * walk.inner, np.asarray(self.start) * walk.inner)
+        call = Call(
+            RESAMPLE,
+            operands,
+            [walk, ResampleParams(out=len(self.start), taps=len(self.weights[0]))],
+            [ResampleOptions(t=y.dtype.c)],
+            overlaps=overlap(x, y, Traversal.pixels(starts, walk.inner)),
+            variant=y.dtype.tag,
+        )
+        builder.call(node, call)
 
 
 def _triangle(distance: Array) -> Array:

@@ -7,7 +7,7 @@ Later updates of the same place come after earlier ones. Indices can never lead 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,11 +17,25 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.scatter import (
+    SCATTER_ELEMENTS,
+    SCATTER_ND,
+    TENSOR_SCATTER,
+    PlacedAxes,
+    ScatteredAxes,
+    ScatterElementsOptions,
+    ScatterElementsParams,
+    ScatterOptions,
+    ScatterParams,
+    TensorScatterOptions,
+    TensorScatterParams,
+)
+from mcugen.kernels.walks import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.kernel import Call, Kernel, Options, Params
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import checked_indices, flat_positions, positions, require_elements, require_integers
-from mcugen.ops.movement import dense_strides, merge_walks, normalize_axis
+from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -81,13 +95,13 @@ def _types(inputs: tuple[TensorType | None, ...]) -> tuple[TensorType, TensorTyp
     return x, index, updates
 
 
-def _operands(node: Node, builder: Builder, index: str = "index") -> list[tuple[str, Access, Buffer]]:
-    return [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        (index, Access.IN, builder.buffer(node.input(1))),
-        ("updates", Access.IN, builder.buffer(node.input(2))),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
+def _call(
+    node: Node, builder: Builder, kernel: Kernel, params: Sequence[Params], option: Options, variant: str
+) -> None:
+    """Emits a kernel whose output may take the place of its first input."""
+    values = (*(node.input(i) for i in range(3)), node.output)
+    operands = {role.name: builder.buffer(v) for role, v in zip(kernel.operands, values, strict=True)}
+    builder.call(node, Call(kernel, operands, params, [option], inplace=[("y", "x")], variant=variant))
 
 
 @dataclass(frozen=True)
@@ -125,18 +139,14 @@ class ScatterElements(Operator):
         """Loops over the indices."""
         x, index = node.input(0).type, node.input(1).type
         strides = dense_strides(x.shape)
-        params: dict[str, Param] = {"size": x.count, "depth": x.shape[self.axis], "stride": strides[self.axis]}
+        params = ScatterElementsParams(size=x.count, depth=x.shape[self.axis], stride=strides[self.axis])
         strides[self.axis] = 0
-        dims = merge_walks(index.shape, dense_strides(index.shape), strides)
-        for axis, (size, _, stride) in enumerate(dims):
-            params |= {f"d{axis}": size, f"y_s{axis}": stride}
+        sizes, _, steps = zip(*merge_walks(index.shape, dense_strides(index.shape), strides), strict=True)
+        axes = ScatteredAxes(d=numbered("d", sizes), y_s=numbered("y_s", steps))
         step = REDUCTIONS[self.reduction].step(x.dtype)
-        code = {"t": x.dtype.c, "rank": len(dims), "reduction": self.reduction, "step": step}
+        options = ScatterElementsOptions(t=x.dtype.c, rank=len(sizes), reduction=self.reduction, step=step)
         variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"
-        pairs = [("y", "x")]
-        builder.emit(
-            node, "scatter_elements", _operands(node, builder), params, code=code, inplace=pairs, variant=variant
-        )
+        _call(node, builder, SCATTER_ELEMENTS, [params, axes], options, variant)
 
 
 @dataclass(frozen=True)
@@ -171,14 +181,13 @@ class ScatterND(Operator):
         x, index = node.input(0).type, node.input(1).type
         depths = x.shape[: index.shape[-1]]
         run = math.prod(x.shape[len(depths) :])
-        params: dict[str, Param] = {"size": x.count, "count": index.count // len(depths), "run": run}
-        for axis, (depth, stride) in enumerate(zip(depths, dense_strides(depths), strict=True)):
-            params |= {f"depth{axis}": depth, f"stride{axis}": stride * run}
+        params = ScatterParams(size=x.count, count=index.count // len(depths), run=run)
+        strides = [stride * run for stride in dense_strides(depths)]
+        axes = PlacedAxes(depth=numbered("depth", depths), stride=numbered("stride", strides))
         step = REDUCTIONS[self.reduction].step(x.dtype)
-        code = {"t": x.dtype.c, "depths": len(depths), "reduction": self.reduction, "step": step}
+        options = ScatterOptions(t=x.dtype.c, depths=len(depths), reduction=self.reduction, step=step)
         variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"
-        pairs = [("y", "x")]
-        builder.emit(node, "scatter_nd", _operands(node, builder), params, code=code, inplace=pairs, variant=variant)
+        _call(node, builder, SCATTER_ND, [params, axes], options, variant)
 
 
 @dataclass(frozen=True)
@@ -213,18 +222,16 @@ class TensorScatter(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Runs of what follows the axis."""
         x, updates = node.input(0).type, node.input(2).type
-        params: dict[str, Param] = {
-            "size": x.count,
-            "batches": x.shape[0],
-            "middle": math.prod(x.shape[1 : self.axis]),
-            "depth": x.shape[self.axis],
-            "count": updates.shape[self.axis],
-            "run": math.prod(x.shape[self.axis + 1 :]),
-        }
-        pairs = [("y", "x")]
-        operands = _operands(node, builder, "first")
-        code = {"circular": self.circular}
-        builder.emit(node, "tensor_scatter", operands, params, code=code, inplace=pairs, variant=x.dtype.tag)
+        params = TensorScatterParams(
+            size=x.count,
+            batches=x.shape[0],
+            middle=math.prod(x.shape[1 : self.axis]),
+            depth=x.shape[self.axis],
+            count=updates.shape[self.axis],
+            run=math.prod(x.shape[self.axis + 1 :]),
+        )
+        options = TensorScatterOptions(circular=self.circular)
+        _call(node, builder, TENSOR_SCATTER, [params], options, x.dtype.tag)
 
 
 # --------------------------------------------------------------------------------------------------- import

@@ -13,8 +13,18 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, TensorType
+from mcugen.kernels.sampling import (
+    MAX_ROI_POOL,
+    ROI_ALIGN,
+    AlignOptions,
+    BinSamples,
+    RealOptions,
+    RegionParams,
+    RegionScale,
+)
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Param, real_param
+from mcugen.lir.kernel import Call
+from mcugen.lir.program import real_param
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -103,23 +113,31 @@ class RoiAlign(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Sample by sample."""
         x = node.input(0).type
-        params: dict[str, Param] = {"batch": x.shape[0], "channels": x.shape[1], "in0": x.shape[2], "in1": x.shape[3]}
-        params |= {"rois": node.output.type.shape[0], "out0": self.height, "out1": self.width}
-        params |= {"samples": self.samples, "most": _MOST_SAMPLES, "scale": real_param(self.scale, x.dtype)}
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("rois", Access.IN, builder.buffer(node.input(1))),
-            ("images", Access.IN, builder.buffer(node.input(2))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        code: dict[str, object] = {
-            "t": x.dtype.c,
-            "f": "" if x.dtype is DType.FLOAT64 else "f",
-            "half_pixel": self.half_pixel,
-            "max": self.takes_max,
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "rois": builder.buffer(node.input(1)),
+            "images": builder.buffer(node.input(2)),
+            "y": builder.buffer(node.output),
         }
+        params = [
+            _regions(node, self.height, self.width),
+            BinSamples(samples=self.samples, most=_MOST_SAMPLES),
+            RegionScale(scale=real_param(self.scale, x.dtype)),
+        ]
+        options = AlignOptions(
+            t=x.dtype.c,
+            f="" if x.dtype is DType.FLOAT64 else "f",
+            half_pixel=self.half_pixel,
+            max=self.takes_max,
+        )
         variant = f"{'max' if self.takes_max else 'average'}_{x.dtype.tag}"
-        builder.emit(node, "roi_align", operands, params, code=code, variant=variant)
+        builder.call(node, Call(ROI_ALIGN, operands, params, [options], variant=variant))
+
+
+def _regions(node: Node, height: int, width: int) -> RegionParams:
+    batch, channels, rows, columns = node.input(0).type.shape
+    count = node.output.type.shape[0]
+    return RegionParams(batch=batch, channels=channels, in0=rows, in1=columns, rois=count, out0=height, out1=width)
 
 
 def _neighbours(at: Array, size: int) -> tuple[int, int, Array]:
@@ -180,16 +198,15 @@ class MaxRoiPool(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Element by element."""
         x = node.input(0).type
-        params: dict[str, Param] = {"batch": x.shape[0], "channels": x.shape[1], "in0": x.shape[2], "in1": x.shape[3]}
-        params |= {"rois": node.output.type.shape[0], "out0": self.height, "out1": self.width}
-        params |= {"scale": real_param(self.scale, x.dtype)}
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("rois", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        code: dict[str, object] = {"t": x.dtype.c, "f": "" if x.dtype is DType.FLOAT64 else "f"}
-        builder.emit(node, "max_roi_pool", operands, params, code=code, variant=x.dtype.tag)
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "rois": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
+        }
+        scale = RegionScale(scale=real_param(self.scale, x.dtype))
+        params = [_regions(node, self.height, self.width), scale]
+        options = RealOptions(t=x.dtype.c, f="" if x.dtype is DType.FLOAT64 else "f")
+        builder.call(node, Call(MAX_ROI_POOL, operands, params, [options], variant=x.dtype.tag))
 
 
 def _round(value: Array) -> Array:

@@ -39,10 +39,11 @@ from mcugen.expressions.parts import headers, parameters
 from mcugen.expressions.values import evaluate
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.curves import CODES, Line, interpolation
 from mcugen.ops.affine import FixedAffine
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
-from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, Scalars, _argument
+from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, _argument
 from mcugen.ops.pointwise import BINARY, UNARY, Binary, Clamp, Where
 
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime_c" / "include"

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx_models import Net, optimized
 
 from mcugen.errors import UsageError
-from mcugen.hir.graph import Graph, Node
+from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits, choose_kernels
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
 from mcugen.kernels.library import own_kernel
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
+from mcugen.lir.kernel import scratch as working
 from mcugen.ops.matmul import Dense
 from mcugen.ops.pointwise import Binary
 
@@ -26,18 +27,19 @@ PLENTY = Limits(1 << 20, 1 << 20)
 def kernel(name: str, scratch: int = 0, constants: int = 0, **more: object) -> Kernel:
     """A kernel of a fully connected layer with so many bytes of scratch and of constants for each layer."""
 
-    def emit(node: Node, builder: Builder, chosen: Kernel) -> None:
-        label = node.output.name
+    def emit(layer: Any, site: Site) -> Call:
+        label = site.node.output.name
         data = np.arange(constants + 1, dtype=np.uint8) + len(label) + ord(label[-1])
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("w", Access.IN, builder.const(f"{label}.w", data.astype(np.uint8))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("s", Access.SCRATCH, builder.scratch(f"{label}.s", node.output.type.dtype, scratch // 4)),
-        ]
-        builder.emit(node, chosen, operands)
+        operands = {
+            "x": site.x,
+            "w": site.const("w", data.astype(np.uint8)),
+            "y": site.y,
+            "s": site.scratch("s", site.y.dtype, scratch // 4),
+        }
+        return site.call(operands)
 
-    return Kernel(name, emit=emit, **more)  # type: ignore[arg-type]
+    operands = (reads("x", "input"), reads("w", "constants"), writes("y", "output"), working("s", "memory"))
+    return Kernel(name, operands=operands, emit=emit, **more)  # type: ignore[arg-type]
 
 
 def costs(**of: tuple[float, int]) -> CostTable:
@@ -92,13 +94,13 @@ def test_speed_is_what_fits_the_board(monkeypatch: pytest.MonkeyPatch, limits: L
 
 def test_code_that_another_layer_needs_anyway_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     table = costs(short=(100, 100), long=(60, 2_000))
-    short = kernel("short", when=(lambda n: n.output.name == "y0",))
+    short = kernel("short", when=(lambda layer: layer.weights[0, 0] == 1,))
     assert chosen(monkeypatch, (short, kernel("long")), table) == ["short"]
     assert chosen(monkeypatch, (short, kernel("long")), table, layers=2) == ["long", "long"]
 
 
 def test_a_wanted_kernel_is_taken_wherever_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = (kernel("good"), kernel("other"), kernel("narrow", when=(lambda n: n.output.name == "y1",)))
+    kernels = (kernel("good"), kernel("other"), kernel("narrow", when=(lambda layer: layer.weights[0, 0] == 2,)))
     table = costs(good=(1, 1), other=(2, 2), narrow=(3, 3))
     assert chosen(monkeypatch, kernels, table, layers=3, wanted=("narrow",)) == ["good", "narrow", "good"]
 
@@ -118,7 +120,7 @@ def test_sizes_known_at_run_time_leave_the_kernels_made_for_any(monkeypatch: pyt
 def test_what_a_kernel_says_of_itself_is_part_of_its_work() -> None:
     (node,) = dense_layers(1).nodes
     assert work(node, Kernel("k"))[-1] == 0
-    assert work(node, Kernel("k", extra=lambda n: n.output.type.count))[-1] == 8
+    assert work(node, Kernel("k", extra=lambda layer: layer.y.count))[-1] == 8
 
 
 def test_kernels_without_a_measurement_have_a_guess() -> None:
@@ -143,9 +145,9 @@ def of_library(name: str, **more: object) -> Kernel:
     return kernel(name, library="cmsis-nn", **more)
 
 
-def way(node: Node) -> str:
-    """By the layer's name: "y0", "y1"."""
-    return node.output.name
+def way(layer: ConvSpec) -> str:
+    """By the layer's weights: "y0", "y1"."""
+    return f"y{int(layer.weights[0, 0]) - 1}"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_auto_compares_with_operators_without_a_choice(
     graph = optimized(net.model())
     (node,) = graph.nodes
     own = own_kernel(node, frozenset())
-    assert own is not None and own.way is not None and own.way(node) == "mul_float32"
+    assert own is not None and own.way_of(node) == "mul_float32"
     rows = {"theirs": KernelCost({"": (5.0, *[0.0] * 7)}, 1)}
     if mine is not None:
         rows[own.name] = KernelCost({"mul_float32": (float(mine), *[0.0] * 7)}, 1)

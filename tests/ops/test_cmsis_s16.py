@@ -19,8 +19,8 @@ from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.importer.load import load
 from mcugen.kernels.cmsis.s16 import LONGEST_SHIFT, Scaling
 from mcugen.kernels.cmsis.s16_activations import RoundedSum
+from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.fixedpoint import Requantizer
-from mcugen.ops.elementwise import Scalars
 from mcugen.ops.pointwise import FixedSum
 from mcugen.options import CMSIS_NN, CompileOptions
 from mcugen.quant.quantize import float_model, quantizer

@@ -9,6 +9,8 @@ our own formula (mcugen.numerics.fixedpoint): with our multipliers and no right 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -17,7 +19,8 @@ from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.weighted import clamp_of, largest_sums_of, weights_of
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
+from mcugen.lir.kernel import Call, Kernel, Params
+from mcugen.lir.kernel import scratch as scratch_role
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.numerics.fixedpoint import Requantizer, clamp_range
 from mcugen.numerics.sums import requantizer
@@ -50,7 +53,32 @@ def call(
     extra: Callable[[Node], int] | None = None,
 ) -> Kernel:
     """A kernel of the library; with `evaluate`, it does not round as the operator does; `way` is the function's own."""
-    return Kernel(name, when=when, emit=emit, library=CMSIS_NN, evaluate=evaluate, lacks=lacks, way=way, extra=extra)
+    return Kernel(
+        name,
+        when=when,
+        emit=emit,
+        library=CMSIS_NN,
+        evaluate=evaluate,
+        lacks=lacks,
+        way=way,
+        extra=extra,
+        by_node=True,
+    )
+
+
+def library_kernel(name: str, *, emit: Callable[..., Call | None], **more: Any) -> Kernel:
+    """A kernel of the library. Its functions take specs (mcugen.lir.spec)."""
+    return Kernel(name, emit=emit, library=CMSIS_NN, by_node=False, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch(Params):
+    """The library's working memory."""
+
+    scratch_size: Annotated[int | None, "bytes of scratch"] = None
+
+
+SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
 
 
 def emit_call(
@@ -74,11 +102,11 @@ def emit_call(
     builder.emit(node, kernel, operands, {**params, **more}, code=code, inplace=inplace, variant=variant)
 
 
-def by_variant(builder: Builder, plain: int, dsp: int, mve: int) -> int:
+def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
     """Of three numbers the one for the library as built for this CPU."""
-    if "mve" in builder.features:
+    if "mve" in features:
         return mve
-    return dsp if "dsp" in builder.features else plain
+    return dsp if "dsp" in features else plain
 
 
 def multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:

@@ -81,7 +81,7 @@ def conv_scratch(shape: ConvShape, builder: Builder) -> int:
     if shape.in_h == shape.k_h == 1 and shape.k_w > 1:
         after = _line_end(shape)
         mve = max(shape.k_w + shape.pad_w, shape.k_w - 1 + after) * shape.in_c
-    return by_variant(builder, columns, columns, mve)
+    return by_variant(builder.features, columns, columns, mve)
 
 
 def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:

@@ -58,8 +58,8 @@ def depthwise_scratch(shape: ConvShape, builder: Builder, small: bool) -> int:
     taps = shape.k_h * shape.k_w
     window = 2 * taps * shape.in_c
     if small:
-        return by_variant(builder, window, window, 4 * taps * BLOCK)
-    return by_variant(builder, 0, 0 if is_near(shape) else window, 4 * taps * BLOCK)
+        return by_variant(builder.features, window, window, 4 * taps * BLOCK)
+    return by_variant(builder.features, 0, 0 if is_near(shape) else window, 4 * taps * BLOCK)
 
 
 def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
@@ -72,7 +72,7 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     packed = packed_nibbles(turned) if is_small else turned
     operands = [
         ("x", Access.IN, builder.buffer(node.input(0))),
-        *layer_constants(node, builder, packed, bias, multiple=by_variant(builder, 1, 1, 4)),
+        *layer_constants(node, builder, packed, bias, multiple=by_variant(builder.features, 1, 1, 4)),
         ("y", Access.OUT, builder.buffer(node.output)),
     ]
     emit_call(node, builder, kernel, operands, params, scratch=depthwise_scratch(shape, builder, is_small))

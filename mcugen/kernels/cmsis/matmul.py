@@ -40,7 +40,7 @@ def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
     a, b, y = node.sig.input(0), node.sig.input(1), node.sig.output
     depth, columns = b.shape[-2:]
     requantize = product_requantizer(node)
-    sums = by_variant(builder, 0, 0, 4 * columns)
+    sums = by_variant(builder.features, 0, 0, 4 * columns)
     params: dict[str, Param] = {"batch": math.prod(a.shape[:-2]), "rows": a.shape[-2]}
     params |= {"depth": depth, "columns": columns, "sums_size": sums}
     params |= {"a_zero": a.q.zero_point, "b_zero": b.q.zero_point, "y_zero": y.q.zero_point}

@@ -165,7 +165,7 @@ def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
         pair = short.multiplier, 31 - short.shift
         multiplier, shift = (np.broadcast_to(each, shape.out_c).astype(np.int32) for each in pair)
     depth = shape.k_h * shape.k_w * shape.in_c
-    scratch = by_variant(builder, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
+    scratch = by_variant(builder.features, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
     bias = DType.INT64 if short is None else DType.INT32
     variant = "long" if short is None else ""
     _emit_by_channel(
@@ -179,7 +179,7 @@ def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
     assert scaling is not None
     columns = 2 * shape.k_h * shape.k_w * shape.in_c if _is_fast(shape) else 0
     constants = (weights.reshape(shape.out_c, -1).T, DType.INT64, *scaling.arguments(shape.out_c))
-    scratch = by_variant(builder, 0, columns, 4 * columns + 8 if columns else 0)
+    scratch = by_variant(builder.features, 0, columns, 4 * columns + 8 if columns else 0)
     _emit_by_channel(node, builder, kernel, shape, constants, scratch, spare=-shape.out_c % 4)
 
 

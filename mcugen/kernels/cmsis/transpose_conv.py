@@ -52,7 +52,7 @@ def scratch_of(shape: ConvShape, builder: Builder) -> tuple[int, int]:
     depth = shape.k_h * shape.k_w * shape.in_c
     if is_convolved(shape):
         columns = 4 * (-(-depth // 4) * 4)
-        return by_variant(builder, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_c
+        return by_variant(builder.features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_c
     spread = max(shape.k_w, shape.stride_w, shape.stride_h)  # the library asks by one stride and takes by the other
     row = ((shape.in_w - 1) * shape.stride_w + spread) * shape.out_c
     return 4 * row * max(shape.k_h, shape.stride_h), 0

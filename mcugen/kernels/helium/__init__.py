@@ -3,92 +3,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
-from mcugen.kernels.helium.conv import (
-    eight_channels,
-    emit_columns,
-    emit_conv,
-    emit_direct,
-    emit_eight_channels,
-    emit_overwriting,
-    overwriting,
-    three_columns,
-    ungrouped,
-)
-from mcugen.kernels.helium.depthwise import (
-    emit_depthwise,
-    emit_large_depthwise,
-    emit_small_depthwise,
-    half_groups,
-    large_patches,
-    large_window,
-    small_window,
-)
-from mcugen.kernels.helium.layer import BLOCK, VECTOR, block_products, emit, int8_requantized, loop, pack_vectors
+from mcugen.hir.types import DType
+from mcugen.kernels.conv_shape import ConvGeometry
+from mcugen.kernels.helium import conv, layer
+from mcugen.kernels.helium import depthwise as patches
+from mcugen.kernels.helium.layer import BLOCK, VECTOR, Frame, Loop, Table, block_products, int8_requantized
 from mcugen.kernels.portable import depthwise, single_row
-from mcugen.kernels.weighted import weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import Call, Kernel, Role, Site, reads, scratch
 from mcugen.lir.traversal import Traversal
 
-Emit = Callable[[Node, Builder, Kernel], None]
+_MVE = frozenset({"mve"})
 
 
-def one_vector(node: Node) -> bool:
+def one_vector(spec: ConvSpec) -> bool:
     """one row"""
-    return node.output.type.count == len(weights_of(node))
+    return spec.y.count == spec.channels
 
 
-def emit_row(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RowFrame(Frame):
+    """Of a vector by a matrix."""
+
+    zero_point: Annotated[int, "of y"]
+    blocks: Annotated[int, "blocks of eight channels"]
+    turns: Annotated[int, "turns of the inner loop"]
+    tail: Annotated[int, "products beyond whole vectors"]
+    last: Annotated[int, "channels of the last block"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+def emit_row(spec: ConvSpec, site: Site) -> Call:
     """One vector by a matrix: eight channels at a time."""
-    rows = weights_of(node).reshape(len(weights_of(node)), -1)
-    params, flags = loop(*divmod(rows.shape[1], VECTOR))
-    order = Traversal.runs(np.zeros(len(rows), np.int64), 1)  # of which each, in plain C, reads all of x
-    emit(node, builder, kernel, pack_vectors(rows, 2 * BLOCK), params, flags, block=2 * BLOCK, orders=[order])
+    loop, table = Loop(*divmod(spec.depth, VECTOR)), Table(spec, 2 * BLOCK)
+    codes = table.codes.values()
+    frame = RowFrame(
+        blocks=table.blocks,
+        turns=loop.turns,
+        tail=loop.tail,
+        last=table.last,
+        **codes,  # type: ignore[arg-type]
+    )
+    order = Traversal.runs(np.zeros(spec.channels, np.int64), 1)  # of which each, in plain C, reads all of x
+    return layer.call(site, layer.pack_vectors(spec.rows, 2 * BLOCK), table, [frame], [loop.flags], orders=[order])
 
 
-def emit_vectors(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_vectors(spec: ConvSpec, site: Site) -> Call:
     """Several vectors by a matrix: a pointwise convolution."""
-    channels, depth = weights_of(node).shape
-    params, flags = loop(*divmod(depth, VECTOR))
-    params |= {"batch": 1, "image": 0, "rows": 1, "row_step": 0, "row_pixels": node.output.type.count // channels}
-    params |= {"x_next": 2 * depth, "out_c": channels}
-    emit_direct(node, builder, kernel, params, flags)
+    return conv.emit_direct(spec, site, conv.one_run(spec.y.count // spec.channels, spec.channels))
 
 
-def pair_products(node: Node) -> int:
+def pair_products(spec: ConvSpec) -> int:
     """Vectors of products by two pixels and four channels."""
-    return block_products(node, 2, BLOCK)
+    return block_products(spec, 2, BLOCK)
 
 
-def row_products(node: Node) -> int:
+def row_products(spec: ConvSpec) -> int:
     """Vectors of products by eight channels."""
-    return block_products(node, 1, 2 * BLOCK)
+    return block_products(spec, 1, 2 * BLOCK)
 
 
-def _kernel(name: str, *when: Callable[[Node], bool], emit: Emit, extra: Callable[[Node], int] | None = None) -> Kernel:
-    return Kernel(name, frozenset({"mve"}), (int8_requantized, *when), emit, extra)
+def _strip(optional: bool = False) -> tuple[Role, ...]:
+    return (scratch("strip", "padded rows under one row of y", DType.INT8, optional=optional),)
 
 
-DENSE: tuple[Kernel, ...] = (
-    _kernel("dense_s8_mve", one_vector, emit=emit_row, extra=row_products),
-    _kernel("conv2d_s8_mve", emit=emit_vectors, extra=pair_products),
+_ROW = Kernel(
+    "dense_s8_mve",
+    what="one row by a matrix, eight channels at a time",
+    operands=layer.operands(),
+    params=(RowFrame,),
+    options=(layer.LoopFlags, layer.Ragged, layer.Clamped, layer.Shifted),
+    needs=_MVE,
+    when=(int8_requantized, one_vector),
+    emit=emit_row,
+    extra=row_products,
 )
 
+_GEMM = Kernel(
+    "conv2d_s8_mve",
+    what="two pixels by four channels, read where they lie, from a strip of padded rows, or gathered from that",
+    operands=layer.operands(working=_strip(optional=True)),
+    params=(
+        *(layer.GemmFrame, layer.Padding, ConvGeometry, layer.StripRows),
+        *(conv.PixelRows, conv.PatchRows),
+    ),
+    optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows),
+    without=frozenset({"k_w", "stride_w", "dilation_h", "dilation_w"}),
+    options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted),
+    needs=_MVE,
+    when=(int8_requantized,),
+    emit=emit_vectors,
+    extra=pair_products,
+)
+
+_IN_PLACE = Kernel(
+    "conv2d_s8_mve_inplace",
+    what="two pixels by four channels of pointwise convolutions, pixels copied before they are overwritten",
+    operands=layer.operands(working=(scratch("patches", "pixels as they were", DType.INT8),)),
+    params=(layer.GemmFrame, conv.CopiedPixels),
+    options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted),
+    needs=_MVE,
+    when=(int8_requantized, conv.overwriting),
+    emit=conv.emit_overwriting,
+    extra=pair_products,
+)
+
+_EIGHT = Kernel(
+    "conv2d_s8_mve_8",
+    what="pointwise convolutions of pixels of eight channels, two in a vector, while weights stay in registers",
+    operands=layer.operands(),
+    params=(conv.EightFrame, conv.Pixels),
+    options=(layer.Clamped, layer.Shifted),
+    needs=_MVE,
+    when=(int8_requantized, conv.eight_channels),
+    emit=conv.emit_eight_channels,
+)
+
+_COLUMNS = Kernel(
+    "conv2d_s8_mve_columns",
+    what="3 x 3 windows, four pixels by two channels, which share the columns of a row",
+    operands=layer.operands(working=_strip()),
+    params=(conv.ColumnsFrame, layer.Padding, ConvGeometry, layer.StripRows),
+    without=frozenset({"k_h", "k_w", "stride_w", "dilation_h", "dilation_w"}),
+    options=(conv.ColumnsOptions, layer.Clamped, layer.Shifted),
+    needs=_MVE,
+    when=(int8_requantized, conv.three_columns),
+    emit=conv.emit_columns,
+)
+
+DENSE: tuple[Kernel, ...] = (_ROW, _GEMM)
+
 CONV: tuple[Kernel, ...] = (
-    _kernel("dense_s8_mve", single_row, emit=emit_row, extra=row_products),
-    _kernel("conv2d_s8_mve_8", eight_channels, emit=emit_eight_channels),
-    _kernel("conv2d_s8_mve_columns", three_columns, emit=emit_columns),
-    _kernel("conv2d_s8_mve", ungrouped, emit=emit_conv, extra=pair_products),
-    _kernel("conv2d_s8_mve_inplace", overwriting, emit=emit_overwriting, extra=pair_products),
+    replace(_ROW, when=(int8_requantized, single_row)),
+    _EIGHT,
+    _COLUMNS,
+    replace(_GEMM, when=(int8_requantized, conv.ungrouped), emit=conv.emit_conv),
+    _IN_PLACE,
 )
 
 DEPTHWISE: tuple[Kernel, ...] = (
-    _kernel("depthwise_s8_mve_4x4", depthwise, small_window, emit=emit_small_depthwise, extra=half_groups),
-    _kernel("depthwise_s8_mve_8x8", depthwise, large_window, emit=emit_large_depthwise, extra=large_patches),
-    _kernel("depthwise_s8_mve", depthwise, emit=emit_depthwise),
+    Kernel(
+        "depthwise_s8_mve_4x4",
+        what="windows of up to 4 x 4 of one filter a channel: a patch of one channel is a vector",
+        operands=layer.operands(working=(scratch("columns", "columns of four rows, by channels", DType.INT8),)),
+        params=(
+            *(patches.PatchesFrame, layer.Padding, ConvGeometry),
+            *(patches.Mask, patches.Sections, patches.Distances),
+        ),
+        without=frozenset({"out_c", "k_h", "k_w", "stride_h", "dilation_h"}),
+        options=(patches.PatchOptions, layer.Clamped, layer.Shifted),
+        needs=_MVE,
+        when=(int8_requantized, depthwise, patches.small_window),
+        emit=patches.emit_small_depthwise,
+        extra=patches.half_groups,
+    ),
+    Kernel(
+        "depthwise_s8_mve_8x8",
+        what="windows of up to 8 x 8 of one filter a channel, as 2 x 2 patches",
+        operands=layer.operands(working=_strip()),
+        params=(patches.LargeFrame, layer.Padding, ConvGeometry, layer.StripRows, patches.Columns),
+        without=frozenset({"dilation_h", "dilation_w"}),
+        options=(patches.LargeOptions, layer.Clamped, layer.Shifted),
+        needs=_MVE,
+        when=(int8_requantized, depthwise, patches.large_window),
+        emit=patches.emit_large_depthwise,
+        extra=patches.large_patches,
+    ),
+    Kernel(
+        "depthwise_s8_mve",
+        what="any window of one filter a channel: channels in lanes, two taps at a time",
+        operands=layer.operands(
+            reads("offsets", "where each tap lies in the strip, in bytes", DType.INT32), working=_strip()
+        ),
+        params=(layer.Codes, layer.Padding, ConvGeometry, layer.StripRows, patches.TapPairs),
+        without=frozenset({"out_c", "k_h", "k_w", "dilation_h", "dilation_w"}),
+        options=(layer.Shifted,),
+        needs=_MVE,
+        when=(int8_requantized, depthwise),
+        emit=patches.emit_depthwise,
+    ),
 )

@@ -4,18 +4,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
-from mcugen.kernels.conv_shape import ConvShape, shape_of
-from mcugen.kernels.helium.layer import BLOCK, VECTOR, emit, loop, pack_vectors, strip_params
+from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.helium.layer import (
+    BLOCK,
+    VECTOR,
+    Frame,
+    Jump,
+    Loop,
+    LoopFlags,
+    Table,
+    call,
+    gemm_frame,
+    pack_vectors,
+    padding,
+    strip_of,
+)
 from mcugen.kernels.reading_order import in_turn, rows, windows
-from mcugen.kernels.weighted import weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Param
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import Call, Options, Params, Site
 
 LONGEST_ROW = 12
 """Vectors of a kernel's row that are written out at most: what 64 channels of a 3 x 3 kernel have."""
@@ -30,9 +41,9 @@ PATCHES = 16
 """Pixels whose taps are gathered at a time."""
 
 
-def ungrouped(node: Node) -> bool:
+def ungrouped(spec: ConvSpec) -> bool:
     """one group"""
-    return ConvShape.of(node).groups == 1
+    return spec.shape.groups == 1
 
 
 def dense_pixels(shape: ConvShape) -> bool:
@@ -40,39 +51,79 @@ def dense_pixels(shape: ConvShape) -> bool:
     return shape.groups == 1 and shape.reads_pixels and shape.stride_h == shape.stride_w == 1
 
 
-def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PixelRows(Params):
+    """Pixels that are read where they lie."""
+
+    batch: Annotated[int, "images; 1 where all pixels are one run"]
+    image: Annotated[int, "bytes of an image of x"]
+    rows: Annotated[int, "runs of an image"]
+    row_step: Annotated[int, "bytes of x from run to run"]
+    row_pixels: Annotated[int, "pixels of a run"]
+    out_c: Annotated[int, "channels of a pixel of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchRows(Params):
+    """How the taps of some pixels are brought together."""
+
+    run: Annotated[int, "bytes of a run of neighbouring taps"]
+    runs: Annotated[int, "such runs in a row of the window"]
+    run_step: Annotated[int, "bytes from run to run"]
+    row_step: Annotated[int, "bytes from row to row of the window"]
+    depth: Annotated[int, "bytes of a patch: whole vectors"]
+    most: Annotated[int, "patches that are gathered at a time"]
+    x_step: Annotated[int, "bytes from window to window"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeOptions(Options):
+    """How pixels are read."""
+
+    mode: Annotated[str, "direct: where they lie; rows: from a strip of padded rows; patch: gathered from that"]
+    gather: Annotated[Mapping[str, object] | None, "offsets of loads and stores that gather short rows, written out"]
+
+
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """From a strip of padded rows, directly where a kernel's row fills its vectors well, else from gathered patches."""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     if shape.reads_pixels:
-        emit_pointwise(node, builder, kernel)
-        return
+        return emit_pointwise(spec, site)
     run = shape.k_w * shape.in_c
     vectors = -(-run // VECTOR)
     filled = shape.dilation_w == 1 and vectors * VECTOR <= 1.1 * run and vectors <= LONGEST_ROW
     even = shape.out_w % 2 == 0 or shape.out_w > PATCHES
-    (emit_rows if filled and even else emit_patches)(node, builder, kernel, shape)
+    return (emit_rows if filled and even else emit_patches)(spec, site)
 
 
-def emit_rows(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
+def emit_rows(spec: ConvSpec, site: Site) -> Call:
     """A turn of the inner loop is a row of the kernel; weights are zero where a vector reads past it."""
-    params = strip_params(shape)
-    span, pitch, vectors = int(params["span"]), int(params["pitch"]), -(-shape.k_w * shape.in_c // VECTOR)
-    params |= {"turns": shape.k_h, "jump": shape.dilation_h * pitch - vectors * VECTOR, "tail": 0}
-    params["x_next"] = 2 * shape.stride_w * shape.in_c
-    flags = {"mode": "rows", "unroll": vectors, "looped": shape.k_h > 1, "tail": False, "jump": shape.k_h > 1}
-    packed = pack_vectors(weights_of(node).reshape(shape.out_c, shape.k_h, -1), BLOCK)
-    emit(node, builder, kernel, packed, params, flags, scratch=("strip", span * pitch + VECTOR), orders=[rows(shape)])
+    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec)
+    vectors, several = -(-shape.k_w * shape.in_c // VECTOR), shape.k_h > 1
+    jump = shape.dilation_h * strip.pitch - vectors * VECTOR
+    frame = replace(gemm_frame(table, Loop(0), 2 * shape.stride_w * shape.in_c), turns=shape.k_h, jump=jump)
+    flags = LoopFlags(unroll=vectors, looped=several, tail=False)
+    packed = pack_vectors(spec.weights.reshape(shape.out_c, shape.k_h, -1), BLOCK)
+    return call(
+        site,
+        packed,
+        table,
+        [frame, padding(spec), shape.geometry, strip],
+        [ModeOptions(mode="rows", gather=None), flags, Jump(jump=several)],
+        working=("strip", strip.span * strip.pitch + VECTOR),
+        orders=[rows(shape)],
+    )
 
 
-def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[str, object] | None:
+def written_out_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] | None:
     """How short rows of a kernel are gathered by one load and one store each, if immediate offsets reach them all.
 
     Rows are shared out among pointers, of which each reaches OFFSET bytes.
     """
-    run, row_step, x_step, depth = (int(params[name]) for name in ("run", "row_step", "x_step", "depth"))
+    run, row_step = patch.run, patch.row_step
     each = OFFSET // row_step + 1
     starts = range(0, shape.k_h, each)
-    if run > VECTOR or (shape.k_h - 1) * run > OFFSET or len(starts) > 7 or max(x_step, depth) > 255:
+    if run > VECTOR or (shape.k_h - 1) * run > OFFSET or len(starts) > 7 or max(patch.x_step, patch.depth) > 255:
         return None
     if starts[-1] * row_step >= 4096:
         return None
@@ -86,35 +137,42 @@ def written_out_gather(shape: ConvShape, params: Mapping[str, Param]) -> dict[st
         }
         for start in starts
     ]
-    return {"run": run, "x_step": x_step, "depth": depth, "pointers": pointers}
+    return {"run": run, "x_step": patch.x_step, "depth": patch.depth, "pointers": pointers}
 
 
-def emit_pointwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
     """Pixels are read where they lie: all of them in one run, or row by row if some are skipped."""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     in_row, pixels = shape.in_w * shape.in_c, shape.out_h * shape.out_w
-    params, flags = loop(*divmod(shape.in_c, VECTOR))
-    params |= {"x_next": 2 * shape.stride_w * shape.in_c, "out_c": shape.out_c}
-    if shape.stride_h == shape.stride_w == 1:
-        params |= {"batch": 1, "image": 0, "rows": 1, "row_step": 0, "row_pixels": shape.batch * pixels}
-    else:
-        params |= {"batch": shape.batch, "image": shape.in_h * in_row, "rows": shape.out_h}
-        params |= {"row_step": shape.stride_h * in_row, "row_pixels": shape.out_w}
-    emit_direct(node, builder, kernel, params, flags)
+    walk = one_run(shape.batch * pixels, shape.out_c)
+    if not shape.stride_h == shape.stride_w == 1:
+        walk = PixelRows(
+            batch=shape.batch,
+            image=shape.in_h * in_row,
+            rows=shape.out_h,
+            row_step=shape.stride_h * in_row,
+            row_pixels=shape.out_w,
+            out_c=shape.out_c,
+        )
+    return emit_direct(spec, site, walk)
 
 
-def emit_direct(
-    node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param], flags: Mapping[str, object]
-) -> None:
+def one_run(pixels: int, channels: int) -> PixelRows:
+    """All pixels side by side."""
+    return PixelRows(batch=1, image=0, rows=1, row_step=0, row_pixels=pixels, out_c=channels)
+
+
+def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     """Two pixels at a time, or one by one in plain C; they are read again for every four channels."""
-    shape, weights = shape_of(node), weights_of(node)
+    shape, table, loop = spec.shape, Table(spec), Loop(*divmod(spec.shape.in_c, VECTOR))
+    frame = gemm_frame(table, loop, 2 * shape.stride_w * shape.in_c)
     if shape.stride_h == shape.stride_w == 1:
         shape = in_a_row(shape)
     pairs = (np.arange(shape.out_h)[:, None, None] * shape.out_w + in_turn(shape.out_w, 2)).reshape(-1, 2)
     last = (shape.out_c - 1) % BLOCK + 1
     orders = [windows(shape, blocks, last) for blocks in (pairs, in_turn(shape.out_h * shape.out_w, 1))]
-    packed = pack_vectors(weights.reshape(len(weights), -1), BLOCK)
-    emit(node, builder, kernel, packed, params, {**flags, "mode": "direct"}, orders=orders)
+    options = [ModeOptions(mode="direct", gather=None), loop.flags, Jump()]
+    return call(site, pack_vectors(spec.rows, BLOCK), table, [frame, walk], options, orders=orders)
 
 
 def in_a_row(shape: ConvShape) -> ConvShape:
@@ -123,80 +181,155 @@ def in_a_row(shape: ConvShape) -> ConvShape:
     return replace(shape, batch=1, in_h=1, in_w=pixels, out_h=1, out_w=pixels)
 
 
-def emit_patches(node: Node, builder: Builder, kernel: Kernel, shape: ConvShape) -> None:
+def emit_patches(spec: ConvSpec, site: Site) -> Call:
     """The taps of some pixels are brought together first."""
-    params = strip_params(shape)
+    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec)
     joined = shape.dilation_w == 1
-    run = shape.in_c * (shape.k_w if joined else 1)
-    vectors = -(-shape.k_h * shape.k_w * shape.in_c // VECTOR)
-    most = min(PATCHES, shape.batch * shape.out_h * shape.out_w)
-    inner, flags = loop(vectors)
-    params |= {"run": run, "runs": 1 if joined else shape.k_w, "run_step": shape.dilation_w * shape.in_c}
-    params |= {"row_step": shape.dilation_h * int(params["pitch"]), "depth": vectors * VECTOR, "most": most, **inner}
-    params["x_next"] = 2 * vectors * VECTOR
-    params["x_step"] = shape.stride_w * shape.in_c
-    flags |= {"mode": "patch", "gather": written_out_gather(shape, params) if joined else None}
-    size = int(params["span"]) * int(params["pitch"]) + most * vectors * VECTOR + 2 * VECTOR
-    packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
+    loop = Loop(-(-spec.depth // VECTOR))
+    patch = PatchRows(
+        run=shape.in_c * (shape.k_w if joined else 1),
+        runs=1 if joined else shape.k_w,
+        run_step=shape.dilation_w * shape.in_c,
+        row_step=shape.dilation_h * strip.pitch,
+        depth=loop.vectors * VECTOR,
+        most=min(PATCHES, shape.batch * shape.out_h * shape.out_w),
+        x_step=shape.stride_w * shape.in_c,
+    )
+    size = strip.span * strip.pitch + patch.most * patch.depth + 2 * VECTOR
     pixels = (np.arange(shape.out_h) + 1) * shape.out_w
-    written = pixels // most * most * shape.out_c if shape.batch == 1 else None
-    order = rows(shape, writes=written)
-    emit(node, builder, kernel, packed, params, flags, scratch=("strip", size), orders=[order])
+    written = pixels // patch.most * patch.most * shape.out_c if shape.batch == 1 else None
+    gather = written_out_gather(shape, patch) if joined else None
+    return call(
+        site,
+        pack_vectors(spec.rows, BLOCK),
+        table,
+        [gemm_frame(table, loop, 2 * patch.depth), padding(spec), shape.geometry, strip, patch],
+        [ModeOptions(mode="patch", gather=gather), loop.flags, Jump()],
+        working=("strip", size),
+        orders=[rows(shape, writes=written)],
+    )
 
 
-def overwriting(node: Node) -> bool:
+def overwriting(spec: ConvSpec) -> bool:
     """pointwise, output channels no more than input channels: in place"""
-    shape = ConvShape.of(node)
-    return dense_pixels(shape) and shape.out_c <= shape.in_c
+    return dense_pixels(spec.shape) and spec.shape.out_c <= spec.shape.in_c
 
 
-def emit_overwriting(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CopiedPixels(Params):
+    """Pixels that are copied before they are overwritten."""
+
+    in_c: Annotated[int, "channels of a pixel of x"]
+    out_c: Annotated[int, "channels of a pixel of y"]
+    pixels: Annotated[int, "of x and y"]
+    most: Annotated[int, "pixels that are copied at a time"]
+
+
+def emit_overwriting(spec: ConvSpec, site: Site) -> Call:
     """Some pixels are copied before they are overwritten."""
-    shape = ConvShape.of(node)
+    shape, table = spec.shape, Table(spec)
     pixels = shape.batch * shape.out_h * shape.out_w
-    params, flags = loop(-(-shape.in_c // VECTOR))
-    params |= {"x_next": 2 * shape.in_c, "in_c": shape.in_c, "out_c": shape.out_c}
-    params |= {"pixels": pixels, "most": min(PATCHES, pixels)}
-    packed = pack_vectors(weights_of(node).reshape(shape.out_c, -1), BLOCK)
-    scratch = ("patches", min(PATCHES, pixels) * shape.in_c + VECTOR)
-    order = windows(in_a_row(shape), in_turn(pixels, PATCHES))
-    emit(node, builder, kernel, packed, params, flags, scratch=scratch, orders=[order])
+    loop, most = Loop(-(-shape.in_c // VECTOR)), min(PATCHES, pixels)
+    copied = CopiedPixels(in_c=shape.in_c, out_c=shape.out_c, pixels=pixels, most=most)
+    return call(
+        site,
+        pack_vectors(spec.rows, BLOCK),
+        table,
+        [gemm_frame(table, loop, 2 * shape.in_c), copied],
+        [loop.flags, Jump()],
+        working=("patches", most * shape.in_c + VECTOR),
+        orders=[windows(in_a_row(shape), in_turn(pixels, PATCHES))],
+    )
 
 
-def eight_channels(node: Node) -> bool:
+def eight_channels(spec: ConvSpec) -> bool:
     """pointwise, 8 channels to an even number"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     enough = shape.batch * shape.out_h * shape.out_w >= 4
     return dense_pixels(shape) and shape.in_c == VECTOR // 2 and shape.out_c % 2 == 0 and enough
 
 
-def emit_eight_channels(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EightFrame(Frame):
+    """Of pixels of eight channels."""
+
+    zero_point: Annotated[int, "of y"]
+    table_size: Annotated[int, "bytes of the table"]
+    y_next: Annotated[int, "bytes of y from four pixels to the next four"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels(Params):
+    """Side by side."""
+
+    out_c: Annotated[int, "channels of a pixel of y"]
+    pixels: Annotated[int, "of x and y"]
+
+
+def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
     """Two pixels lie in a vector; weights stay where they are while all pixels pass."""
-    shape = ConvShape.of(node)
-    rows = weights_of(node).reshape(shape.out_c, VECTOR // 2)
-    packed = np.stack([np.pad(rows, [(0, 0), (0, 8)]), np.pad(rows, [(0, 0), (8, 0)])], 1).reshape(-1)
-    pixels = shape.batch * shape.out_h * shape.out_w
-    params: dict[str, Param] = {"y_next": 4 * shape.out_c, "out_c": shape.out_c, "pixels": pixels}
-    emit(node, builder, kernel, packed, params, {}, block=2)
+    shape, table = spec.shape, Table(spec, 2)
+    packed = np.stack([np.pad(spec.rows, [(0, 0), (0, 8)]), np.pad(spec.rows, [(0, 0), (8, 0)])], 1).reshape(-1)
+    codes = table.codes.values()
+    frame = EightFrame(table_size=table.data.nbytes, y_next=4 * shape.out_c, **codes)  # type: ignore[arg-type]
+    pixels = Pixels(out_c=shape.out_c, pixels=shape.batch * shape.out_h * shape.out_w)
+    return call(site, packed, table, [frame, pixels], [])
 
 
-def three_columns(node: Node) -> bool:
+def three_columns(spec: ConvSpec) -> bool:
     """3 x 3, input channels by 16, outputs by two"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     window = (shape.k_h, shape.k_w, shape.dilation_w) == (3, 3, 1) and shape.stride_w <= 2
     columns = 3 * shape.stride_w + 3
     reachable = shape.in_c % VECTOR == 0 and columns * shape.in_c - VECTOR <= WORD_OFFSET
     return shape.groups == 1 and window and reachable and shape.out_c % 2 == 0 and shape.out_w >= 4
 
 
-def emit_columns(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ColumnsFrame(Frame):
+    """Of four pixels by two channels."""
+
+    zero_point: Annotated[int, "of y"]
+    table_size: Annotated[int, "bytes of the table"]
+    x_next: Annotated[int, "bytes of x from four pixels to the next four"]
+    y_next: Annotated[int, "bytes of y from four pixels to the next four"]
+    jump: Annotated[int, "bytes of x from row to row of the window"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnsOptions(Options):
+    """What its loops are written for."""
+
+    chunks: Annotated[int, "vectors of a pixel of x"]
+    stride: Annotated[int, "pixels from window to window: 1 or 2"]
+    unrolled: Annotated[bool, "whether rows of the window are written out"]
+
+
+def emit_columns(spec: ConvSpec, site: Site) -> Call:
     """Four pixels by two channels, which share the columns of a row."""
-    shape = ConvShape.of(node)
-    params, chunks = strip_params(shape), shape.in_c // VECTOR
-    params |= {"x_next": 4 * shape.stride_w * shape.in_c, "y_next": 4 * shape.out_c}
-    params["jump"] = shape.dilation_h * int(params["pitch"])
-    flags = {"chunks": chunks, "stride": shape.stride_w, "unrolled": chunks == 1}
-    pairs = weights_of(node).reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
+    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 2)
+    chunks, codes = shape.in_c // VECTOR, table.codes.values()
+    frame = ColumnsFrame(
+        table_size=table.data.nbytes,
+        x_next=4 * shape.stride_w * shape.in_c,
+        y_next=4 * shape.out_c,
+        jump=shape.dilation_h * strip.pitch,
+        **codes,  # type: ignore[arg-type]
+    )
+    pairs = spec.weights.reshape(shape.out_c // 2, 2, 3, 3, chunks, VECTOR)
     packed = np.ascontiguousarray(pairs.transpose(0, 2, 4, 3, 1, 5)).reshape(-1)
-    size = int(params["span"]) * int(params["pitch"]) + VECTOR
-    emit(node, builder, kernel, packed, params, flags, block=2, scratch=("strip", size), orders=[rows(shape)])
+    return call(
+        site,
+        packed,
+        table,
+        [frame, padding(spec), shape.geometry, strip],
+        [ColumnsOptions(chunks=chunks, stride=shape.stride_w, unrolled=chunks == 1)],
+        working=("strip", strip.span * strip.pitch + VECTOR),
+        orders=[rows(shape)],
+    )

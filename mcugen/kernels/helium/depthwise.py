@@ -3,53 +3,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
 from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.helium.layer import VECTOR, blocks_of, emit, strip_params
+from mcugen.kernels.helium.layer import VECTOR, Frame, Table, blocks_of, call, padding, strip_of
 from mcugen.kernels.reading_order import by_image, rows
-from mcugen.kernels.weighted import weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Param
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import Call, Options, Params, Site
 from mcugen.lir.traversal import Traversal
 
 COLUMNS = 2048
 """Bytes of transposed columns, unless one row takes more."""
 
 
-def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TapPairs(Params):
+    """Of a window."""
+
+    pairs: Annotated[int, "pairs of taps; an odd last one has a weight of zero"]
+
+
+def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Channels in lanes, two taps at a time; an odd last one is paired with a weight of zero."""
-    shape = ConvShape.of(node)
-    params = strip_params(shape)
+    shape, strip = spec.shape, strip_of(spec.shape)
+    table = Table(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7))
     ky, kx = np.divmod(np.arange(shape.k_h * shape.k_w), shape.k_w)
-    offsets = ky * shape.dilation_h * int(params["pitch"]) + kx * shape.dilation_w * shape.in_c
+    offsets = ky * shape.dilation_h * strip.pitch + kx * shape.dilation_w * shape.in_c
     even = len(offsets) % 2
-    taps = np.pad(weights_of(node).reshape(shape.out_c, -1), [(0, 0), (0, even)])
+    taps = np.pad(spec.rows, [(0, 0), (0, even)])
     packed = np.ascontiguousarray(blocks_of(taps, 8).transpose(0, 2, 1)).reshape(-1)
-    emit(
-        node,
-        builder,
-        kernel,
+    return call(
+        site,
         packed,
-        params | {"pairs": taps.shape[1] // 2},
-        {},
-        block=8,
-        channel_order=(0, 2, 4, 6, 1, 3, 5, 7),
-        scratch=("strip", int(params["span"]) * int(params["pitch"]) + VECTOR),
+        table,
+        [table.codes, padding(spec), shape.geometry, strip, TapPairs(pairs=taps.shape[1] // 2)],
+        [],
+        working=("strip", strip.span * strip.pitch + VECTOR),
         orders=[rows(shape)],
-        offsets=np.pad(offsets, (0, even)).astype(np.int32),
+        constants={"offsets": np.pad(offsets, (0, even)).astype(np.int32)},
     )
 
 
-def small_window(node: Node) -> bool:
+def small_window(spec: ConvSpec) -> bool:
     """a window of at most 4 x 4, stride 1 or 2"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     if max(shape.k_h, shape.k_w) > 4 or shape.stride_w > 7 or shape.dilation_h > 1:
         return False
     if 4 * (shape.out_w + 1) * shape.out_c >= 2**16:  # results are scattered by offsets of 16 bits
@@ -87,102 +88,175 @@ class Plane:
 
     def turned(self) -> Plane:
         """Rows and columns exchanged."""
-        s = self.shape
-        names = ("in", "out", "k", "stride", "dilation", "pad")
-        swapped = {f"{name}_h": getattr(s, f"{name}_w") for name in names}
-        swapped |= {f"{name}_w": getattr(s, f"{name}_h") for name in names}
-        return Plane(replace(s, **swapped), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
+        return Plane(self.shape.turned(), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
 
 
-def groups_of(shape: ConvShape, group: int) -> dict[str, Param]:
-    """How the pixels of a row are grouped by `group`.
+@dataclass(frozen=True)
+class Groups:
+    """How the pixels of a row are grouped, `size` at a time.
 
     For what is left there are one or two halves. The last half overlaps what is before, or is masked if there is
     nothing.
     """
-    half = group // 2
-    groups, rest = divmod(shape.out_w, group)
+
+    size: int
+    count: int
+    halves: int
+    mask: int
+    overlap: int
+    covered: int
+
+
+def groups_of(shape: ConvShape, size: int) -> Groups:
+    """Of the pixels of a row of y."""
+    half = size // 2
+    count, rest = divmod(shape.out_w, size)
     halves = -(-rest // half)
-    covered = groups * group + halves * half
+    covered = count * size + halves * half
     overlap = covered - shape.out_w if shape.out_w > half else 0
     mask = (1 << min(shape.out_w, half) * 16 // half) - 1
-    params: dict[str, Param] = {"group": group, "groups": groups, "halves": halves, "half_mask": mask}
-    return params | {"overlap": overlap, "covered": covered - overlap}
+    return Groups(size, count, halves, mask, overlap, covered - overlap)
 
 
-def emit_small_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PatchesFrame(Frame):
+    """Of patches of one channel, up to 4 x 4."""
+
+    zero_point: Annotated[int, "of y"]
+    y_next: Annotated[int, "bytes of y from group to group of pixels"]
+    groups: Annotated[int, "groups of pixels in a row"]
+    halves: Annotated[int, "halves of a group beyond them"]
+    back_x: Annotated[int, "bytes of columns back to the last half"]
+    back_y: Annotated[int, "bytes of y back to the last half"]
+    down_x: Annotated[int, "bytes of columns to the next row"]
+    down_y: Annotated[int, "bytes of y to the next row"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+    place_step: Annotated[int, "bytes of y from result to result in a vector"]
+    place_second: Annotated[int, "bytes of y to the second of a pair of results"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask(Params):
+    """Of what is left of a row."""
+
+    half_mask: Annotated[int, "lanes of a half group that are results, a bit a byte"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections(Params):
+    """The columns under one or two rows of y are a section."""
+
+    steps: Annotated[int, "rows of y in a section"]
+    sections: Annotated[int, "sections that are held at a time"]
+    section: Annotated[int, "bytes of a section"]
+    padding: Annotated[int, "bytes of all of them"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distances(Params):
+    """Bytes from one thing to the next: in the columns and in the output."""
+
+    x_row: Annotated[int, "from row to row of x"]
+    x_pixel: Annotated[int, "from pixel to pixel of x"]
+    y_row: Annotated[int, "from row to row of y"]
+    y_pixel: Annotated[int, "from pixel to pixel of y"]
+    rewind_x: Annotated[int, "of columns, from the last row to the next channel"]
+    rewind_y: Annotated[int, "of y, from the last row to the next channel"]
+    image: Annotated[int, "from image to image of x"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchOptions(Options):
+    """What its loops are written for."""
+
+    both_rows: Annotated[bool, "whether a patch holds two rows of results"]
+    full: Annotated[bool, "whether rows have whole groups of pixels"]
+    masked: Annotated[bool, "whether some results are left out"]
+    stride_w: Annotated[int, "pixels from window to window"]
+    dilation_w: Annotated[int, "pixels from tap to tap"]
+    back: Annotated[bool, "whether the last half goes back"]
+
+
+def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Columns of four rows by channels: a patch is one vector. Narrow images are turned."""
-    shape = ConvShape.of(node)
-    plane, weights = Plane.of(shape), weights_of(node).reshape(shape.out_c, shape.k_h, shape.k_w)
+    shape, table = spec.shape, Table(spec, 1)
+    plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w)
     same = (shape.in_h, shape.in_w) == (shape.out_h, shape.out_w)
     if same and _two_rows(shape) and 1 < shape.out_w < min(12, shape.out_h):
         plane, weights = plane.turned(), weights.transpose(0, 2, 1)
     s = plane.shape
-    params = s.params() | groups_of(s, 4 if _two_rows(s) else 8)
-    sections, scratch = sections_of(s, int(params["covered"]))
-    params |= sections | distances(plane, params | sections)
-    params["image"] = shape.in_h * shape.in_w * shape.in_c
-    full = s.out_w >= int(params["group"])
-    masked = s.out_h % int(params["steps"]) > 0 or not full
-    flags = {"both_rows": _two_rows(s), "full": full, "masked": masked, "stride_w": s.stride_w}
-    flags |= {"dilation_w": s.dilation_w, "back": not full or int(params["overlap"]) > 0}
+    two, groups = _two_rows(s), groups_of(s, 4 if _two_rows(s) else 8)
+    sections = sections_of(s, groups.covered)
+    frame = _patches_frame(plane, groups, sections, table)
+    full = s.out_w >= groups.size
+    options = PatchOptions(
+        both_rows=two,
+        full=full,
+        masked=s.out_h % sections.steps > 0 or not full,
+        stride_w=s.stride_w,
+        dilation_w=s.dilation_w,
+        back=not full or groups.overlap > 0,
+    )
+    distances = Distances(
+        x_row=plane.x_row,
+        x_pixel=plane.x_pixel,
+        y_row=plane.y_row,
+        y_pixel=plane.y_pixel,
+        rewind_x=4 + frame.down_x,
+        rewind_y=1 + frame.down_y,
+        image=shape.in_h * shape.in_w * shape.in_c,
+    )
     forward = s is shape and shape.in_c <= VECTOR
-    emit(
-        node,
-        builder,
-        kernel,
+    made = call(
+        site,
         pack_patches(weights),
-        params,
-        flags,
-        block=1,
-        scratch=("columns", scratch),
-        orders=[_sections_in_turn(shape, int(params["steps"]), int(params["sections"]))] if forward else [],
-        inplace=not forward and _patches_may_overwrite_input(shape),
+        table,
+        [frame, padding(spec), s.geometry, Mask(half_mask=groups.mask), sections, distances],
+        [options],
+        working=("columns", sections.padding + VECTOR),
+        orders=[_sections_in_turn(shape, sections.steps, sections.sections)] if forward else [],
+    )
+    in_place = not forward and _patches_may_overwrite_input(shape)
+    return replace(made, inplace=[("y", "x")] if in_place else [])
+
+
+def _patches_frame(plane: Plane, groups: Groups, sections: Sections, table: Table) -> PatchesFrame:
+    two, step, codes = _two_rows(plane.shape), 64 * plane.shape.stride_w, table.codes
+    return PatchesFrame(
+        zero_point=codes.zero_point,
+        y_next=groups.size * plane.y_pixel,
+        groups=groups.count,
+        halves=groups.halves,
+        back_x=-step * groups.overlap,
+        back_y=-plane.y_pixel * groups.overlap,
+        down_x=sections.section - step * groups.covered,
+        down_y=sections.steps * plane.y_row - plane.y_pixel * groups.covered,
+        shift=codes.shift,
+        low=codes.low,
+        high=codes.high,
+        place_step=plane.y_pixel * (1 if two else 2),
+        place_second=plane.y_row if two else plane.y_pixel,
     )
 
 
-def half_groups(node: Node) -> int:
+def half_groups(spec: ConvSpec) -> int:
     """How many half groups are computed, for the cost."""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     two = _two_rows(shape)
     rows = -(-shape.out_h // 2) if two else shape.out_h
     return shape.batch * shape.out_c * rows * -(-shape.out_w // (2 if two else 4))
 
 
-def sections_of(shape: ConvShape, covered: int) -> tuple[dict[str, Param], int]:
-    """The columns under one or two rows of output are a section; as many as COLUMNS hold. And the scratch for all."""
+def sections_of(shape: ConvShape, covered: int) -> Sections:
+    """As many as COLUMNS hold."""
     steps = 2 if _two_rows(shape) else 1
     extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
     width = max(extent, shape.pad_w + shape.in_w)
     read = max(width, (covered - 1) * shape.stride_w + 3 * shape.dilation_w + 1)
-    sections = max(1, min(COLUMNS // (64 * width), shape.out_h // steps))
-    padding = 64 * (width * (sections - 1) + read)
-    params: dict[str, Param] = {"steps": steps, "sections": sections, "section": 64 * width, "padding": padding}
-    return params, padding + VECTOR
-
-
-def distances(plane: Plane, params: Mapping[str, Param]) -> dict[str, Param]:
-    """Bytes from one thing to the next: in the columns (x) and in the output (y)."""
-    two, step = _two_rows(plane.shape), 64 * plane.shape.stride_w
-    overlap, covered, group, steps, section = (
-        int(params[name]) for name in ("overlap", "covered", "group", "steps", "section")
-    )
-    down_x, down_y = section - step * covered, steps * plane.y_row - plane.y_pixel * covered
-    return {
-        "x_row": plane.x_row,
-        "x_pixel": plane.x_pixel,
-        "y_row": plane.y_row,
-        "y_pixel": plane.y_pixel,
-        "y_next": group * plane.y_pixel,
-        "back_x": -step * overlap,
-        "back_y": -plane.y_pixel * overlap,
-        "down_x": down_x,
-        "down_y": down_y,
-        "rewind_x": 4 + down_x,
-        "rewind_y": 1 + down_y,
-        "place_step": plane.y_pixel * (1 if two else 2),
-        "place_second": plane.y_row if two else plane.y_pixel,
-    }
+    count = max(1, min(COLUMNS // (64 * width), shape.out_h // steps))
+    return Sections(steps=steps, sections=count, section=64 * width, padding=64 * (width * (count - 1) + read))
 
 
 def _sections_in_turn(shape: ConvShape, steps: int, sections: int) -> Traversal:
@@ -207,36 +281,91 @@ def _patches_may_overwrite_input(shape: ConvShape) -> bool:
     return all(min(unread, shape.in_h) * shape.in_w >= end * shape.out_w for unread, end in ends)
 
 
-def large_window(node: Node) -> bool:
+def large_window(spec: ConvSpec) -> bool:
     """a window of at most 8 x 8"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     if max(shape.k_h, shape.k_w) > 8 or shape.stride_w > 7 or max(shape.dilation_h, shape.dilation_w) > 1:
         return False
     return 8 * shape.out_c < 2**16  # results are scattered by offsets of 16 bits
 
 
-def large_patches(node: Node) -> int:
+def large_patches(spec: ConvSpec) -> int:
     """How many patches are multiplied, for the cost."""
-    shape = ConvShape.of(node)
-    return node.output.type.count * -(-shape.k_h // 4) * -(-shape.k_w // 4)
+    return spec.y.count * -(-spec.shape.k_h // 4) * -(-spec.shape.k_w // 4)
 
 
-def emit_large_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LargeFrame(Frame):
+    """Of windows of up to 2 x 2 patches."""
+
+    zero_point: Annotated[int, "of y"]
+    y_next: Annotated[int, "bytes of y from group to group of pixels"]
+    groups: Annotated[int, "groups of pixels in a row"]
+    halves: Annotated[int, "halves of a group beyond them"]
+    back_x: Annotated[int, "bytes of columns back to the last half"]
+    back_y: Annotated[int, "bytes of y back to the last half"]
+    rewind_x: Annotated[int, "bytes of columns, from the end of a row to the next channel"]
+    rewind_y: Annotated[int, "bytes of y, from the end of a row to the next channel"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+    place_step: Annotated[int, "bytes of y from result to result in a vector"]
+    half_mask: Annotated[int, "lanes of a half group that are results, a bit a byte"]
+    band: Annotated[int, "bytes of the columns of four rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns(Params):
+    """Of the strip, behind it."""
+
+    columns_at: Annotated[int, "where they begin, in bytes of the strip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeOptions(Options):
+    """What its loops are written for."""
+
+    bands: Annotated[int, "patches below each other"]
+    blocks: Annotated[int, "patches beside each other"]
+    stride_w: Annotated[int, "pixels from window to window"]
+
+
+def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Up to 2 x 2 patches of 4 x 4 inputs for a sum."""
-    shape = ConvShape.of(node)
-    bands, blocks = -(-shape.k_h // 4), -(-shape.k_w // 4)
-    params = strip_params(shape) | groups_of(shape, 8)
-    span, pitch, covered, overlap = (int(params[name]) for name in ("span", "pitch", "covered", "overlap"))
-    step, columns = 64 * shape.stride_w, pitch // shape.in_c
-    read = max(columns, (covered - 1) * shape.stride_w + 4 * blocks)
-    params |= {"columns_at": span * pitch + -(span * pitch) % VECTOR + VECTOR, "band": 64 * read}
-    params |= {"y_next": 8 * shape.out_c, "place_step": 2 * shape.out_c}
-    params |= {"back_x": -step * overlap, "back_y": -shape.out_c * overlap}
-    params |= {"rewind_x": 4 - step * covered, "rewind_y": 1 - shape.out_c * covered}
-    weights = weights_of(node).reshape(shape.out_c, shape.k_h, shape.k_w)
+    shape, strip, table = spec.shape, strip_of(spec.shape), Table(spec, 1)
+    bands, blocks, groups = -(-shape.k_h // 4), -(-shape.k_w // 4), groups_of(shape, 8)
+    held = strip.span * strip.pitch
+    read = max(strip.pitch // shape.in_c, (groups.covered - 1) * shape.stride_w + 4 * blocks)
+    columns = Columns(columns_at=held + -held % VECTOR + VECTOR)
+    weights = spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w)
     padded = np.pad(weights, [(0, 0), (0, 4 * bands - shape.k_h), (0, 4 * blocks - shape.k_w)])
     patches = padded.reshape(-1, bands, 4, blocks, 4).transpose(0, 1, 3, 4, 2)
-    packed = np.ascontiguousarray(patches).reshape(-1)
-    flags = {"bands": bands, "blocks": blocks, "stride_w": shape.stride_w}
-    strip = ("strip", int(params["columns_at"]) + 64 * read * bands)
-    emit(node, builder, kernel, packed, params, flags, block=1, scratch=strip, orders=[rows(shape)])
+    return call(
+        site,
+        np.ascontiguousarray(patches).reshape(-1),
+        table,
+        [_large_frame(shape, groups, 64 * read, table), padding(spec), shape.geometry, strip, columns],
+        [LargeOptions(bands=bands, blocks=blocks, stride_w=shape.stride_w)],
+        working=("strip", columns.columns_at + 64 * read * bands),
+        orders=[rows(shape)],
+    )
+
+
+def _large_frame(shape: ConvShape, groups: Groups, band: int, table: Table) -> LargeFrame:
+    step, codes = 64 * shape.stride_w, table.codes
+    return LargeFrame(
+        zero_point=codes.zero_point,
+        y_next=8 * shape.out_c,
+        groups=groups.count,
+        halves=groups.halves,
+        back_x=-step * groups.overlap,
+        back_y=-shape.out_c * groups.overlap,
+        rewind_x=4 - step * groups.covered,
+        rewind_y=1 - shape.out_c * groups.covered,
+        shift=codes.shift,
+        low=codes.low,
+        high=codes.high,
+        place_step=2 * shape.out_c,
+        half_mask=groups.mask,
+        band=band,
+    )

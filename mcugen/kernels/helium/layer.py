@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels for Helium share: when they fit, how they pack constants, how they are emitted."""
+"""What the kernels for Helium share: when they fit, how they pack constants, how they are called."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.reading_order import overlaps
-from mcugen.kernels.weighted import clamp_of, folded_bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.kernel import Call, Options, Params, Role, Site, reads, writes
+from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
-from mcugen.numerics.fixedpoint import clamp_range
-from mcugen.numerics.sums import requantizer
 
 VECTOR = 16
 """Bytes of a vector."""
@@ -32,15 +30,11 @@ MOST_CHANNELS = 2**14
 """Results are scattered by offsets of 16 bits, over four pixels at most."""
 
 
-def int8_requantized(node: Node) -> bool:
+def int8_requantized(spec: ConvSpec) -> bool:
     """int8 tensors, sums in 32 bits"""
-    sig = node.sig
-    if any(t.dtype is not DType.INT8 or t.quant is None for t in (sig.input(0), sig.input(1), sig.output)):
+    if not spec.is_int8 or spec.largest_sum >= 2**31 or spec.channels > MOST_CHANNELS:
         return False
-    sums = largest_sums_of(node)
-    if sums.max(initial=0) >= 2**31 or len(sums) > MOST_CHANNELS:
-        return False
-    return int(sums.max(initial=0)) << (31 - requantizer(sig, sums).shift) < 2**31
+    return spec.largest_sum << (31 - spec.requantizer.shift) < 2**31
 
 
 def blocks_of(rows: Array, count: int) -> Array:
@@ -56,119 +50,237 @@ def pack_vectors(rows: Array, count: int) -> Array:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1)
 
 
-def pack_table(node: Node, count: int, order: Sequence[int] | None = None) -> tuple[Array, int]:
-    """By blocks of `count` channels: their biases, then multipliers of 31 bits; how far sums are shifted left first.
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits.
 
     `order` is that of the channels in a block.
     """
-    requantize, bias = requantizer(node.sig, largest_sums_of(node)), folded_bias_of(node)
-    channels = [bias, np.broadcast_to(requantize.multiplier, len(bias))]
-    columns = np.stack(channels, 1)
-    table = blocks_of(columns, count)[:, list(order or range(count))].transpose(0, 2, 1)
-    return table.astype(np.int32).reshape(-1), 31 - requantize.shift
+
+    spec: ConvSpec
+    block: int = BLOCK
+    order: Sequence[int] | None = None
+
+    @cached_property
+    def data(self) -> Array:
+        """int32, flat."""
+        bias = self.spec.folded_bias
+        columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
+        table = blocks_of(columns, self.block)[:, list(self.order or range(self.block))].transpose(0, 2, 1)
+        flat: Array = table.astype(np.int32).reshape(-1)
+        return flat
+
+    @property
+    def shift(self) -> int:
+        """How far sums are shifted left first."""
+        return 31 - self.spec.requantizer.shift
+
+    @property
+    def blocks(self) -> int:
+        """Of channels."""
+        return -(-self.spec.channels // self.block)
+
+    @property
+    def last(self) -> int:
+        """Channels of the last one."""
+        return (self.spec.channels - 1) % self.block + 1
+
+    @property
+    def codes(self) -> Codes:
+        """How its numbers become codes."""
+        low, high = self.spec.limits
+        return Codes(zero_point=self.spec.y.q.zero_point, low=low, high=high, shift=self.shift)
+
+    @property
+    def flags(self) -> tuple[Options, ...]:
+        """What of it need not be computed."""
+        ragged = Ragged(ragged=self.spec.channels % self.block > 0)
+        return ragged, Clamped(clamp=self.spec.is_clamped), Shifted(shifted=self.shift > 0)
 
 
-GEMM = (
-    *("zero_point", "table_size", "x_next", "y_next", "turns", "jump", "shift", "tail", "last", "written"),
-    *("low", "high"),
-)
-FRAMES: Mapping[str, Sequence[str]] = {
-    "conv2d_s8_mve": GEMM,
-    "conv2d_s8_mve_inplace": GEMM,
-    "conv2d_s8_mve_columns": ("zero_point", "table_size", "x_next", "y_next", "jump", "shift", "low", "high"),
-    "conv2d_s8_mve_8": ("zero_point", "table_size", "y_next", "shift", "low", "high"),
-    "dense_s8_mve": ("zero_point", "blocks", "turns", "tail", "last", "shift", "low", "high"),
-    "depthwise_s8_mve": (),
-    "depthwise_s8_mve_8x8": (
-        *(
-            "zero_point",
-            "y_next",
-            "groups",
-            "halves",
-            "back_x",
-            "back_y",
-            "rewind_x",
-            "rewind_y",
-            "shift",
-            "low",
-            "high",
-        ),
-        *("place_step", "half_mask", "band"),
-    ),
-    "depthwise_s8_mve_4x4": (
-        *("zero_point", "y_next", "groups", "halves", "back_x", "back_y", "down_x", "down_y", "shift", "low", "high"),
-        *("place_step", "place_second"),
-    ),
-}
-"""By kernel, the parameters that its assembly copies in one piece: they come first, in this order."""
+# ------------------------------------------------------------------------------------------- declarations
 
 
-def loop(vectors: int, tail: int = 0) -> tuple[dict[str, Param], dict[str, object]]:
-    """The inner loop over `vectors` in one piece and `tail` more products: parameters and flags."""
-    unroll = next((n for n in UNROLL if vectors and vectors % n == 0), 0)
-    turns = vectors // unroll if unroll else 0
-    params: dict[str, Param] = {"turns": turns, "jump": 0, "tail": tail}
-    return params, {"unroll": unroll, "looped": turns > 1, "tail": tail > 0, "jump": False}
+@dataclass(frozen=True, kw_only=True)
+class Frame(Params):
+    """Parameters that assembly copies to the stack in one piece: they come first, in this order."""
+
+    by_place: ClassVar[bool] = True
 
 
-def block_products(node: Node, pixels: int, channels: int) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Codes(Params):
+    """From sums to codes."""
+
+    zero_point: Annotated[int, "of y"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmFrame(Frame):
+    """Of products of two pixels by four channels."""
+
+    zero_point: Annotated[int, "of y"]
+    table_size: Annotated[int, "bytes of the table"]
+    x_next: Annotated[int, "bytes of x from two pixels to the next two"]
+    y_next: Annotated[int, "bytes of y from two pixels to the next two"]
+    turns: Annotated[int, "turns of the inner loop"]
+    jump: Annotated[int, "bytes of x from turn to turn, where they are not neighbours"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    tail: Annotated[int, "products beyond whole vectors"]
+    last: Annotated[int, "channels of the last block"]
+    written: Annotated[int, "room for assembly to count in"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Padding(Params):
+    """Beside rows."""
+
+    x_zero: Annotated[int, "zero point of x: what padding holds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripRows(Params):
+    """The strip of padded rows."""
+
+    span: Annotated[int, "rows"]
+    pitch: Annotated[int, "bytes from row to row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged(Options):
+    """Of blocks of channels."""
+
+    ragged: Annotated[bool, "whether the last one is not full"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clamped(Options):
+    """Of results."""
+
+    clamp: Annotated[bool, "whether they are limited further than by their type"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shifted(Options):
+    """Of sums."""
+
+    shifted: Annotated[bool, "whether they are shifted to the left first"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopFlags(Options):
+    """The inner loop over vectors of products."""
+
+    unroll: Annotated[int, "vectors of a turn; 0: there are none"]
+    looped: Annotated[bool, "whether there are several turns"]
+    tail: Annotated[bool, "whether products are left over"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jump(Options):
+    """Of turns of the inner loop."""
+
+    jump: Annotated[bool, "whether they are not neighbours"] = False
+
+
+def operands(*more: Role, working: Sequence[Role] = ()) -> tuple[Role, ...]:
+    """x, weights, the table, more constants, y, working memory."""
+    return (
+        reads("x", "input, channels last", DType.INT8),
+        reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
+        reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
+        *more,
+        writes("y", "output, channels last", DType.INT8),
+        *working,
+    )
+
+
+# -------------------------------------------------------------------------------------------------- calls
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The inner loop over so many vectors, some a turn, and `tail` more products."""
+
+    vectors: int
+    tail: int = 0
+
+    @property
+    def flags(self) -> LoopFlags:
+        """In one piece."""
+        unroll = next((n for n in UNROLL if self.vectors and self.vectors % n == 0), 0)
+        looped = unroll > 0 and self.vectors > unroll
+        return LoopFlags(unroll=unroll, looped=looped, tail=self.tail > 0)
+
+    @property
+    def turns(self) -> int:
+        """How often."""
+        return self.vectors // self.flags.unroll if self.flags.unroll else 0
+
+
+def gemm_frame(table: Table, loop: Loop, x_next: int) -> GemmFrame:
+    """Of products whose turns are neighbours."""
+    codes = table.codes
+    return GemmFrame(
+        zero_point=codes.zero_point,
+        table_size=table.data.nbytes,
+        x_next=x_next,
+        y_next=2 * table.spec.channels,
+        turns=loop.turns,
+        jump=0,
+        shift=codes.shift,
+        tail=loop.tail,
+        last=table.last,
+        written=0,
+        low=codes.low,
+        high=codes.high,
+    )
+
+
+def block_products(spec: ConvSpec, pixels: int, channels: int) -> int:
     """Vectors of products that a layer takes in blocks of so many pixels and channels, for its cost."""
-    weights = weights_of(node)
-    depth = weights.size // len(weights)
-    blocks = -(-node.output.type.count // len(weights) // pixels) * -(-len(weights) // channels)
-    return blocks * -(-depth // VECTOR)
+    blocks = -(-spec.y.count // spec.channels // pixels) * -(-spec.channels // channels)
+    return blocks * -(-spec.depth // VECTOR)
 
 
-def strip_params(shape: ConvShape) -> dict[str, Param]:
-    """Sizes of the strip of padded rows: `span` rows, `pitch` bytes apart."""
+def strip_of(shape: ConvShape) -> StripRows:
+    """The strip of padded rows."""
     extent = shape.stride_w * (shape.out_w - 1) + shape.dilation_w * (shape.k_w - 1) + 1
     pitch = max(extent, shape.pad_w + shape.in_w) * shape.in_c
-    return shape.params() | {"span": (shape.k_h - 1) * shape.dilation_h + 1, "pitch": pitch}
+    return StripRows(span=(shape.k_h - 1) * shape.dilation_h + 1, pitch=pitch)
 
 
-def emit(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
+def padding(spec: ConvSpec) -> Padding:
+    """What lies beside rows."""
+    return Padding(x_zero=spec.x.q.zero_point)
+
+
+def call(
+    site: Site,
     packed: Array,
-    params: Mapping[str, Param],
-    flags: Mapping[str, object],
+    table: Table,
+    params: Sequence[Params],
+    options: Sequence[Options],
     *,
-    block: int = BLOCK,
-    channel_order: Sequence[int] | None = None,
-    scratch: tuple[str, int] | None = None,
+    working: tuple[str, int] | None = None,
     orders: Sequence[Traversal] = (),
-    inplace: bool = False,
-    offsets: Array | None = None,
-) -> None:
-    """Emits a kernel with `packed` weights, a table by blocks of channels, and scratch: a role and bytes.
+    constants: Mapping[str, Array] | None = None,
+) -> Call:
+    """A kernel with `packed` weights, a table by blocks of channels, and working memory: a role and bytes.
 
-    `channel_order` is that of the channels in a block of the table, `orders` those in which the kernel walks the image.
+    `orders` are those in which the kernel walks the image, `constants` more of them by role.
     """
-    name, out, channels = node.output.name, node.output.type, len(weights_of(node))
-    table, shift = pack_table(node, block, channel_order)
-    low, high = clamp_range(clamp_of(node), out.q, out.dtype)
-    clamped = (low, high) != out.dtype.limits
-    operands: list[tuple[str, Access, Buffer]] = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", packed)),
-        ("table", Access.IN, builder.const(f"{name}.table", table)),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    if offsets is not None:
-        operands.insert(3, ("offsets", Access.IN, builder.const(f"{name}.offsets", offsets)))
-    if scratch:
-        operands.append((scratch[0], Access.SCRATCH, builder.scratch(f"{name}.{scratch[0]}", out.dtype, scratch[1])))
-    known: dict[str, Param] = {"zero_point": out.q.zero_point, "low": low, "high": high, "shift": shift}
-    known |= {"table_size": table.nbytes, "blocks": -(-channels // block), "last": (channels - 1) % block + 1}
-    known |= {"y_next": 2 * channels, "written": 0, "x_zero": node.sig.input(0).q.zero_point, **params}
-    ragged = channels % block > 0
-    builder.emit(
-        node,
-        kernel,
-        operands,
-        {name: known[name] for name in dict.fromkeys([*FRAMES[kernel.name], *known])},
-        code={**flags, "ragged": ragged, "clamp": clamped, "shifted": shift > 0},
-        inplace=[("y", "x")] if inplace else [],
-        overlaps=overlaps(node, *orders) if orders else [],
-    )
+    found: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
+    found["table"] = site.const("table", table.data)
+    found |= {role: site.const(role, data) for role, data in (constants or {}).items()}
+    found["y"] = site.y
+    if working:
+        found[working[0]] = site.scratch(working[0], table.spec.y.dtype, working[1])
+    free = table.spec.overlaps(*orders) if orders else []
+    flags = [flag for flag in table.flags if type(flag) in site.kernel.options]
+    return site.call(found, params, [*options, *flags], overlaps=free)

@@ -10,7 +10,8 @@ from itertools import chain
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import Param, real_param
+from mcugen.kernels.trees import Line
+from mcugen.lir.program import real_param
 from mcugen.ops.onnx_node import Refusal
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
@@ -184,9 +185,6 @@ def _preorder(splits: Sequence[Split], roots: Sequence[int]) -> list[int]:
 
 
 # ----------------------------------------------------------------------------------------------- nested ifs
-
-Line = tuple[str | Param, ...]
-"""C text with numbers in between."""
 
 
 def nested_ifs(forest: Forest, dtype: DType, leaf: Callable[[Leaf], list[Line]]) -> list[list[Line]] | None:

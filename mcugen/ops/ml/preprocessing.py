@@ -14,10 +14,13 @@ from mcugen.expressions.nodes import Expression, equal, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.ml import TRANSLATE, TranslateOptions, TranslateParams
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.lir.kernel import Call
+from mcugen.lir.program import element_param, real_param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.gather import emit_taken, require_integers
 from mcugen.ops.ml.scores import Threshold, as_float, describe_names, floats, ints, ml_operator
 from mcugen.ops.movement import Concat, Pad, Reshape, Slice, reshaped
@@ -204,19 +207,14 @@ class Translate(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """A binary search for each element."""
         x, keys, values = (node.input(i).type for i in range(3))
-        default, of_nan = (
-            real_param(v, values.dtype) if values.dtype.is_float else int(v) for v in (self.default, self.of_nan)
-        )
-        params: dict[str, Param] = {"count": x.count, "keys": keys.count, "unknown": default}
-        if x.dtype.is_float:
-            params["of_nan"] = of_nan
-        roles = ("x", "key", "value")
-        operands: list[tuple[str, Access, Buffer]] = [
-            (role, Access.IN, builder.buffer(node.input(i))) for i, role in enumerate(roles)
-        ]
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        code = {"x_t": x.dtype.c, "y_t": values.dtype.c, "of_nan": x.dtype.is_float}
-        builder.emit(node, "translate", operands, params, code=code, variant=f"{x.dtype.tag}_{values.dtype.tag}")
+        default, of_nan = (element_param(v, values.dtype) for v in (self.default, self.of_nan))
+        may_be_nan = x.dtype.is_float
+        params = TranslateParams(count=x.count, keys=keys.count, unknown=default, of_nan=of_nan if may_be_nan else None)
+        operands = {role: builder.buffer(node.input(i)) for i, role in enumerate(("x", "key", "value"))}
+        operands["y"] = builder.buffer(node.output)
+        options = TranslateOptions(x_t=x.dtype.c, y_t=values.dtype.c, of_nan=may_be_nan)
+        variant = f"{x.dtype.tag}_{values.dtype.tag}"
+        builder.call(node, Call(TRANSLATE, operands, [params], [options], variant=variant))
 
 
 @ml_operator("LabelEncoder", kernels=("translate",), limits="numeric keys; strings as values become positions")

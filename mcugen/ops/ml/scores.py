@@ -19,9 +19,10 @@ from mcugen.expressions.nodes import Constant, Convert, Entry, Expression, call,
 from mcugen.hir.graph import Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType
+from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.program import Param, real_param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.elementwise import Elementwise, Scalars
+from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import Importer, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary, Where

@@ -15,8 +15,10 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.ml import RBF, SVM_COUPLING, SVM_DUELS, SVM_WINNER, DuelsParams, Iteration, Pairs, RbfParams
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.kernel import Call, Kernel
+from mcugen.lir.program import Buffer
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import Dense
 from mcugen.ops.ml.linear import emit_dense
@@ -69,28 +71,14 @@ class Rbf(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One kernel."""
         count, features = node.input(1).type.shape
-        rows_ = node.input(0).type.shape[0]
-        params: dict[str, Param] = {"rows": rows_, "vectors": count, "features": features, "factor": -self.gamma}
-        _emit(node, builder, "rbf", ("x", "s"), params)
+        params = RbfParams(rows=node.input(0).type.shape[0], vectors=count, features=features, factor=-self.gamma)
+        builder.call(node, Call(RBF, _operands(node, builder, RBF), [params]))
 
 
-def _emit(
-    node: Node,
-    builder: Builder,
-    kernel: str,
-    roles: tuple[str, ...],
-    params: dict[str, Param],
-    scratch: tuple[tuple[str, int], ...] = (),
-) -> None:
-    """Emits a kernel whose operands are the node's inputs, its output y, and scratch of floats."""
-    operands: list[tuple[str, Access, Buffer]] = [
-        (role, Access.IN, builder.buffer(node.input(i))) for i, role in enumerate(roles)
-    ]
-    operands.append(("y", Access.OUT, builder.buffer(node.output)))
-    for role, count in scratch:
-        name = f"{node.output.name}.{role}"
-        operands.append((role, Access.SCRATCH, builder.scratch(name, DType.FLOAT32, count)))
-    builder.emit(node, kernel, operands, params)
+def _operands(node: Node, builder: Builder, kernel: Kernel) -> dict[str, Buffer]:
+    """The node's inputs and its output, by the kernel's roles."""
+    values = [node.input(i) for i in range(len(node.inputs))]
+    return {role.name: builder.buffer(v) for role, v in zip(kernel.operands, [*values, node.output], strict=False)}
 
 
 def _kernel_values(node: OnnxNode, x: Value, vectors: Array) -> Value:
@@ -162,8 +150,8 @@ class Duels(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One kernel."""
         count, vectors = node.input(1).type.shape
-        params: dict[str, Param] = {"rows": node.input(0).type.shape[0], "classes": count + 1, "vectors": vectors}
-        _emit(node, builder, "svm_duels", ("k", "c", "rho", "first"), params)
+        params = DuelsParams(rows=node.input(0).type.shape[0], classes=count + 1, vectors=vectors)
+        builder.call(node, Call(SVM_DUELS, _operands(node, builder, SVM_DUELS), [params]))
 
 
 @dataclass(frozen=True)
@@ -191,8 +179,8 @@ class Winner(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """One kernel."""
         rows_, pairs = node.input(0).type.shape
-        params: dict[str, Param] = {"rows": rows_, "classes": self.classes, "pairs": pairs}
-        _emit(node, builder, "svm_winner", ("x",), params)
+        params = Pairs(rows=rows_, classes=self.classes, pairs=pairs)
+        builder.call(node, Call(SVM_WINNER, _operands(node, builder, SVM_WINNER), [params]))
 
 
 @dataclass(frozen=True)
@@ -247,11 +235,14 @@ class Coupling(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One kernel with a matrix and a vector of its own."""
-        n = self.classes
+        n, name = self.classes, node.output.name
         rows_, pairs = node.input(0).type.shape
-        params: dict[str, Param] = {"rows": rows_, "classes": n, "pairs": pairs, "rounds": self.ROUNDS}
-        params |= {"tolerance": float(np.float32(0.005) / np.float32(n))}
-        _emit(node, builder, "svm_coupling", ("x", "a", "b"), params, (("q", n * n), ("qp", n)))
+        operands = _operands(node, builder, SVM_COUPLING)
+        for role, count in (("q", n * n), ("qp", n)):
+            operands[role] = builder.scratch(f"{name}.{role}", DType.FLOAT32, count)
+        params = Pairs(rows=rows_, classes=n, pairs=pairs)
+        stop = Iteration(rounds=self.ROUNDS, tolerance=float(np.float32(0.005) / np.float32(n)))
+        builder.call(node, Call(SVM_COUPLING, operands, [params, stop]))
 
 
 # --------------------------------------------------------------------------------------------------- import

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -14,11 +14,24 @@ from mcugen.expressions.nodes import Expression, is_nan, select
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.elementwise import Scalars
+from mcugen.kernels.trees import (
+    TREES_CODE,
+    TREES_TABLE,
+    CodeOptions,
+    ForestOptions,
+    ForestParams,
+    Line,
+    TableOptions,
+    TableParams,
+    TreeText,
+)
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.lir.kernel import Call
+from mcugen.lir.program import Buffer, real_param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.elementwise import Elementwise, Scalars
-from mcugen.ops.ml.forest import MODES, TESTS, TESTS_OR_NAN, Forest, Leaf, Line, Split, nested_ifs
+from mcugen.ops.elementwise import Elementwise
+from mcugen.ops.ml.forest import MODES, TESTS, TESTS_OR_NAN, Forest, Leaf, Split, nested_ifs
 from mcugen.ops.ml.scores import (
     POST_TRANSFORMS,
     Classes,
@@ -98,70 +111,80 @@ class Trees(Operator):
 
     # ------------------------------------------------------------------------------------------ what both need
 
-    def _frame(self, node: Node, builder: Builder) -> tuple[list[tuple[str, Access, Buffer]], dict[str, Param]]:
-        """Operands and parameters of every kernel, by role."""
-        x, y = node.input(0).type, node.output.type
-        params: dict[str, Param] = {"rows": x.shape[0], "features": x.shape[1], "targets": y.shape[1]}
-        if self._combine != "SUM":
-            params["start"] = real_param(math.nan, x.dtype)
-        if self.aggregate == "AVERAGE":
-            params["trees_real"] = real_param(len(self.forest.roots), x.dtype)
-        operands = [("x", Access.IN, builder.buffer(node.input(0)))]
-        if any(self.base):
-            base = np.asarray(self.base, x.dtype.numpy)
-            operands.append(("base", Access.IN, builder.const(f"{node.output.name}.base", base)))
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        return operands, params
+    def _params(self, x: TensorType) -> ForestParams:
+        """Of every kernel."""
+        return ForestParams(
+            rows=x.shape[0],
+            features=x.shape[1],
+            targets=self.forest.targets,
+            start=real_param(math.nan, x.dtype) if self._combine != "SUM" else None,
+            trees_real=real_param(len(self.forest.roots), x.dtype) if self.aggregate == "AVERAGE" else None,
+        )
 
-    def _code(self, x: TensorType) -> dict[str, object]:
+    def _operands(self, node: Node, builder: Builder, tables: Mapping[str, Array]) -> dict[str, Buffer]:
+        """Of every kernel, by role: `tables` follow x."""
+        name, base = node.output.name, np.asarray(self.base, node.input(0).type.dtype.numpy)
+        last = {"base": builder.const(f"{name}.base", base)} if any(self.base) else {}
+        consts = {role: builder.const(f"{name}.{role}", data) for role, data in tables.items()}
+        return {"x": builder.buffer(node.input(0)), **consts, **last, "y": builder.buffer(node.output)}
+
+    def _options(self, x: TensorType) -> ForestOptions:
         """What every template needs to know."""
-        return {
-            "x_t": x.dtype.c,
-            "combine": _COMBINE[self._combine],
-            "marked": self._combine != "SUM",
-            "fills": self._combine != "SUM" and not self.marks_unscored,
-            "average": self.aggregate == "AVERAGE",
-            "has_base": any(self.base),
-            "single": self.forest.targets == 1 and all(len(leaf) == 1 for leaf in self.forest.leaves),
-        }
+        return ForestOptions(
+            x_t=x.dtype.c,
+            combine=_COMBINE[self._combine],
+            marked=self._combine != "SUM",
+            fills=self._combine != "SUM" and not self.marks_unscored,
+            average=self.aggregate == "AVERAGE",
+            has_base=any(self.base),
+            single=self.forest.targets == 1 and all(len(leaf) == 1 for leaf in self.forest.leaves),
+        )
 
     # ------------------------------------------------------------------------------------------------- tables
 
     def _lower_to_tables(self, node: Node, builder: Builder) -> None:
         """Arrays of the smallest types that hold them; one kernel walks them."""
         forest, x = self.forest, node.input(0).type
-        count = len(forest.features)
-        children = [np.where(refs < 0, count + ~refs, refs) for refs in (forest.yes, forest.no, forest.roots)]
         modes, nans = sorted(set(forest.modes.tolist())), forest.nan_is_yes
-        mixed = len(modes) > 1 or (nans.any() and not nans.all())
+        mixed = len(modes) > 1 or bool(nans.any() and not nans.all())
+        shape, more = self._leaf_tables()
+        tables = self._node_tables(x.dtype, mixed)
+        tables["weight"] = _reals(np.asarray([w for leaf in forest.leaves for _, w in leaf], np.float64), x.dtype)
+        test = "" if mixed else (TESTS_OR_NAN if nans.any() else TESTS)[modes[0] if modes else 0]
+        options = TableOptions(
+            **self._options(x).values(),  # type: ignore[arg-type]  # by the names of the base class
+            test=test.format(x="v", t="threshold[at]"),
+            tests=[(m, TESTS[m].format(x="v", t="threshold[at]")) for m in modes] if mixed else [],
+            nans=bool(nans.any()),
+            leaf=shape,
+        )
+        sizes = TableParams(
+            nodes=len(forest.features),
+            trees=len(forest.roots),
+            each=len(forest.leaves[0]) if shape == "even" else None,
+        )
+        call = Call(
+            TREES_TABLE,
+            self._operands(node, builder, tables | more),
+            [self._params(x), sizes],
+            [options],
+            variant=x.dtype.tag,
+            note=self._note(node),
+        )
+        builder.call(node, call)
+
+    def _node_tables(self, dtype: DType, mixed: bool) -> dict[str, Array]:
+        """By role, of nodes; `mixed` if they compare differently."""
+        forest, count = self.forest, len(self.forest.features)
+        yes, no, root = (np.where(refs < 0, count + ~refs, refs) for refs in (forest.yes, forest.no, forest.roots))
         tables = {
             "feature": _smallest(forest.features),
-            "threshold": _reals(forest.thresholds, x.dtype),
-            "yes": _smallest(children[0]),
-            "no": _smallest(children[1]),
-            "root": _smallest(children[2]),
+            "threshold": _reals(forest.thresholds, dtype),
+            "yes": _smallest(yes),
+            "no": _smallest(no),
+            "root": _smallest(root),
         }
-        if mixed:
-            tables["how"] = (forest.modes + 8 * nans).astype(np.uint8)
-        tables["weight"] = _reals(np.asarray([w for leaf in forest.leaves for _, w in leaf], np.float64), x.dtype)
-        shape, more = self._leaf_tables()
-        test = "" if mixed else (TESTS_OR_NAN if nans.any() else TESTS)[modes[0] if modes else 0]
-        code = self._code(x) | {
-            "test": test.format(x="v", t="threshold[at]"),
-            "tests": [(m, TESTS[m].format(x="v", t="threshold[at]")) for m in modes] if mixed else [],
-            "nans": bool(nans.any()),
-            "leaf": shape,
-        }
-        operands, params = self._frame(node, builder)
-        consts: list[tuple[str, Access, Buffer]] = [
-            (role, Access.IN, builder.const(f"{node.output.name}.{role}", data))
-            for role, data in (tables | more).items()
-        ]
-        params |= {"nodes": count, "trees": len(forest.roots)}
-        if shape == "even":
-            params["each"] = len(forest.leaves[0])
-        operands = [operands[0], *consts, *operands[1:]]
-        builder.emit(node, "trees_table", operands, params, code=code, variant=x.dtype.tag, note=self._note(node))
+        return tables | ({"how": (forest.modes + 8 * forest.nan_is_yes).astype(np.uint8)} if mixed else {})
 
     def _leaf_tables(self) -> tuple[str, dict[str, Array]]:
         """How the weights of a leaf are found: which template text, and what arrays it reads besides `weight`."""
@@ -182,15 +205,14 @@ class Trees(Operator):
     def _lower_to_ifs(self, node: Node, builder: Builder) -> bool:
         """A C function a tree; False where C does not allow it."""
         x = node.input(0).type
-        code = self._code(x)
-        add = _COMBINE[self._combine]
+        options, add = self._options(x), _COMBINE[self._combine]
 
         def leaf(weights: Leaf) -> list[Line]:
-            if code["single"]:
+            if options.single:
                 return [("return ", real_param(weights[0][1], x.dtype), ";")]
             lines: list[Line] = []
             for target, weight in weights:
-                if weight or code["marked"]:
+                if weight or options.marked:
                     number = real_param(weight, x.dtype)
                     text = add.replace("{y}", f"y[{target}]").split("{w}")
                     lines.append(tuple(part for piece in text for part in (piece, number))[:-1])
@@ -199,16 +221,14 @@ class Trees(Operator):
         bodies = nested_ifs(self.forest, x.dtype, leaf)
         if bodies is None:
             return False
-        operands, params = self._frame(node, builder)
-        code["trees"] = [
-            {"lines": body, "reads": _mentions(body, "x["), "writes": _mentions(body, "y[")} for body in bodies
-        ]
-        builder.emit(node, "trees_code", operands, params, code=code, variant=x.dtype.tag, note=self._note(node))
+        texts = CodeOptions(
+            **options.values(),  # type: ignore[arg-type]  # by the names of the base class
+            trees=[TreeText.of(body) for body in bodies],
+        )
+        operands = self._operands(node, builder, {})
+        call = Call(TREES_CODE, operands, [self._params(x)], [texts], variant=x.dtype.tag, note=self._note(node))
+        builder.call(node, call)
         return True
-
-
-def _mentions(lines: Sequence[Line], text: str) -> bool:
-    return any(isinstance(part, str) and text in part for line in lines for part in line)
 
 
 def _smallest(numbers: Array) -> Array:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of Fourier transforms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.lir.kernel import Kernel, Options, Params, Real, reads, writes
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DftParams(Params):
+    """Frames of a signal, and how the transform of one is split."""
+
+    batch: Annotated[int, "signals"]
+    frames: Annotated[int, "frames of a signal"]
+    samples: Annotated[int, "samples of a signal"]
+    step: Annotated[int, "samples from frame to frame"]
+    length: Annotated[int, "points of the transform"]
+    points: Annotated[int, "complex points that are transformed: half of length where two reals make one"]
+    odd: Annotated[int, "points that are transformed directly; the rest is radix 2"]
+    scale: Annotated[Real | None, "1 / length, of an inverse transform"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DftOptions(Options):
+    """What goes in and what comes out."""
+
+    t: Annotated[str, "C type of the elements"]
+    parts: Annotated[int, "numbers of a sample: 1 if real, 2 if complex"]
+    form: Annotated[str, "full; half: y is the first half of a spectrum; real: x is one, and y is real"]
+    packed: Annotated[bool, "whether pairs of reals are transformed as complex numbers"]
+    direct: Annotated[bool, "whether length has an odd factor"]
+    window: Annotated[bool, "whether samples are weighted"]
+    scaled: Annotated[bool, "whether the transform is the inverse one"]
+    whole: Annotated[bool, "whether no frame goes beyond the signal"]
+
+
+DFT = Kernel(
+    "dft",
+    what="discrete Fourier transforms, frame by frame: radix 2 around a direct transform of the odd factor",
+    operands=(
+        reads("x", "signals", *_FLOATS),
+        reads("window", "weights of a frame's samples", *_FLOATS, optional=True),
+        reads("factors", "exp(-2 pi i k / length), or its conjugate", *_FLOATS),
+        writes("y", "spectra, or signals", *_FLOATS),
+    ),
+    params=(DftParams,),
+    options=(DftOptions,),
+)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel that inverts matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.lir.kernel import Kernel, Options, Params, reads, scratch, writes
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseParams(Params):
+    """Square matrices."""
+
+    batch: Annotated[int, "matrices"]
+    n: Annotated[int, "rows of a matrix, and elements of a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseOptions(Options):
+    """Of elimination."""
+
+    t: Annotated[str, "C type of the elements"]
+
+
+INVERSE = Kernel(
+    "inverse",
+    what="inverse matrices, by elimination with pivots in a copy",
+    operands=(
+        reads("x", "matrices", *_FLOATS),
+        writes("y", "their inverses", *_FLOATS),
+        scratch("m", "the matrix that is eliminated", *_FLOATS),
+    ),
+    params=(InverseParams,),
+    options=(InverseOptions,),
+    example="""<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+    inverse (float[2, 3, 3] x) => (float[2, 3, 3] y) { y = com.microsoft.Inverse (x) }""",
+)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel that counts n-grams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramsParams(Params):
+    """Rows of items, and what is looked for."""
+
+    rows: Annotated[int, "rows of x"]
+    items: Annotated[int, "items of a row"]
+    width: Annotated[int, "columns of y"]
+    steps: Annotated[int, "distances of an n-gram's items that are tried: 1 to this"]
+    longest: Annotated[int, "items of the longest n-gram"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramsOptions(Options):
+    """What becomes of counts."""
+
+    t: Annotated[str, "C type of the items"]
+    binary: Annotated[bool, "whether a count is at most 1"]
+    weighted: Annotated[bool, "whether columns have weights"]
+
+
+NGRAMS = Kernel(
+    "ngrams",
+    what="how often each n-gram of a pool stands in a row, perhaps with items skipped in between",
+    operands=(
+        reads("x", "rows of items", DType.INT32, DType.INT64),
+        reads("pool", "the n-grams one after the other, short ones first", DType.INT32, DType.INT64),
+        reads("columns", "of y, by n-gram", DType.INT32),
+        reads("ends", "by length, the number of n-grams up to it", DType.INT32),
+        reads("weights", "of columns", DType.FLOAT32, optional=True),
+        writes("y", "counts", DType.FLOAT32),
+    ),
+    params=(NgramsParams,),
+    options=(NgramsOptions,),
+)

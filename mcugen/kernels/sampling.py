@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that read images at positions which are data: grids, moved taps, regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Real, reads, scratch, writes
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealOptions(Options):
+    """What kernels of floats and doubles differ in."""
+
+    t: Annotated[str, "C type of the elements"]
+    f: Annotated[str, "what names of functions and literals end in: f, or nothing for double"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridParams(Params):
+    """Images and positions."""
+
+    batch: Annotated[int, "images"]
+    channels: Annotated[int, "planes of an image"]
+    points: Annotated[int, "positions of an image"]
+    plane: Annotated[int, "elements of a plane"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneAxes(ByAxis):
+    """The axes of a plane."""
+
+    in_: Annotated[Mapping[str, int], "elements along this axis"]
+    pitch: Annotated[Mapping[str, int], "elements from one to the next along this axis"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridOptions(RealOptions):
+    """Of interpolation."""
+
+    rank: Annotated[int, "axes of a plane"]
+    mode: Annotated[str, "nearest, linear or cubic"]
+    padding: Annotated[str, "what lies outside: zeros, border or reflection"]
+    align: Annotated[bool, "whether -1 and 1 are the centres of the outermost elements, not their edges"]
+    steps: Annotated[tuple[int, ...], "where neighbours along an axis lie"]
+
+
+GRID_SAMPLE = Kernel(
+    "grid_sample",
+    what="images interpolated at positions that a grid tells",
+    operands=(
+        reads("x", "images, channels first", *_FLOATS),
+        reads("grid", "positions from -1 to 1, last axis first", *_FLOATS),
+        writes("y", "output", *_FLOATS),
+    ),
+    params=(GridParams, PlaneAxes),
+    options=(GridOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformParams(Params):
+    """Channels of a convolution whose taps are moved."""
+
+    batch: Annotated[int, "images"]
+    groups: Annotated[int, "groups of channels with filters of their own"]
+    offset_groups: Annotated[int, "groups of channels with offsets of their own"]
+    group_out: Annotated[int, "filters of a group"]
+    depth: Annotated[int, "weights of a filter"]
+    taps: Annotated[int, "taps of a channel"]
+    channels_each: Annotated[int, "channels with the same offsets"]
+    y_plane: Annotated[int, "elements of a plane of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformWindow(ByAxis):
+    """The window, by axis."""
+
+    in_: Annotated[Mapping[str, int], "elements of x along this axis"]
+    out: Annotated[Mapping[str, int], "elements of y along this axis"]
+    k: Annotated[Mapping[str, int], "taps along this axis"]
+    stride: Annotated[Mapping[str, int], "elements from window to window"]
+    pad: Annotated[Mapping[str, int], "elements before x that the first window begins at"]
+    dilation: Annotated[Mapping[str, int], "elements from tap to tap"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformOptions(RealOptions):
+    """Which operands there are."""
+
+    bias: Annotated[bool, "whether sums begin with a bias"]
+    mask: Annotated[bool, "whether taps have factors"]
+
+
+DEFORM_CONV = Kernel(
+    "deform_conv",
+    what="a convolution whose taps are moved by offsets: a patch is interpolated once for all filters",
+    operands=(
+        reads("x", "images, channels first", *_FLOATS),
+        reads("w", "filters", *_FLOATS),
+        reads("offset", "of taps, by position", *_FLOATS),
+        reads("bias", "by filter", *_FLOATS, optional=True),
+        reads("mask", "factors of taps, by position", *_FLOATS, optional=True),
+        writes("y", "output", *_FLOATS),
+        scratch("patch", "what the taps of a position read", *_FLOATS),
+    ),
+    params=(DeformParams, DeformWindow),
+    options=(DeformOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionParams(Params):
+    """Images, and regions of them in bins."""
+
+    batch: Annotated[int, "images"]
+    channels: Annotated[int, "planes of an image"]
+    in0: Annotated[int, "rows of a plane"]
+    in1: Annotated[int, "elements of a row"]
+    rois: Annotated[int, "regions"]
+    out0: Annotated[int, "rows of bins of a region"]
+    out1: Annotated[int, "bins of a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionScale(Params):
+    """Of coordinates."""
+
+    scale: Annotated[Real, "elements of a plane by unit of a region's coordinates"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinSamples(Params):
+    """How closely a bin is looked at."""
+
+    samples: Annotated[int, "samples of a bin along an axis; 0: as many as it has elements"]
+    most: Annotated[int, "samples along an axis at most"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignOptions(RealOptions):
+    """Of samples."""
+
+    half_pixel: Annotated[bool, "whether coordinates are of edges, and elements lie half a unit behind them"]
+    max: Annotated[bool, "whether the largest sample is wanted, not the average"]
+
+
+ROI_ALIGN = Kernel(
+    "roi_align",
+    what="averages or maxima of samples, interpolated between elements, in bins of regions",
+    operands=(
+        reads("x", "images, channels first", *_FLOATS),
+        reads("rois", "regions: left, top, right, bottom", *_FLOATS),
+        reads("images", "number of each region's image", DType.INT64),
+        writes("y", "output", *_FLOATS),
+    ),
+    params=(RegionParams, BinSamples, RegionScale),
+    options=(AlignOptions,),
+)
+
+MAX_ROI_POOL = Kernel(
+    "max_roi_pool",
+    what="the largest element in bins of regions, whose edges are rounded",
+    operands=(
+        reads("x", "images, channels first", *_FLOATS),
+        reads("rois", "regions: number of the image, left, top, right, bottom", *_FLOATS),
+        writes("y", "output", *_FLOATS),
+    ),
+    params=(RegionParams, RegionScale),
+    options=(RealOptions,),
+    example="""<ir_version: 10, opset_import: ["" : 18]>
+    regions (float[1, 2, 5, 6] x, float[3, 5] rois) => (float[3, 2, 2, 3] y) {
+        y = MaxRoiPool <pooled_shape = [2, 3], spatial_scale = 1.5> (x, rois)
+    }""",
+)

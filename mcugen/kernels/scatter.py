@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that write updates to places that indices tell. No index can lead out of the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Role, reads, writes
+
+
+def _operands(index: str, meaning: str) -> tuple[Role, ...]:
+    return (
+        reads("x", "what stays elsewhere"),
+        reads(index, meaning),
+        reads("updates", "what is written"),
+        writes("y", "output, which may be x"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduced(Options):
+    """How an update meets what is there."""
+
+    t: Annotated[str, "C type of the elements"]
+    reduction: Annotated[str, "none, add, mul, max or min, for the comment"]
+    step: Annotated[str, "C statement that combines *to with *from"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterElementsParams(Params):
+    """The tensor, and the axis that indices are of."""
+
+    size: Annotated[int, "elements of x"]
+    depth: Annotated[int, "entries of the axis"]
+    stride: Annotated[int, "elements from entry to entry"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatteredAxes(ByAxis):
+    """Loops over the indices."""
+
+    d: Annotated[Mapping[str, int], "trips of this loop"]
+    y_s: Annotated[Mapping[str, int], "elements of y from trip to trip; 0 along the axis that indices are of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterElementsOptions(Reduced):
+    """Of single elements."""
+
+    rank: Annotated[int, "loops"]
+
+
+SCATTER_ELEMENTS = Kernel(
+    "scatter_elements",
+    what="x with an element changed for each index, which stands for the place along one axis",
+    operands=_operands("index", "places"),
+    params=(ScatterElementsParams, ScatteredAxes),
+    options=(ScatterElementsOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterParams(Params):
+    """The tensor, and the updates."""
+
+    size: Annotated[int, "elements of x"]
+    count: Annotated[int, "updates"]
+    run: Annotated[int, "elements of an update"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedAxes(ByAxis):
+    """The axes that an index has numbers for."""
+
+    depth: Annotated[Mapping[str, int], "entries of this axis"]
+    stride: Annotated[Mapping[str, int], "elements from entry to entry"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterOptions(Reduced):
+    """Of runs."""
+
+    depths: Annotated[int, "numbers of an index"]
+
+
+SCATTER_ND = Kernel(
+    "scatter_nd",
+    what="x with a run changed for each index of several axes",
+    operands=_operands("index", "places"),
+    params=(ScatterParams, PlacedAxes),
+    options=(ScatterOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorScatterParams(Params):
+    """The tensor, and how much of its axis is written."""
+
+    size: Annotated[int, "elements of x"]
+    batches: Annotated[int, "samples"]
+    middle: Annotated[int, "blocks of a sample before the axis"]
+    depth: Annotated[int, "entries of the axis of x"]
+    count: Annotated[int, "entries of the axis of the updates"]
+    run: Annotated[int, "elements of an entry"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorScatterOptions(Options):
+    """Of a cache."""
+
+    circular: Annotated[bool, "whether updates go on at the beginning once they reach the end"]
+
+
+TENSOR_SCATTER = Kernel(
+    "tensor_scatter",
+    what="x with a part of one axis changed, from a place on that each sample has: a cache that grows",
+    operands=_operands("first", "place of the first update, by sample"),
+    params=(TensorScatterParams,),
+    options=(TensorScatterOptions,),
+)

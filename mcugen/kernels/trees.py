@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of ensembles of decision trees: tables that one loop walks, or a C function a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.lir.kernel import Kernel, Options, Params, Real, reads, writes
+from mcugen.lir.program import Param
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+
+Line = tuple[str | Param, ...]
+"""C text with numbers in between."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForestParams(Params):
+    """What goes in and comes out."""
+
+    rows: Annotated[int, "rows of x"]
+    features: Annotated[int, "elements of a row"]
+    targets: Annotated[int, "scores of a row"]
+    start: Annotated[Real | None, "NaN, which says that no leaf had a weight yet"] = None
+    trees_real: Annotated[Real | None, "trees, of an average"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForestOptions(Options):
+    """How scores come about."""
+
+    x_t: Annotated[str, "C type that computes"]
+    combine: Annotated[str, "C text that adds a weight {w} to a score {y}"]
+    marked: Annotated[bool, "whether scores begin as NaN, not as 0"]
+    fills: Annotated[bool, "whether those that stay NaN become 0"]
+    average: Annotated[bool, "whether sums are divided by the number of trees"]
+    has_base: Annotated[bool, "whether scores begin with a base"]
+    single: Annotated[bool, "whether there is one score, and each leaf has a weight for it"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableParams(Params):
+    """Sizes of the tables."""
+
+    nodes: Annotated[int, "inner nodes: greater numbers are leaves"]
+    trees: Annotated[int, "trees"]
+    each: Annotated[int | None, "weights of a leaf, if all have as many"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(ForestOptions):
+    """How nodes compare, and where a leaf's weights lie."""
+
+    test: Annotated[str, "C text of the comparison, if there is one only"]
+    tests: Annotated[list[tuple[int, str]], "else numbers of comparisons and their C texts"]
+    nans: Annotated[bool, "whether NaN goes to the yes side at some nodes"]
+    leaf: Annotated[str, "dense: a weight for each score; even: as many weights a leaf; ragged"]
+
+
+TREES_TABLE = Kernel(
+    "trees_table",
+    what="decision trees as tables: nodes are followed from the root of each tree to a leaf, whose weights are added",
+    operands=(
+        reads("x", "rows of features", *_FLOATS),
+        reads("feature", "by node, what it looks at"),
+        reads("threshold", "by node, what that is compared with", *_FLOATS),
+        reads("yes", "by node, where to go if so"),
+        reads("no", "by node, where to go if not"),
+        reads("root", "by tree, its first node"),
+        reads("how", "by node, number of the comparison; 8 more where NaN goes to the yes side", optional=True),
+        reads("weight", "by leaf", *_FLOATS),
+        reads("target", "by weight, the score that it is for", optional=True),
+        reads("first", "by leaf, its first weight", optional=True),
+        reads("base", "of each score", *_FLOATS, optional=True),
+        writes("y", "scores", *_FLOATS),
+    ),
+    params=(ForestParams, TableParams),
+    options=(TableOptions,),
+)
+
+
+@dataclass(frozen=True)
+class TreeText:
+    """The body of a tree's function, and whether it reads x and writes y."""
+
+    lines: Sequence[Line]
+    reads: bool
+    writes: bool
+
+    @staticmethod
+    def of(lines: Sequence[Line]) -> TreeText:
+        """By what its text mentions."""
+        return TreeText(lines, _mentions(lines, "x["), _mentions(lines, "y["))
+
+
+def _mentions(lines: Sequence[Line], text: str) -> bool:
+    return any(isinstance(part, str) and text in part for line in lines for part in line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(ForestOptions):
+    """The functions."""
+
+    trees: Annotated[list[TreeText], "the body of each tree's function"]
+
+
+TREES_CODE = Kernel(
+    "trees_code",
+    what="decision trees as C functions of nested ifs: faster than tables, and larger",
+    operands=(
+        reads("x", "rows of features", *_FLOATS),
+        reads("base", "of each score", *_FLOATS, optional=True),
+        writes("y", "scores", *_FLOATS),
+    ),
+    params=(ForestParams,),
+    options=(CodeOptions,),
+)

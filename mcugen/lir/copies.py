@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two kernels that copy elements, which lowering itself uses: for states, and for parts that have one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
+from mcugen.lir.program import MOVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveParams(Params):
+    """Of a move; a whole buffer has no places."""
+
+    nbytes: Annotated[int, "bytes that are copied"]
+    x_at: Annotated[int | None, "bytes from the beginning of x to the part"] = None
+    y_at: Annotated[int | None, "bytes from the beginning of y to the part"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveOptions(Options):
+    """Of a move."""
+
+    within: Annotated[bool, "whether x and y are one buffer, whose parts may overlap"]
+
+
+MOVE_KERNEL = Kernel(
+    MOVE,
+    what="bytes as they are; no call where both sides can lie in one place",
+    operands=(reads("x", "what is copied"), writes("y", "where to")),
+    params=(MoveParams,),
+    options=(MoveOptions,),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offsets(Params):
+    """Where a copy begins."""
+
+    x_offset: Annotated[int, "elements of x before the first that is read"]
+    y_offset: Annotated[int, "elements of y before the first that is written"]
+    x_step: Annotated[int | None, "elements by which x_offset grows with each step of the loop"] = None
+    y_step: Annotated[int | None, "elements by which y_offset grows with each step of the loop"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk(ByAxis):
+    """Loops around the elements or runs that are copied, the innermost last."""
+
+    d: Annotated[Mapping[str, int], "trips of this loop"]
+    x_s: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]
+    y_s: Annotated[Mapping[str, int], "elements of y from trip to trip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Params):
+    """What lies together on both sides."""
+
+    run: Annotated[int | None, "bytes that lie together"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions(Options):
+    """Of a copy."""
+
+    rank: Annotated[int, "loops"]
+    contiguous: Annotated[bool, "whether runs are copied instead of elements"]
+    x_t: Annotated[str, "C type of the elements"]
+    stepped: Annotated[bool, "whether it takes another part at each step of a loop"]
+
+
+COPY_KERNEL = Kernel(
+    "copy",
+    what="elements, or runs of them, from one walk through memory to another",
+    operands=(
+        reads("x", "what is copied"),
+        writes("y", "where to"),
+        reads("step", "number of the loop's step", DType.INT64, optional=True),
+    ),
+    params=(Offsets, Walk, Run),
+    options=(CopyOptions,),
+)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels know of a layer, made once a node: the operator's `spec`, for as long as the node stays the same."""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from mcugen.hir.graph import Node
+
+_SPECS: WeakKeyDictionary[Node, tuple[list[object], object]] = WeakKeyDictionary()
+"""With what each was made of. A spec refers to types and constants, never to nodes or values: they would stay alive."""
+
+
+def spec_of(node: Node) -> Any:
+    """The operator's spec of a node; the same object until operator, constants or types change."""
+    kept, made_of = _SPECS.get(node), _origins(node)
+    if kept is not None and len(kept[0]) == len(made_of) and all(map(is_, kept[0], made_of)):
+        return kept[1]
+    spec = node.op.spec(node)
+    if spec is not node:
+        _SPECS[node] = made_of, spec
+    return spec
+
+
+def _origins(node: Node) -> list[object]:
+    """What a spec follows from."""
+    found: list[object] = [node.op, *(v.type for v in node.outputs)]
+    for value in node.inputs:
+        found += (None, None) if value is None else (value.type, value.data)
+    return found
