@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import Shape
-from mcugen.lir.kernel import Params
+from mcugen.lir.kernel import ByAxis, Params
+from mcugen.numerics.window import Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,3 +48,34 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
         else:
             dims.append((size, xs, ys))
     return dims or [(1, 1, 1)]
+
+
+def pitches(name: str, shape: Shape) -> dict[str, int]:
+    """How far apart neighbours along each axis but the last lie in a dense tensor."""
+    return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowWalk(ByAxis):
+    """A window over any number of axes, channels first; names end with an axis's number. See kernels/window.j2."""
+
+    in_: Annotated[Mapping[str, int], "elements along the axis of x"]
+    out: Annotated[Mapping[str, int], "elements along the axis of y"]
+    k: Annotated[Mapping[str, int], "taps along the axis"]
+    stride: Annotated[Mapping[str, int], "elements from window to window"]
+    pad: Annotated[Mapping[str, int], "elements before x that the first window begins at"]
+    dilation: Annotated[Mapping[str, int], "elements from tap to tap"]
+    x_pitch: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
+
+    @staticmethod
+    def of(window: Window, space: Shape, out: Shape, kernel: Shape) -> WindowWalk:
+        """From `space` to `out`, the axes behind the channels, with `kernel` taps."""
+        return WindowWalk(
+            in_=numbered("in", space),
+            out=numbered("out", out),
+            k=numbered("k", kernel),
+            stride=numbered("stride", window.strides),
+            pad=numbered("pad", window.before),
+            dilation=numbered("dilation", window.dilations),
+            x_pitch=pitches("x_pitch", space),
+        )
