@@ -539,9 +539,9 @@ def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel,
     fitting = [(model, kernels_that_fit(model, board_name)) for kind in KINDS for model in models(kind)]
     for kernel in kernels:
         found = [model for model, names in fitting if kernel.name in names]
-        yield from (
-            (kernel, model) for model in found or [onnx.parser.parse_model(kernel.example)] * bool(kernel.example)
-        )
+        if not found and kernel.example:
+            found = [onnx.parser.parse_model(kernel.example)]
+        yield from ((kernel, model) for model in found)
 
 
 def measure(
