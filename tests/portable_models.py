@@ -29,6 +29,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.kernels.declared import declared_kernels
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.spec import own_kernels
 from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.options import CompileOptions
 
@@ -159,7 +160,7 @@ def _net(kind: str, layers: Sequence[Layer | _Turned]) -> Net:
 
 def _fits(kernel: Kernel, nodes: Sequence[Node], board: Board) -> bool:
     """Whether it may compute one of the nodes on a board's CPU."""
-    choices = ((choice, node) for node in nodes for choice in getattr(node.op, "kernels", ()))
+    choices = ((choice, node) for node in nodes for choice in own_kernels(node.op))
     return any(choice.name == kernel.name and choice.fits(node, board.features) for choice, node in choices)
 
 

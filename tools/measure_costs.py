@@ -40,6 +40,7 @@ from mcugen.kernels.cost import TERMS, work
 from mcugen.kernels.declared import declared_kernels
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.spec import library_kernels_of, own_kernels
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.simulate import simulate
 from mcugen.simulate.machines import find_machine
@@ -401,7 +402,7 @@ Found = dict[str, tuple[list[tuple[str, Observation]], int]]
 def observe(model: bytes, board_name: str, kernel: str) -> Found:
     """The layers that one of our kernels computes on a board."""
     options = CompileOptions(name="costs", kernels=(kernel,))
-    return _observed(model, board_name, options, lambda _, node: [k for k in _kernels(node) if k.name == kernel])
+    return _observed(model, board_name, options, lambda _, node: [k for k in own_kernels(node.op) if k.name == kernel])
 
 
 def observe_own(model: bytes, board_name: str) -> Found:
@@ -410,7 +411,7 @@ def observe_own(model: bytes, board_name: str) -> Found:
     def alone(compiled: CompiledModel, node: Node) -> list[Kernel]:
         features = compiled.board.features
         own = None if _selectable(node, features) else own_kernel(node, features)
-        return [own] if own and any(k.fits(node, features) for k in _library(node)) else []
+        return [own] if own and any(k.fits(node, features) for k in library_kernels_of(node.op)) else []
 
     return _observed(model, board_name, CompileOptions(name="costs"), alone)
 
@@ -418,7 +419,7 @@ def observe_own(model: bytes, board_name: str) -> Found:
 def observe_library(model: bytes, board_name: str, library: LibraryFiles) -> Found:
     """The layers that a library computes."""
     options = CompileOptions(name="costs", family=CMSIS_NN, library=library)
-    return _observed(model, board_name, options, lambda _, node: _library(node))
+    return _observed(model, board_name, options, lambda _, node: list(library_kernels_of(node.op)))
 
 
 def _observed(
@@ -469,17 +470,9 @@ def _library_bytes(compiled: CompiledModel, kernel: str, folder: Path) -> int:
     return sum(size for name, size in _functions(folder / "library.elf") if name.startswith("arm_"))
 
 
-def _library(node: Node) -> list[Kernel]:
-    return list(getattr(node.op, "library", ()))
-
-
-def _kernels(node: Node) -> Sequence[Kernel]:
-    return getattr(node.op, "kernels", ())
-
-
 def _selectable(node: Node, features: frozenset[str]) -> list[str]:
     """Names of our kernels between which there is a choice."""
-    return [k.name for k in _kernels(node) if k.emit and k.fits(node, features)]
+    return [k.name for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
 
 
 def random_inputs(compiled: CompiledModel) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from mcugen.hir.types import Array, Bounds, TensorType
 
 if TYPE_CHECKING:
-    from mcugen.hir.graph import Graph, Node, Value
+    from mcugen.hir.graph import Graph, Value
 
 Permutation = tuple[int, ...]
 IntegerForm = tuple["Operator", Sequence["Value | None"]]
@@ -149,10 +149,3 @@ class Operator:
     def macs(self, sig: Signature) -> int:
         """Multiply-accumulates of one inference, padding included."""
         return 0
-
-    def spec(self, node: Node) -> object:
-        """What kernels take of the layer: types, constants and what follows from them; see mcugen.lir.spec.
-
-        By default the node itself.
-        """
-        return node

@@ -50,6 +50,9 @@ class Weighted:
 class Clampable:
     """Can clamp its real-valued result for nothing."""
 
+    clamp: tuple[float, float] | None
+    """What it is clamped to."""
+
     def with_clamp(self, low: float, high: float) -> Self | None:
         """The operator with its result clamped to [low, high]; None: not this one."""
         raise NotImplementedError
@@ -175,3 +178,8 @@ def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator,
 def row_form(op: Operator, sig: Signature) -> RowForm | None:
     """See Rowwise; None where there is no such thing as a row."""
     return op.by_rows(sig) if isinstance(op, Rowwise) else None
+
+
+def clamp_of(op: Operator) -> tuple[float, float] | None:
+    """What the result is clamped to."""
+    return op.clamp if isinstance(op, Clampable) else None

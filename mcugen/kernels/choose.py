@@ -21,6 +21,7 @@ from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
+from mcugen.lir.spec import own_kernels
 from mcugen.memory.order import reorder
 from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
@@ -181,7 +182,7 @@ def all_fitting(graph: Graph, features: frozenset[str], any_size: bool = False) 
 
 def fitting_kernels(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
     """The kernels that fit a node and write their instruction themselves, the preferred ones first."""
-    found = [k for k in getattr(node.op, "kernels", ()) if k.emit and k.fits(node, features)]
+    found = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
     return [k for k in found if k.any_size] or found if any_size else found
 
 
@@ -189,7 +190,7 @@ def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_siz
     """A remark on nodes with a choice of kernels of which some were not measured: those are guessed to be slow."""
     found = {}
     for node, _ in _nodes(graph):
-        kernels = getattr(node.op, "kernels", ())
+        kernels = own_kernels(node.op)
         names = [k.name for k in kernels if k.emit and k.name not in costs.kernels and k.fits(node, features)]
         if names and len(fitting_kernels(node, features, any_size)) > 1:
             found[node] = f"not measured on {costs.cpu}: {', '.join(names)} (make costs)"

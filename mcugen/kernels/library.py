@@ -11,6 +11,7 @@ from mcugen.kernels.cost import CostTable
 from mcugen.lir.builder import Builder, trial
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
+from mcugen.lir.spec import library_kernels_of
 
 
 def library_kernels(
@@ -64,4 +65,4 @@ def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:
 
 
 def _kernels(node: Node) -> tuple[Kernel, ...]:
-    return getattr(node.op, "library", ())
+    return library_kernels_of(node.op)

@@ -4,17 +4,46 @@
 from __future__ import annotations
 
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from mcugen.hir.graph import Node
+from mcugen.hir.operator import Operator
+
+if TYPE_CHECKING:
+    from mcugen.lir.kernel import Kernel
 
 _SPECS: WeakKeyDictionary[Node, tuple[list[object], object]] = WeakKeyDictionary()
 """With what each was made of. A spec refers to types and constants, never to nodes or values: they would stay alive."""
 
 
+class HasKernels:
+    """A trait: one of several kernels computes a layer of this operator; see mcugen.hir.traits."""
+
+    kernels: ClassVar[tuple[Kernel, ...]] = ()
+    """Our own, the preferred ones first."""
+    library: ClassVar[tuple[Kernel, ...]] = ()
+    """Those that call libraries."""
+
+    def spec(self, node: Node) -> object:
+        """What its kernels take of a layer: types, constants, and what follows from them; by default the node."""
+        return node
+
+
+def own_kernels(op: Operator) -> tuple[Kernel, ...]:
+    """Of an operator that has a choice."""
+    return op.kernels if isinstance(op, HasKernels) else ()
+
+
+def library_kernels_of(op: Operator) -> tuple[Kernel, ...]:
+    """Those that call libraries."""
+    return op.library if isinstance(op, HasKernels) else ()
+
+
 def spec_of(node: Node) -> Any:
     """The operator's spec of a node; the same object until operator, constants or types change."""
+    if not isinstance(node.op, HasKernels):
+        return node
     kept, made_of = _SPECS.get(node), _origins(node)
     if kept is not None and len(kept[0]) == len(made_of) and all(map(is_, kept[0], made_of)):
         return kept[1]

@@ -30,6 +30,7 @@ from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control
+from mcugen.lir.spec import HasKernels
 from mcugen.ops.conversion import Cast
 from mcugen.ops.lstm_step import lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice
@@ -149,7 +150,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Repeat(Operator):
+class Repeat(HasKernels, Operator):
     """Runs `body` `steps` times.
 
     Inputs: the first condition (if `conditional`: the loop ends once it is false), the first values of `states`

@@ -23,6 +23,7 @@ from mcugen.kernels.specs import ConvSpec, WeightedSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Buffer
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds
 from mcugen.numerics.window import Window
@@ -50,7 +51,7 @@ def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Conv(Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, Spatial):
+class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, Spatial):
     """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
 
     Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],

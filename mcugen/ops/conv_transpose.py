@@ -22,7 +22,7 @@ from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.transposed import CONV_TRANSPOSE_INT, transposed_call
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Site
-from mcugen.lir.spec import spec_of
+from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import finish, largest_sums
 from mcugen.numerics.window import Window
@@ -169,7 +169,7 @@ def swap_channels(weights: Array, groups: int) -> Array:
 
 
 @dataclass(frozen=True)
-class TransposedConv(Spatial):
+class TransposedConv(HasKernels, Spatial):
     """ConvTranspose of codes: x, symmetric weights [O, C/groups, *kernel] (or [O, *kernel, C/groups]), int32 bias.
 
     Each output pixel gathers the input pixels that meet there; `window.after` is of no meaning.

@@ -24,6 +24,7 @@ from mcugen.kernels.activations import CurveSpec
 from mcugen.kernels.elementwise import MOST_SHARED, Known, Literals, Loop, Scalars, Typed, emit_loop
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.curves import CODES, Line, Segments, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
@@ -184,7 +185,7 @@ class Linear(Elementwise):
 
 
 @dataclass(frozen=True)
-class Interpolate(Elementwise):
+class Interpolate(HasKernels, Elementwise):
     """y = a line between two entries of a table, for int16 x: any smooth function of it. `of` names the function."""
 
     mnemonic: ClassVar[str] = "interpolate"

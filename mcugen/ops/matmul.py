@@ -22,7 +22,7 @@ from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams, matmul_cal
 from mcugen.kernels.specs import ConvSpec, MatMulSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Site
-from mcugen.lir.spec import spec_of
+from mcugen.lir.spec import HasKernels, spec_of
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import (
     exact_product,
@@ -44,7 +44,7 @@ from mcugen.ops.weighted import integer_weights
 
 
 @dataclass(frozen=True)
-class Dense(Quantizable, Weighted, Clampable, Channelwise, Expressible, Operator):
+class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Expressible, Operator):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
 
     mnemonic: ClassVar[str] = "dense"
@@ -127,7 +127,7 @@ def _rows_by_weights(x: Array, w: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class MatMul(Quantizable, Expressible, Operator):
+class MatMul(HasKernels, Quantizable, Expressible, Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes.
 
     Only products of reals have a factor other than 1: it is part of the one rounding of quantized ones.

@@ -32,6 +32,7 @@ from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import quantize, same_codes
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
 
@@ -139,7 +140,7 @@ def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Va
 
 
 @dataclass(frozen=True)
-class Transpose(Rowwise, Simplifiable, Expressible, Movement):
+class Transpose(HasKernels, Rowwise, Simplifiable, Expressible, Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose)."""
 
     mnemonic: ClassVar[str] = "transpose"
@@ -296,7 +297,7 @@ class Expand(Permutable, Simplifiable, Movement):
 
 
 @dataclass(frozen=True)
-class Concat(Permutable, Channelwise, Simplifiable, Movement):
+class Concat(HasKernels, Permutable, Channelwise, Simplifiable, Movement):
     """Joins tensors along one axis."""
 
     mnemonic: ClassVar[str] = "concat"
@@ -354,7 +355,7 @@ class Concat(Permutable, Channelwise, Simplifiable, Movement):
 
 
 @dataclass(frozen=True)
-class Pad(Permutable, Channelwise, Simplifiable, Movement):
+class Pad(HasKernels, Permutable, Channelwise, Simplifiable, Movement):
     """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
 
     mnemonic: ClassVar[str] = "pad"

@@ -36,6 +36,7 @@ from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.curves import Line, limited
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.conversion import Cast
@@ -455,7 +456,7 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 
 
 @dataclass(frozen=True)
-class Binary(Clampable, Simplifiable, Expressible, Elementwise):
+class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), f a row of BINARY; the real result may be clamped. On codes: see integer()."""
 
     library: ClassVar[tuple[Kernel, ...]] = cmsis.BINARY

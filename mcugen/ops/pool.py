@@ -34,6 +34,7 @@ from mcugen.kernels.walks import WindowWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import real_param
+from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.numerics.window import Window
@@ -48,7 +49,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 @dataclass(frozen=True)
-class Pool(Channelwise, Windowed, Spatial):
+class Pool(HasKernels, Channelwise, Windowed, Spatial):
     """A function of the elements under a sliding window, channel by channel; padding is never an element.
 
     Every window meets the input.

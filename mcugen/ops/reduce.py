@@ -21,6 +21,7 @@ from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import Wide, real_param
+from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.numerics.window import Window
@@ -93,7 +94,7 @@ _EXTREMES = ("max", "min")
 
 
 @dataclass(frozen=True)
-class Reduce(Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, Operator):
+class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, Operator):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
     library: ClassVar[tuple[Kernel, ...]] = cmsis.REDUCE

@@ -17,13 +17,14 @@ from mcugen.kernels import cmsis
 from mcugen.kernels.softmax import SoftmaxSpec, call_softmax
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.softmax import FixedLogSoftmax, FixedSoftmax
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
 @dataclass(frozen=True)
-class Softmax(Quantizable, Permutable, Saturating, Operator):
+class Softmax(HasKernels, Quantizable, Permutable, Saturating, Operator):
     """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm.
 
     The softmax along the last axis may have a constant mask, bools whose shape is x's but for leading axes of

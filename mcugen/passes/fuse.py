@@ -17,6 +17,7 @@ from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad, Reshape, Transpose
 from mcugen.ops.pointwise import Binary, Clamp
+from mcugen.ops.spatial import Spatial
 from mcugen.passes.rewrite import Outcome, pattern
 
 
@@ -253,7 +254,8 @@ def _per_channel(value: Value, node: Node) -> Array | None:
         return None
     channels = _channels(node)
     rank = node.output.type.rank
-    axis = rank - 1 if isinstance(node.op, Dense) or getattr(node.op, "is_channels_last", False) else 1
+    is_last = isinstance(node.op, Dense) or (isinstance(node.op, Spatial) and node.op.is_channels_last)
+    axis = rank - 1 if is_last else 1
     shape = (1,) * (rank - data.ndim) + data.shape
     if data.size == 1:
         return np.full(channels, float(data.reshape(-1)[0]))

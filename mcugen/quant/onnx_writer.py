@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from mcugen.errors import UnsupportedError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.names import Names
-from mcugen.hir.traits import onnx_form
+from mcugen.hir.traits import clamp_of, onnx_form
 from mcugen.hir.types import Array, DType
 
 
@@ -128,7 +128,7 @@ class OnnxWriter:
         name = node.output.name
         inputs = [self._operand(node, i) for i in range(len(node.inputs))]
         inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
-        clamp = getattr(node.op, "clamp", None)
+        clamp = clamp_of(node.op)
         first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
         if node.op.moves_data and first in self._computing:
             first = ""  # the name belongs to what computes between data movements

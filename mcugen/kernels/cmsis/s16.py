@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mcugen.hir.graph import Node
+from mcugen.hir.traits import clamp_of
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.cmsis.common import MOST_SIZE, by_variant, call, emit_call, small_axes
 from mcugen.kernels.cmsis.convolution import gatherings
@@ -148,7 +149,7 @@ def _scaled(node: Node, arrays: Sequence[Array], scaling: Scaling | None) -> Seq
 def limits(node: Node) -> tuple[int, int]:
     """What its codes are clamped to."""
     y = node.sig.output
-    return clamp_range(getattr(node.op, "clamp", None), y.q, y.dtype)
+    return clamp_range(clamp_of(node.op), y.q, y.dtype)
 
 
 # -------------------------------------------------------------------------------------- emission
