@@ -13,7 +13,7 @@ from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.verify import Verifier, verify_graph
-from mcugen.kernels.choose import Limits, choose_kernels, estimated_instructions
+from mcugen.kernels.choose import Limits, choose_kernels, estimated_instructions, unmeasured
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Program
@@ -169,7 +169,8 @@ def lowered(
         wanted=options.kernels,
         any_size=any_size,
     )
-    program = lower(graph, board.features, options.states, options.optimize, choices, any_size)
+    remarks = unmeasured(graph, board.features, costs, any_size)
+    program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks)
     program.instructions_estimate = estimated_instructions(graph, costs, choices)
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"

@@ -37,6 +37,7 @@ from mcugen.errors import McugenError, UsageError
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
 from mcugen.kernels.cost import TERMS, work
+from mcugen.kernels.declared import declared_kernels
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import Kernel
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
@@ -521,22 +522,36 @@ def fitted(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:
 
 
 def kernels_that_fit(model: onnx.ModelProto, board_name: str) -> list[str]:
-    """Names of all kernels that could compute some layer of a model."""
+    """Names of our kernels that could compute some layer of a model."""
     board = roomy(board_name)
     compiled = compile_model(model, board, CompileOptions(name="costs"))
     return sorted({name for node in compiled.graph.nodes for name in _selectable(node, board.features)})
+
+
+def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
+    """Our kernels that may be chosen on a CPU and whose names contain `only`."""
+    chosen = (k for k in declared_kernels() if k.emit and not k.library and only in k.name)
+    return [k for k in chosen if k.needs <= features and not k.lacks & features]
+
+
+def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:
+    """The models of which some layer takes a kernel; the kernel's own example where there is none."""
+    fitting = [(model, kernels_that_fit(model, board_name)) for kind in KINDS for model in models(kind)]
+    for kernel in kernels:
+        found = [model for model, names in fitting if kernel.name in names]
+        if not found and kernel.example:
+            found = [onnx.parser.parse_model(kernel.example)]
+        yield from ((kernel, model) for model in found)
 
 
 def measure(
     board_name: str, pool: ProcessPoolExecutor, console: Console, only: str, library: LibraryFiles | None, all_own: bool
 ) -> dict[str, Measured]:
     """Kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
+    own = declared(roomy(board_name).features, only) if all_own else []
     jobs = [
-        (f"{board_name} {kernel}", False, pool.submit(observe, model.SerializeToString(), board_name, kernel))
-        for kind in KINDS
-        for model in (models(kind) if all_own else ())
-        for kernel in kernels_that_fit(model, board_name)
-        if only in kernel
+        (f"{board_name} {kernel.name}", False, pool.submit(observe, model.SerializeToString(), board_name, kernel.name))
+        for kernel, model in takers(own, board_name)
     ]
     for model in [model for kind in ("int8", "int16") if library for model in library_models(kind)]:
         data = model.SerializeToString()
@@ -555,6 +570,9 @@ def measure(
                     found[kernel].layers[way].append(layer)
                 found[kernel].code += [code] if code else []
                 found[kernel].is_compared = is_compared
+    for kernel in own:
+        if kernel.name not in found:
+            console.print(f"[red]{board_name}: no layer takes {kernel.name}: add one, or an example to the kernel")
     return found
 
 

@@ -185,6 +185,17 @@ def fitting_kernels(node: Node, features: frozenset[str], any_size: bool) -> lis
     return [k for k in found if k.any_size] or found if any_size else found
 
 
+def unmeasured(graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False) -> dict[Node, str]:
+    """A remark on nodes with a choice of kernels of which some were not measured: those are guessed to be slow."""
+    found = {}
+    for node, _ in _nodes(graph):
+        kernels = getattr(node.op, "kernels", ())
+        names = [k.name for k in kernels if k.emit and k.name not in costs.kernels and k.fits(node, features)]
+        if names and len(fitting_kernels(node, features, any_size)) > 1:
+            found[node] = f"not measured on {costs.cpu}: {', '.join(names)} (make costs)"
+    return found
+
+
 def _require(wanted: Collection[str], known: set[str]) -> None:
     missing = sorted(set(wanted) - known)
     if missing:

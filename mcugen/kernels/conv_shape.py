@@ -98,6 +98,11 @@ class ConvShape:
         """The same, by name."""
         return self.geometry.values()
 
+    def along(self, axis: str) -> tuple[int, int, int, int, int, int]:
+        """Along axis h or w: the sizes of input, output and kernel, stride, dilation and padding."""
+        size, out, taps, stride, dilation, pad = (getattr(self, f"{name}_{axis}") for name in _BY_AXIS)
+        return size, out, taps, stride, dilation, pad
+
     def as_row(self) -> ConvShape:
         """The same of an image one pixel wide, laid down: elements in the same order, but as one row."""
         if self.in_w != 1 or self.out_w != 1 or self.k_w != 1 or self.pad_w:

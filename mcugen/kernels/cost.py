@@ -53,6 +53,7 @@ class CostTable:
     """The costs of one CPU by kernel name."""
 
     kernels: Mapping[str, KernelCost]
+    cpu: str = ""
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Of one call."""
@@ -77,10 +78,10 @@ def cost_table(cpu: str) -> CostTable:
     """The measured costs of a CPU."""
     folder = resource_dir("boards") / "costs"
     path = folder / f"{ALIKE.get(cpu, cpu)}.json"
-    return _parsed(json.loads((path if path.is_file() else folder / f"{REPLACEMENT}.json").read_text("utf-8")))
+    return _parsed(json.loads((path if path.is_file() else folder / f"{REPLACEMENT}.json").read_text("utf-8")), cpu)
 
 
-def _parsed(table: Mapping[str, Any]) -> CostTable:
+def _parsed(table: Mapping[str, Any], cpu: str) -> CostTable:
     def by_terms(counts: Mapping[str, float]) -> tuple[float, ...]:
         return tuple(counts.get(term, 0.0) for term in TERMS)
 
@@ -88,4 +89,4 @@ def _parsed(table: Mapping[str, Any]) -> CostTable:
     for name, entry in table["kernels"].items():
         ways = entry["ways"] if "ways" in entry else {"": entry["instructions"]}
         kernels[name] = KernelCost({way: by_terms(counts) for way, counts in ways.items()}, entry["code"])
-    return CostTable(kernels)
+    return CostTable(kernels, cpu)

@@ -74,9 +74,7 @@ def _first_elements(shape: ConvShape) -> Array:
 
 def _read_positions(shape: ConvShape, axis: str) -> Array:
     """Along an axis, [outputs, taps]: where a tap reads; the axis' size for those outside."""
-    size, out, taps, stride, dilation, pad = (
-        getattr(shape, f"{name}_{axis}") for name in ("in", "out", "k", "stride", "dilation", "pad")
-    )
+    size, out, taps, stride, dilation, pad = shape.along(axis)
     at = np.arange(out)[:, None] * stride + np.arange(taps) * dilation - pad
     within: Array = np.where((at >= 0) & (at < size), at, size)
     return within

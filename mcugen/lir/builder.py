@@ -31,8 +31,8 @@ from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 class Builder:
     """Collects a Program. Values are mapped to buffers on first use.
 
-    `optimize` is what the user wants most; `choices` are kernels by node, where several fit; `any_size` allows only
-    what is the same instruction at all sizes, but for parameters.
+    `optimize` is what the user wants most; `choices` are kernels by node, where several fit, `remarks` what reasons say
+    besides; `any_size` allows only what is the same instruction at all sizes, but for parameters.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class Builder:
         optimize: str = "balanced",
         choices: Mapping[Node, Kernel] | None = None,
         any_size: bool = False,
+        remarks: Mapping[Node, str] | None = None,
     ) -> None:
         self.program = program
         self.features = features
         self.optimize = optimize
         self.any_size = any_size
         self._choices = choices or {}
+        self._remarks = remarks or {}
         self._buffers: dict[Value, Buffer] = {}
         self._names = Names()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], Buffer] = {}
@@ -170,7 +172,7 @@ class Builder:
             inplace=(*call.inplace, *((o.out, o.into) for o in call.overlaps if o.lead <= 0)),
             overlaps=tuple(call.overlaps),
             variant=call.variant,
-            reason=kernel.reason if kernel.emit else "",
+            reason=self._reason(node, kernel),
             library=kernel.library,
             op=node.op.name,
             macs=0 if node.op.bodies and not kernel.emit else node.op.macs(node.sig),
@@ -180,6 +182,11 @@ class Builder:
             declaration=kernel,
         )
         return self._append(instr)
+
+    def _reason(self, node: Node, kernel: Kernel) -> str:
+        """Why this kernel, where there may be others."""
+        reason = kernel.reason if kernel.emit or kernel.when else ""
+        return "; ".join(filter(None, [reason, self._remarks.get(node, "")]))
 
     def mark(
         self,

@@ -29,15 +29,17 @@ def lower(
     optimize: str = "balanced",
     choices: Mapping[Node, Kernel] | None = None,
     any_size: bool = False,
+    remarks: Mapping[Node, str] | None = None,
 ) -> Program:
     """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet.
 
     `states` maps outputs to the inputs that they become in the next call; `optimize` is the user's goal, `choices` are
-    kernels by node where several fit; with `any_size` the program differs between sizes in parameters alone.
+    kernels by node where several fit, `remarks` what reasons say besides; with `any_size` the program differs between
+    sizes in parameters alone.
     """
     states = states or {}
     program = Program(graph.name)
-    builder = Builder(program, features, optimize, choices, any_size)
+    builder = Builder(program, features, optimize, choices, any_size, remarks)
     kept = set(states.values())
     program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept]

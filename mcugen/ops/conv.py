@@ -17,12 +17,13 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.direct import Arithmetic, direct_call
+from mcugen.kernels.specs import ConvSpec, WeightedSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
-from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds, requantizer, sum_dtype
+from mcugen.lir.program import Buffer
+from mcugen.numerics.fixedpoint import Range, is_quantized
+from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds
 from mcugen.numerics.window import Window
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -211,29 +212,23 @@ class DirectConv(Conv):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Any type of float; codes."""
-        dtype = node.output.type.dtype
-        if node.output.type.quant is not None:
-            self._lower_codes(node, builder)
-            return
-        params: dict[str, Param] = {}
-        code: dict[str, object] = {"acc_t": dtype.c, "y_t": dtype.c, "integer": False, "clamp": bool(self.clamp)}
-        if self.clamp:
-            params |= {"low": real_param(self.clamp[0], dtype), "high": real_param(self.clamp[1], dtype)}
-        emit_direct(node, builder, self, ("x", "w", "bias"), params, code)
+        x, w, out = node.input(0).type, node.input(1).type, node.output.type
+        operands: dict[str, Buffer] = {}
+        how = Arithmetic.of_reals(out.dtype, self.clamp)
+        if out.quant is not None:
+            weights, bias = (node.input(i).data for i in (1, 2))
+            assert weights is not None
+            spec = WeightedSpec(x, w, out, weights, bias, self.clamp)
+            how = Arithmetic.of_codes(spec)
+            operands["multiplier"] = builder.const(f"{node.output.name}.multiplier", spec.multipliers)
+        inputs = _inputs(node, builder, "x", "w", "bias")
+        operands = inputs | operands | {"y": builder.buffer(node.output)}
+        builder.call(node, direct_call(operands, (x, w, out), self.window, self.groups, how))
 
-    def _lower_codes(self, node: Node, builder: Builder) -> None:
-        """Sums of x less its zero point, which padding lacks; requantized."""
-        out, name, (weights, bias) = node.output.type, node.output.name, (node.input(i).data for i in (1, 2))
-        assert weights is not None and bias is not None
-        sums = largest_sums(node.input(0).type, weights, bias)
-        requantize = requantizer(node.sig, sums).for_high_word()
-        low, high = clamp_range(self.clamp, out.q, out.dtype)
-        params: dict[str, Param] = {"x_zero": node.input(0).type.q.zero_point, "low": low, "high": high}
-        params["offset"] = requantize.offset
-        code: dict[str, object] = {"acc_t": sum_dtype(sums).c, "y_t": out.dtype.c, "integer": False, "clamp": False}
-        multiplier = np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32)
-        table = builder.const(f"{name}.multiplier", multiplier)
-        emit_direct(node, builder, self, ("x", "w", "bias"), params, code, {"multiplier": table}, requantize.shift)
+
+def _inputs(node: Node, builder: Builder, *roles: str) -> dict[str, Buffer]:
+    """Those that are present, by role."""
+    return {role: builder.buffer(v) for role, v in zip(roles, node.inputs, strict=False) if v is not None}
 
 
 @dataclass(frozen=True)
@@ -274,40 +269,10 @@ class IntegerConv(Spatial):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """32-bit sums."""
-        params: dict[str, Param] = {"w_zero_step": int(node.input(3).type.count > 1)}
-        code: dict[str, object] = {"acc_t": "uint32_t", "y_t": "int32_t", "integer": True, "clamp": False}
-        emit_direct(node, builder, self, ("x", "w", "x_zero", "w_zero"), params, code)
-
-
-def emit_direct(
-    node: Node,
-    builder: Builder,
-    op: DirectConv | IntegerConv,
-    roles: Sequence[str],
-    params: dict[str, Param],
-    code: dict[str, object],
-    tables: Mapping[str, Buffer] | None = None,
-    shift: int = 0,
-) -> None:
-    """Emits the direct kernel; `roles` name the inputs. `shift` is that of a requantization, if there is one."""
-    x, w, y = node.input(0).type, node.input(1).type, node.output.type
-    kernel = w.shape[2:]
-    operands = [(role, Access.IN, builder.buffer(v)) for role, v in zip(roles, node.inputs, strict=False) if v]
-    params |= {
-        "batch": x.shape[0],
-        "groups": op.groups,
-        "group_in": w.shape[1],
-        "group_out": y.shape[1] // op.groups,
-        "x_plane": math.prod(x.shape[2:]),
-        "taps": math.prod(kernel),
-    }
-    params |= op.window.walk(x.shape[2:], y.shape[2:], kernel)
-    code |= {"rank": len(kernel), "x_t": x.dtype.c, "w_t": w.dtype.c, "bias": "bias" in [o[0] for o in operands]}
-    code["shift"] = shift
-    operands += [(role, Access.IN, table) for role, table in (tables or {}).items()]
-    operands.append(("y", Access.OUT, builder.buffer(node.output)))
-    variant = f"{len(kernel)}d_{x.dtype.tag}" + (f"_{w.dtype.tag}" if w.dtype is not x.dtype else "")
-    builder.emit(node, "conv_direct", operands, params, code=code, variant=variant)
+        types = (node.input(0).type, node.input(1).type, node.output.type)
+        operands = _inputs(node, builder, "x", "w", "x_zero", "w_zero") | {"y": builder.buffer(node.output)}
+        how = Arithmetic.of_integers(node.input(3).type.count)
+        builder.call(node, direct_call(operands, types, self.window, self.groups, how))
 
 
 # --------------------------------------------------------------------------------------------------- import

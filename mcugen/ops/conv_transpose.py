@@ -16,15 +16,15 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.direct import ChannelGroups, spread_call
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import BLOCK, interleave
+from mcugen.kernels.transposed import CONV_TRANSPOSE_INT, transposed_call
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.lir.traversal import Traversal, overlap
-from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
-from mcugen.numerics.sums import finish, largest_sums, requantizer, sum_dtype
-from mcugen.numerics.window import Window, both
+from mcugen.lir.kernel import Kernel, Site
+from mcugen.lir.spec import spec_of
+from mcugen.numerics.fixedpoint import Range, is_quantized
+from mcugen.numerics.sums import finish, largest_sums
+from mcugen.numerics.window import Window
 from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.spatial import Spatial, check_reach
@@ -65,26 +65,6 @@ class Scatter(Operator):
             y[(slice(None), slice(None), *at)] += part
         kept = [slice(b, b + out) for b, out in zip(w.before, self.space, strict=True)]
         return y[(slice(None), slice(None), *kept)]
-
-    def _emit(
-        self,
-        node: Node,
-        builder: Builder,
-        roles: Sequence[str],
-        space: Shape,
-        kernel: Shape,
-        params: dict[str, Param],
-        code: dict[str, object],
-    ) -> None:
-        y = node.output.type
-        operands: list[tuple[str, Access, Buffer]] = [
-            (role, Access.IN, builder.buffer(v)) for role, v in zip(roles, node.inputs, strict=False) if v is not None
-        ]
-        code |= {"rank": len(kernel), "t": y.dtype.c, "bias": "bias" in [o[0] for o in operands]}
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        params |= {"x_plane": math.prod(space), "y_plane": math.prod(self.space), "taps": math.prod(kernel)}
-        params |= self.window.walk(space, self.space, kernel)
-        builder.emit(node, "conv_transpose", operands, params, code=code, variant=f"{len(kernel)}d_{y.dtype.tag}")
 
 
 @dataclass(frozen=True)
@@ -170,16 +150,15 @@ class ConvTranspose(Scatter):
     def lower(self, node: Node, builder: Builder) -> None:
         """Row by row."""
         x, w = node.input(0).type, node.input(1).type
-        params: dict[str, Param] = {
-            "batch": x.shape[0],
-            "groups": self.groups,
-            "group_in": w.shape[0] // self.groups,
-            "group_out": w.shape[1],
+        operands = {
+            role: builder.buffer(v) for role, v in zip(("x", "w", "bias"), node.inputs, strict=False) if v is not None
         }
-        if self.clamp:
-            params |= {"low": real_param(self.clamp[0], x.dtype), "high": real_param(self.clamp[1], x.dtype)}
-        code: dict[str, object] = {"columns": False, "clamp": bool(self.clamp)}
-        self._emit(node, builder, ("x", "w", "bias"), x.shape[2:], w.shape[2:], params, code)
+        operands["y"] = builder.buffer(node.output)
+        channels = ChannelGroups(
+            batch=x.shape[0], groups=self.groups, group_in=w.shape[0] // self.groups, group_out=w.shape[1]
+        )
+        spaces = (x.shape[2:], self.space, w.shape[2:])
+        builder.call(node, spread_call(operands, self.window, spaces, channels, self.clamp))
 
 
 def swap_channels(weights: Array, groups: int) -> Array:
@@ -233,65 +212,8 @@ class TransposedConv(Spatial):
         return ConvSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Two spatial axes always; four output channels at a time, their weights interleaved."""
-        sig, name, w = node.sig, node.output.name, self.window
-        weights, bias = node.input(1).data, node.input(2).data
-        assert weights is not None and bias is not None
-        kernel = both(weights.shape[1:-1], 1)
-        per_group = weights.reshape(self.groups, len(weights) // self.groups, -1)
-        sums = largest_sums(sig.input(0), weights, bias)
-        requantize = requantizer(sig, sums).for_high_word()
-        low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
-        constants = {
-            "w": np.concatenate([interleave(g) for g in per_group]),
-            "bias": bias,
-            "multiplier": np.broadcast_to(requantize.multiplier, len(weights)).astype(np.int32),
-        }
-        params: dict[str, Param] = {"batch": sig.input(0).shape[0], "groups": self.groups}
-        params |= {"group_in": weights.shape[-1], "group_out": len(weights) // self.groups}
-        for key, (vertical, horizontal) in {
-            "in": both(sig.input(0).shape[1:-1], 1),
-            "out": both(self.space, 1),
-            "k": kernel,
-            "stride": both(w.strides, 1),
-            "dilation": both(w.dilations, 1),
-            "pad": both(w.before, 0),
-        }.items():
-            params |= {f"{key}_h": vertical, f"{key}_w": horizontal}
-        params |= {"x_zero": sig.input(0).q.zero_point, "low": low, "high": high, "offset": requantize.offset}
-        operands: list[tuple[str, Access, Buffer]] = [("x", Access.IN, builder.buffer(node.input(0)))]
-        operands += [(role, Access.IN, builder.const(f"{name}.{role}", data)) for role, data in constants.items()]
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        operands.append(("taps", Access.SCRATCH, builder.scratch(f"{name}.taps", DType.INT32, 2 * math.prod(kernel))))
-        x, y, acc = sig.input(0).dtype, sig.output.dtype, sum_dtype(sums)
-        code: dict[str, object] = {"x_t": x.c, "w_t": DType.of(weights).c, "bias_t": DType.of(bias).c, "y_t": y.c}
-        code |= {"acc_t": acc.c, "shift": requantize.shift, "rest": len(weights) // self.groups % BLOCK != 0}
-        variant = x.tag + ("_long" if acc is DType.INT64 else "")
-        near = overlap(sig.input(0), sig.output, _pixels(params, 1 if code["rest"] else BLOCK))
-        builder.emit(node, "conv_transpose_int", operands, params, code=code, overlaps=near, variant=variant)
-
-
-def _pixels(params: Mapping[str, Param], last: int) -> Traversal:
-    """Pixel by pixel; what meets there is read again for each few channels, of which `last` are the last."""
-    size = {name: int(value) for name, value in params.items()}
-    channels = size["groups"] * size["group_out"]
-    rows, columns = (
-        _first_inputs(*(size[f"{name}_{axis}"] for name in ("in", "out", "k", "stride", "dilation", "pad")))
-        for axis in "hw"
-    )
-    none = (rows == size["in_h"])[:, None] | (columns == size["in_w"])
-    first = np.where(none, size["in_h"] * size["in_w"], rows[:, None] * size["in_w"] + columns).reshape(-1)
-    image = np.arange(size["batch"])[:, None] * size["in_h"] * size["in_w"]
-    reads = (image + first).reshape(-1) * size["groups"] * size["group_in"]
-    ends = (np.arange(len(reads))[:, None] + 1) * channels - np.array([last, 0])
-    return Traversal(np.repeat(reads, 2), ends.reshape(-1))
-
-
-def _first_inputs(size: int, out: int, taps: int, stride: int, dilation: int, pad: int) -> Array:
-    """By output position along an axis: the first input that meets there, or `size` if none does."""
-    at = np.arange(out)[:, None] + pad - np.arange(taps) * dilation
-    first: Array = np.where((at >= 0) & (at % stride == 0) & (at < size * stride), at // stride, size).min(1)
-    return first
+        """Two spatial axes always."""
+        builder.call(node, transposed_call(spec_of(node), Site(builder, node, CONV_TRANSPOSE_INT)))
 
 
 @dataclass(frozen=True)
@@ -328,9 +250,10 @@ class FoldColumns(Scatter):
     def lower(self, node: Node, builder: Builder) -> None:
         """The loops of the transposed convolution."""
         x = node.input(0).type
-        params: dict[str, Param] = {"batch": x.shape[0], "groups": x.shape[1], "group_in": 1, "group_out": 1}
-        code: dict[str, object] = {"columns": True, "clamp": False}
-        self._emit(node, builder, ("x",), self._positions, self.kernel, params, code)
+        operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
+        channels = ChannelGroups(batch=x.shape[0], groups=x.shape[1], group_in=1, group_out=1)
+        spaces = (self._positions, self.space, self.kernel)
+        builder.call(node, spread_call(operands, self.window, spaces, channels))
 
 
 # --------------------------------------------------------------------------------------------------- import

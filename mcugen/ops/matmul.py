@@ -17,12 +17,11 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams, matmul_call
 from mcugen.kernels.specs import ConvSpec, MatMulSpec
-from mcugen.kernels.weighted import double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param, Wide, real_param
-from mcugen.lir.traversal import Traversal, overlap
+from mcugen.lir.kernel import Kernel, Site
+from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import (
     exact_product,
@@ -31,8 +30,6 @@ from mcugen.numerics.sums import (
     layer_bounds,
     most_sum,
     product_sums,
-    requantizer,
-    sum_dtype,
 )
 from mcugen.ops.conversion import Cast, cast
 from mcugen.ops.elementwise import emit_elementwise
@@ -128,12 +125,6 @@ def _rows_by_weights(x: Array, w: Array) -> Array:
 # --------------------------------------------------------------------------------------------------- matmul
 
 
-def _matrix_by_matrix(x: TensorType, y: TensorType) -> Traversal:
-    """All of a batch's matrices are read until the last of their product is written."""
-    size, product = math.prod(x.shape[-2:]), math.prod(y.shape[-2:])
-    return Traversal.rereading(np.arange(math.prod(y.shape[:-2])) * size, product)
-
-
 @dataclass(frozen=True)
 class MatMul(Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes.
@@ -143,13 +134,7 @@ class MatMul(Operator):
 
     mnemonic: ClassVar[str] = "matmul"
     factor: float = 1.0
-    kernels: ClassVar[tuple[Kernel, ...]] = (
-        Kernel("matmul_f32", when=(float_tensors,)),
-        Kernel("matmul_f64", when=(double_tensors,)),
-        Kernel("matmul_int", when=(plain_integers,)),
-        Kernel("matmul_s16", when=(int16_operands,)),
-        Kernel("matmul_s8", when=(int8_tensors,)),
-    )
+    kernels: ClassVar[tuple[Kernel, ...]] = MATMUL
     library: ClassVar[tuple[Kernel, ...]] = cmsis.MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -189,57 +174,9 @@ class MatMul(Operator):
         return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Three loops and a batch."""
-        a, b, out = node.input(0).type, node.input(1).type, node.output.type
-        params: dict[str, Param] = {
-            "batch": math.prod(a.shape[:-2]),
-            "rows": a.shape[-2],
-            "depth": a.shape[-1],
-            "columns": b.shape[-1],
-        }
-        code: dict[str, object] = {"y_t": out.dtype.c, "scaled": self.factor != 1 and a.quant is None}
-        if code["scaled"]:
-            params["factor"] = real_param(self.factor, out.dtype)
-        if a.quant is not None:
-            sums = product_sums(node.sig)
-            code |= {"a_t": a.dtype.c, "b_t": b.dtype.c, "acc_t": sum_dtype(sums).c}
-            params |= {f"{name}_zero": t.q.zero_point for name, t in (("a", a), ("b", b)) if t.dtype is DType.INT8}
-            if out.dtype is not DType.INT32:
-                requantize = requantizer(node.sig, sums, self.factor).for_high_word()
-                params |= {"multiplier": int(requantize.multiplier[0]), "offset": Wide(requantize.offset)}
-                low, high = out.dtype.limits
-                most = int(sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
-                bounded = most >> requantize.shift < 2**31 and not builder.any_size
-                code |= {"shift": requantize.shift, "low": low, "high": high, "bounded": bounded}
-        operands = [
-            ("a", Access.IN, builder.buffer(node.input(0))),
-            ("b", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        if out.dtype is DType.FLOAT32:  # eight columns of b in the order of packed weights, then four rows of a
-            code["single"] = a.shape[-2] == 1
-            size = 8 * (a.shape[-1] + 1) + (0 if code["single"] else 4 * a.shape[-1])
-            strip = builder.scratch(f"{node.output.name}.strip", out.dtype, size)
-            operands.append(("strip", Access.SCRATCH, strip))
-        if a.quant is not None:
-            strip = builder.scratch(f"{node.output.name}.strip", DType.INT16, _strip(a.shape[-1]))
-            operands.append(("strip", Access.SCRATCH, strip))
-        if a.dtype is b.dtype is DType.INT8 and a.quant is not None and code["acc_t"] == "int32_t":
-            sums_of_rows = builder.scratch(f"{node.output.name}.row_sums", DType.INT32, a.shape[-2])
-            operands.append(("row_sums", Access.SCRATCH, sums_of_rows))
-        variant = "scaled" if code["scaled"] else ""
-        near = [
-            each
-            for role, type_ in (("a", a), ("b", b))
-            for each in overlap(type_, out, _matrix_by_matrix(type_, out), into=role)
-        ]
-        kernel = builder.select(self.kernels, node)
-        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
-
-
-def _strip(depth: int) -> int:
-    """Numbers that four columns of that many elements take in the products' inner loops, whatever the CPU."""
-    return 4 * (-(-depth // 8) * 8) + 16
+        """By the kernel of its type."""
+        site = Site(builder, node, builder.select(self.kernels, node))
+        builder.call(node, matmul_call(spec_of(node), site))
 
 
 # --------------------------------------------------------------------------------------------------- import
@@ -488,15 +425,11 @@ class Det(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Each matrix is eliminated in a copy."""
-        x = node.input(0).type
-        size = x.shape[-1]
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-            ("m", Access.SCRATCH, builder.scratch(f"{node.output.name}.matrix", x.dtype, size * size)),
-        ]
-        params: dict[str, Param] = {"batch": math.prod(x.shape[:-2]), "n": size}
-        builder.emit(node, "det", operands, params, code={"t": x.dtype.c}, variant=x.dtype.tag)
+        x, site = node.input(0).type, Site(builder, node, DET)
+        n = x.shape[-1]
+        operands = {"x": site.x, "y": site.y, "m": site.scratch("matrix", x.dtype, n * n)}
+        params, options = DetParams(batch=math.prod(x.shape[:-2]), n=n), DetOptions(t=x.dtype.c)
+        builder.call(node, site.call(operands, [params], [options], variant=x.dtype.tag))
 
 
 @onnx_operator("Det", kernels=("det",))

@@ -6,20 +6,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import measure_costs
 import numpy as np
 import pytest
 from onnx_models import Net, optimized
 
+from mcugen.board import load_board
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits, choose_kernels
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
+from mcugen.kernels.declared import declared_kernels
 from mcugen.kernels.library import own_kernel
 from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as working
 from mcugen.ops.matmul import Dense
 from mcugen.ops.pointwise import Binary
+from mcugen.options import CompileOptions
+from mcugen.pipeline import lowered
 
 PLENTY = Limits(1 << 20, 1 << 20)
 
@@ -202,3 +207,27 @@ def test_auto_compares_with_operators_without_a_choice(
         rows[own.name] = KernelCost({"mul_float32": (float(mine), *[0.0] * 7)}, 1)
     found = choose_kernels(graph, frozenset(), CostTable(rows), "balanced", PLENTY, family="auto")
     assert [k.name for k in found.values()] == taken
+
+
+def test_a_kernel_without_costs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is guessed to be slow; the reason of the layer that it fits tells what to do."""
+    board, graph = load_board("nrf52840"), dense_layers(1)
+    (measured,) = lowered(graph, board, CompileOptions()).instrs
+    assert "not measured" not in measured.reason
+    monkeypatch.setattr(Dense, "kernels", (*Dense.kernels, kernel("made_up")))
+    (instr,) = lowered(graph, board, CompileOptions()).instrs
+    assert instr.kernel == measured.kernel
+    assert instr.reason == f"{measured.reason}; not measured on cortex-m4: made_up (make costs)"
+
+
+def test_measuring_takes_up_every_declared_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up, foreign = kernel("made_up", constants=1 << 20), kernel("foreign", needs=frozenset({"mve"}))
+    kernels = (*declared_kernels(), made_up, foreign, of_library("theirs"))
+    monkeypatch.setattr(measure_costs, "declared_kernels", lambda: kernels)
+    monkeypatch.setattr(measure_costs, "models", lambda kind: [measure_costs.dense_layers(kind)])
+    monkeypatch.setattr(Dense, "kernels", (*Dense.kernels, made_up))
+    wanted = measure_costs.declared(load_board("nrf52840").features)
+    assert {"made_up", "dense_s8_dsp", "conv2d_f32"} <= {k.name for k in wanted}
+    assert not {"foreign", "theirs", "dense_s8_mve"} & {k.name for k in wanted}
+    taken = {k.name for k, _ in measure_costs.takers(wanted, "nrf52840")}
+    assert {"made_up", "dense_s8_dsp"} <= taken and "conv2d_f32" not in taken

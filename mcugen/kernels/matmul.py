@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of products of two activations, and of determinants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.kernels.specs import MatMulSpec
+from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, reads, scratch, writes
+from mcugen.lir.program import Wide, real_param
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT64)
+_CODES = (DType.INT8, DType.INT16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrices(Params):
+    """Of a batch of products."""
+
+    batch: Annotated[int, "products"]
+    rows: Annotated[int, "of a and y"]
+    depth: Annotated[int, "columns of a, and rows of b"]
+    columns: Annotated[int, "of b and y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor(Params):
+    """Of products."""
+
+    factor: Annotated[Real | None, "of each sum, where it is not 1"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductStore(Params):
+    """From sums to codes; where these are the sums themselves there are zero points alone."""
+
+    a_zero: Annotated[int | None, "zero point of a; of int16 it is 0"] = None
+    b_zero: Annotated[int | None, "zero point of b; of int16 it is 0"] = None
+    multiplier: Annotated[int | None, "of sums"] = None
+    offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledOptions(Options):
+    """Of products of floats."""
+
+    scaled: Annotated[bool, "whether sums have a factor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementOptions(Options):
+    """Of products that are made one by one."""
+
+    y_t: Annotated[str, "C type of the elements"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions(Options):
+    """Of products in blocks."""
+
+    single: Annotated[bool, "whether a has one row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductOptions(Options):
+    """Of products of codes."""
+
+    a_t: Annotated[str, "C type of a"]
+    b_t: Annotated[str, "C type of b"]
+    y_t: Annotated[str, "C type of the output"]
+    acc_t: Annotated[str, "C type of the sums"]
+    shift: Annotated[int, "of products with the multiplier to the right"] = 0
+    low: Annotated[int, "the lowest code of y"] = 0
+    high: Annotated[int, "the highest code of y"] = 0
+    bounded: Annotated[bool, "whether what is shifted fits 32 bits"] = False
+
+
+def matmul_call(spec: MatMulSpec, site: Site) -> Call:
+    """As the kernel takes it."""
+    operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
+    params: list[Params] = [Matrices(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)]
+    options: list[Options] = []
+    scaled = spec.factor != 1 and spec.a.quant is None
+    if Factor in site.kernel.params:
+        params.append(Factor(factor=real_param(spec.factor, spec.y.dtype) if scaled else None))
+    if ScaledOptions in site.kernel.options:
+        options.append(ScaledOptions(scaled=scaled))
+    if ElementOptions in site.kernel.options:
+        options.append(ElementOptions(y_t=spec.y.dtype.c))
+    if BlockOptions in site.kernel.options:  # eight columns of b in the order of packed weights, then four rows of a
+        single = spec.rows == 1
+        operands["strip"] = site.scratch(
+            "strip", spec.y.dtype, 8 * (spec.depth + 1) + (0 if single else 4 * spec.depth)
+        )
+        options.append(BlockOptions(single=single))
+    if ProductOptions in site.kernel.options:
+        operands["strip"] = site.scratch("strip", DType.INT16, _strip(spec.depth))
+        if spec.a.dtype is spec.b.dtype is DType.INT8 and spec.acc is DType.INT32:
+            operands["row_sums"] = site.scratch("row_sums", DType.INT32, spec.rows)
+        params.append(_product_store(spec))
+        options.append(_product_options(spec, site.any_size))
+    return site.call(operands, params, options, overlaps=spec.overlaps(), variant="scaled" if scaled else "")
+
+
+def _strip(depth: int) -> int:
+    """Numbers that four columns of that many elements take in the products' inner loops, whatever the CPU."""
+    return 4 * (-(-depth // 8) * 8) + 16
+
+
+def _product_store(spec: MatMulSpec) -> ProductStore:
+    a_zero, b_zero = (t.q.zero_point if t.dtype is DType.INT8 else None for t in (spec.a, spec.b))
+    store = ProductStore(a_zero=a_zero, b_zero=b_zero)
+    if spec.y.dtype is DType.INT32:
+        return store
+    requantize = spec.requantizer.for_high_word()
+    return replace(store, multiplier=int(requantize.multiplier[0]), offset=Wide(requantize.offset))
+
+
+def _product_options(spec: MatMulSpec, any_size: bool) -> ProductOptions:
+    types = ProductOptions(a_t=spec.a.dtype.c, b_t=spec.b.dtype.c, y_t=spec.y.dtype.c, acc_t=spec.acc.c)
+    if spec.y.dtype is DType.INT32:
+        return types
+    requantize, (low, high) = spec.requantizer.for_high_word(), spec.y.dtype.limits
+    most = int(spec.largest_sums[0]) * int(requantize.multiplier[0]) + abs(requantize.offset)
+    bounded = most >> requantize.shift < 2**31 and not any_size
+    return replace(types, shift=requantize.shift, low=low, high=high, bounded=bounded)
+
+
+def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
+    stored = (*dtypes, DType.INT32) if sums else dtypes
+    return (
+        reads("a", "matrices on the left", *dtypes),
+        reads("b", "matrices on the right", *dtypes),
+        writes("y", "their products", *stored),
+    )
+
+
+def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
+    return Kernel(
+        name,
+        what="products of codes: four columns of b are gathered at a time, in the order of the CPU's inner loop",
+        operands=(
+            *_operands(*_CODES, sums=True),
+            scratch("strip", "four columns of b", DType.INT16),
+            scratch("row_sums", "of a, where zero points are taken off in the end", DType.INT32, optional=True),
+        ),
+        params=(Matrices, ProductStore),
+        options=(ProductOptions,),
+        when=(condition,),
+    )
+
+
+MATMUL: tuple[Kernel, ...] = (
+    Kernel(
+        "matmul_f32",
+        what="four rows by eight columns, gathered in the order of packed weights",
+        operands=(*_operands(DType.FLOAT32), scratch("strip", "columns of b and rows of a", DType.FLOAT32)),
+        params=(Matrices, Factor),
+        options=(ScaledOptions, BlockOptions),
+        when=(float_tensors,),
+    ),
+    Kernel(
+        "matmul_f64",
+        what="each element by itself",
+        operands=_operands(DType.FLOAT64),
+        params=(Matrices, Factor),
+        options=(ScaledOptions, ElementOptions),
+        when=(double_tensors,),
+    ),
+    Kernel(
+        "matmul_int",
+        what="each element by itself; sums wrap",
+        operands=_operands(*(dtype for dtype in DType if dtype.is_integer)),
+        params=(Matrices, Factor),
+        options=(ScaledOptions, ElementOptions),
+        when=(plain_integers,),
+    ),
+    _of_codes("matmul_s16", int16_operands),
+    _of_codes("matmul_s8", int8_tensors),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetParams(Params):
+    """Square matrices."""
+
+    batch: Annotated[int, "matrices"]
+    n: Annotated[int, "rows of a matrix, and elements of a row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetOptions(Options):
+    """Of elimination."""
+
+    t: Annotated[str, "C type of the elements"]
+
+
+DET = Kernel(
+    "det",
+    what="determinants, by elimination with pivots in a copy",
+    operands=(
+        reads("x", "matrices", *_FLOATS),
+        writes("y", "their determinants", *_FLOATS),
+        scratch("m", "the matrix that is eliminated", *_FLOATS),
+    ),
+    params=(DetParams,),
+    options=(DetOptions,),
+)
