@@ -261,6 +261,13 @@ class Kernel:
             raise VerificationError(f"kernel {self.name} has no operand {name}", declared, "declare it")
         return found
 
+    def place(self, name: str) -> int:
+        """Where an operand stands; roles of several operands that stand side by side may mingle: x0, t1, x2."""
+        at = self.operands.index(self.role(name))
+        while at and self.operands[at].several and self.operands[at - 1].several:
+            at -= 1
+        return at
+
     @property
     def named_members(self) -> tuple[Declared, ...]:
         """Those that its template reads by name."""
@@ -303,9 +310,9 @@ class Call:
             self._refuse(f"{[t.__name__ for t in options]} for {[d.__name__ for d in kernel.options]}")
         if params != [group for group in kernel.params if group in params or group not in kernel.optional]:
             self._refuse(f"{[t.__name__ for t in params]} for {[d.__name__ for d in kernel.params]}")
-        places = [kernel.operands.index(kernel.role(name)) for name in self.operands]
-        needed = {i for i, role in enumerate(kernel.operands) if not role.optional}
-        if places != sorted(places) or not needed <= set(places):
+        places = [kernel.place(name) for name in self.operands]
+        missing = [r for r in kernel.operands if not r.optional and not any(map(r.takes, self.operands))]
+        if places != sorted(places) or missing:
             self._refuse(f"operands {', '.join(self.operands)}")
         for name, buffer in self.operands.items():
             types = kernel.role(name).types

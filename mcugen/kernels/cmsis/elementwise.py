@@ -13,7 +13,7 @@ from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.kernels.activations import BinarySpec
-from mcugen.kernels.cmsis.common import library_kernel
+from mcugen.kernels.cmsis.common import TensorScale, library_kernel
 from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import collapse
@@ -95,14 +95,6 @@ class SumScales(Params):
     m_y: Annotated[int, "multiplier of the sum"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProductScale(Params):
-    """How the library requantizes a product."""
-
-    multiplier: Annotated[int, "with 31 bits behind the point"]
-    shift: Annotated[int, "bits by which a product is shifted to the left before"]
-
-
 def operands(site: Site) -> dict[str, Buffer]:
     """x0, x1 and y."""
     return {"x0": site.input(0), "x1": site.input(1), "y": site.y}
@@ -121,7 +113,7 @@ def emit_mul(spec: BinarySpec, site: Site) -> Call:
     """One requantization, ours."""
     requantize = spec.product
     assert requantize is not None
-    scale = ProductScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
+    scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
     return site.call(operands(site), [Codes8.of(spec), scale], inplace=IN_PLACE)
 
 
@@ -187,7 +179,7 @@ BINARY: tuple[Kernel, ...] = (
         "cmsis_elementwise_mul_s8",
         what="the product of two int8 tensors of one shape: arm_elementwise_mul_s8",
         operands=binary_operands(DType.INT8),
-        params=(Codes8, ProductScale),
+        params=(Codes8, TensorScale),
         when=(is_product,),
         emit=emit_mul,
     ),
