@@ -16,6 +16,7 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
+from mcugen.codegen.folding import folded
 from mcugen.codegen.identifiers import comment, identifier, own_names, tensor_name
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
@@ -308,9 +309,11 @@ def _indented(text: str, width: int) -> str:
 
 
 def _assembly(text: str) -> str:
-    """Lines of assembly as C string literals; what follows `@` is a comment."""
-    lines = (re.sub(r"\s*@.*", "", line).strip() for line in text.split("\n"))
-    return "\n".join(f'    "{line}\\n"' for line in lines if line)
+    """Lines of assembly as C string literals; what follows `@` becomes a C comment."""
+    parts = [[part.strip() for part in line.split("@")] for line in text.split("\n") if line.strip()]
+    lines = [(f'"{code}\\n"' if code else "", f"/* {' '.join(note)} */" if note else "") for code, *note in parts]
+    width = max((len(code) for code, note in lines if note), default=0)
+    return "\n".join(8 * " " + (f"{code:{width}} {note}" if code and note else code + note) for code, note in lines)
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
@@ -411,7 +414,7 @@ def _kernel_context(kernel: _Kernel) -> dict[str, object]:
     return {
         "function": kernel.function,
         "members": _runtime_params(kernel.instr),
-        "text": kernel.text.strip("\n"),
+        "text": folded(kernel.text.strip("\n")),
     }
 
 
