@@ -304,7 +304,7 @@ def _pack(env: jinja2.Environment, files: Collection[str], context: Mapping[str,
 
 def _indented(text: str, width: int) -> str:
     """C lines moved right by `width`; preprocessor lines stay at the margin."""
-    lines = text.strip().split("\n")
+    lines = text.rstrip().strip("\n").split("\n")
     return "\n".join(line if not line or line.startswith("#") else " " * width + line for line in lines)
 
 

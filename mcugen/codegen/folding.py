@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of generated C that are not too long, whatever the length of names; in the form that clang-format leaves alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+WIDTH = 120
+_INDENT = 4
+_CONTINUED = (",", "(", "=", "&&", "||", "|", " &", " +", " -", " *", " /", "?", ":")
+"""What a line ends with that goes on."""
+_OPERATORS = (";", ",", "?", ":", "||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %")
+"""What a line may break at, loosest first."""
+_LOOSENESS = {operator: rank for rank, operators in enumerate(_OPERATORS) for operator in operators.split()}
+_PLACE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|[()\[\]{}]|[;,](?= )| (?:&&|\|\||<<|>>|[=!<>]=|[-+*/%&|^?:<>])(?= )')
+_DECLARATION = re.compile(r" *(?:(?:static|const) )*\w+ (?=\**(?:const )?\w+ =)")
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator, or what opens a bracket, which binds closest of what is in it."""
+
+    depth: int
+    """How many brackets it stands in."""
+    looseness: int
+    end: int
+    """Where a line that breaks at it ends: before a question mark or colon, after all else."""
+
+
+def folded(text: str) -> str:
+    """C of lines of at most 120 columns, if it can be; strings stay whole."""
+    lines: list[str] = []
+    before = ""
+    for line in text.split("\n"):
+        lines += _fold(line, is_continued=before.endswith(_CONTINUED))
+        before = line
+    return "\n".join(lines)
+
+
+def _fold(line: str, is_continued: bool) -> list[str]:
+    if len(line) <= WIDTH or line.startswith("#"):
+        return [line]
+    margin = len(line) - len(line.lstrip())
+    if line.lstrip().startswith(("/*", "* ")):
+        return _fold_comment(line, " " * margin)
+    declared = _DECLARATION.match(line)
+    found = _break(line)
+    if found is None:
+        return [line]
+    head, tail = line[: found.end].rstrip(), line[found.end :].lstrip()
+    if declared and found.depth == 0 and head.endswith(","):
+        return [*_fold(head[:-1] + ";", is_continued), *_fold(declared.group() + tail, is_continued=False)]
+    inner = " " * (margin + _INDENT * (found.depth > 0 or not is_continued))
+    if tail.startswith("? "):
+        colon = next(o.end for o in _operators(tail) if o.end > 0 and tail.startswith(" : ", o.end))
+        return [head, inner + tail[:colon], *_fold(inner + tail[colon:].lstrip(), is_continued=True)]
+    return [*_fold(head, is_continued), *_fold(inner + tail, is_continued=True)]
+
+
+def _fold_comment(line: str, margin: str) -> list[str]:
+    """Lines of a block comment, the first of which may begin it."""
+    star = margin + ("" if line.lstrip().startswith("*") else " ") + "* "
+    parts = []
+    while len(line) > WIDTH:
+        end = line.rindex(" ", 0, WIDTH + 1)
+        parts.append(line[:end])
+        line = star + line[end:].lstrip()
+    return [*parts, line]
+
+
+def _break(line: str) -> _Operator | None:
+    """The outermost of the loosest operators that nothing looser follows: the last that fits, or else the first."""
+    chosen, loosest = None, (len(line), 0)
+    for operator in reversed(_operators(line)):
+        rank = operator.depth, operator.looseness
+        if rank < loosest or (rank == loosest and chosen and chosen.end > WIDTH):
+            chosen, loosest = operator, rank
+    return chosen
+
+
+def _operators(line: str) -> list[_Operator]:
+    """In the order in which they stand."""
+    depth, operators = 0, list[_Operator]()
+    for place in _PLACE.finditer(line):
+        word = place.group().strip()
+        if word in "([{":
+            depth += 1
+            operators.append(_Operator(depth, len(_OPERATORS), place.end()))
+        elif word in ")]}":
+            depth -= 1
+        elif word in _LOOSENESS:
+            operators.append(_Operator(depth, _LOOSENESS[word], place.start() if word in "?:" else place.end()))
+    return operators
