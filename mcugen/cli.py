@@ -38,21 +38,21 @@ from mcugen.cli_options import (
     techniques,
 )
 from mcugen.errors import UsageError, printable, shortened
+from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.options import CompileOptions
-from mcugen.report.layers import DIVERGED_DB
 from mcugen.version import __version__
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from mcugen.compiled import CompiledModel
+    from mcugen.evaluation.samples import Samples
     from mcugen.lir.program import Endpoint
     from mcugen.mixed import Search
     from mcugen.pipeline import Trace
     from mcugen.quant.quantize import Quantization
     from mcugen.report.figures import Report
     from mcugen.report.memory import MemoryMap
-    from mcugen.report.samples import Samples
 
 app = Program(
     cls=Commands,
@@ -198,7 +198,7 @@ def run(
 
     from mcugen.codegen.write import replace_file
     from mcugen.compiled import stacked
-    from mcugen.report.samples import load_samples
+    from mcugen.evaluation.samples import load_samples
 
     compiled = _compiled(model, board, options, quantizing, judging, quiet)
     samples = load_samples(inputs, compiled.program.inputs, judging.pixel_scale, quantizing.preprocess)
@@ -301,12 +301,12 @@ def profile(
     quiet: Quiet = False,
 ) -> None:
     """Writes what tensors are like on samples, for --profile: it serves every precision and scheme."""
+    from mcugen.evaluation.samples import graph_endpoints, load_samples
     from mcugen.importer.load import load
     from mcugen.quant.profile import profile_model, profile_notes
     from mcugen.quant.profile_file import write_profile
     from mcugen.quant.quantize import float_model, with_states
     from mcugen.quant.scheme import Scheme
-    from mcugen.report.samples import graph_endpoints, load_samples
 
     fused = float_model(load(model), options, Scheme(equalize=techniques(without)["equalize"]))
     given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess)
@@ -390,6 +390,7 @@ def _quantized(
 ) -> Quantization:
     """By the samples or the profile of the command line, and judged; `auto` for a board."""
     from mcugen.evaluate import metric_of
+    from mcugen.evaluation.samples import graph_endpoints, random_samples
     from mcugen.hir.types import DType
     from mcugen.importer.load import load
     from mcugen.mixed import Demand, Search
@@ -397,7 +398,6 @@ def _quantized(
     from mcugen.quant.estimate import estimated, hold_out, judged_samples
     from mcugen.quant.profile_file import read_profile
     from mcugen.quant.quantize import float_model, quantizer
-    from mcugen.report.samples import graph_endpoints, random_samples
 
     is_auto = quantizing.precision == AUTO
     target, source = load_board(board), load(model)
@@ -437,7 +437,7 @@ def _searched(search: Search, quiet: bool) -> Quantization:
 
 def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quantizing, judging: Judging) -> Samples:
     """Of a file, or random ones."""
-    from mcugen.report.samples import load_samples, random_samples
+    from mcugen.evaluation.samples import load_samples, random_samples
 
     if file is None:
         return random_samples(endpoints)

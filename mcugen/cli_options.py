@@ -376,7 +376,7 @@ def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
 
 def _bound(texts: list[str]) -> dict[str, Array]:
     """Values of inputs: numbers as JSON, or .npy files."""
-    from mcugen.report.array_files import read_npy
+    from mcugen.evaluation.array_files import read_npy
 
     values = []
     for text in texts:

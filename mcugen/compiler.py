@@ -16,10 +16,10 @@ from mcugen.codegen.render import Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
+from mcugen.fitting.budget import Budget
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
-from mcugen.lir.budget import Budget
-from mcugen.lir.place import place
+from mcugen.memory.place import place
 from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize

@@ -13,7 +13,7 @@ from mcugen.errors import DoesNotFitError, shortened
 from mcugen.hir.graph import Graph, Value
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel
-from mcugen.lir.place import weights_memories
+from mcugen.memory.place import weights_memories
 from mcugen.options import OWN, CompileOptions, Places
 from mcugen.pipeline import optimize
 from mcugen.quant.float_model import FloatModel

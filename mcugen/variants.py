@@ -16,13 +16,13 @@ from mcugen.codegen.golden import golden_sample
 from mcugen.codegen.render import Sample
 from mcugen.errors import McugenError, UnsupportedError, UsageError
 from mcugen.fitting import AS_ASKED
+from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, Shape
 from mcugen.importer import import_model, size_output
+from mcugen.kernels.library import references
 from mcugen.lir.bounded import merge_sizes
-from mcugen.lir.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.lir.formula import Sizes, Symbol
-from mcugen.lir.library import references
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.pipeline import lowered, optimize, planned

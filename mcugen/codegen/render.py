@@ -24,8 +24,8 @@ from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
-from mcugen.lir.place import Placement
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
+from mcugen.memory.place import Placement
 from mcugen.resources import resource_dir, template_dirs
 from mcugen.version import __version__
 

@@ -35,7 +35,7 @@ class Kernel:
 
     `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that
     must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
-    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost; `way` names
+    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.kernels.cost; `way` names
     which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
     that these may be known at run time only.
 

@@ -14,18 +14,18 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.kernels import cmsis
+from mcugen.kernels.activations import emit_average, first_taps, pooling
 from mcugen.lir.builder import Builder, Kernel
 from mcugen.lir.program import Access, Param, real_param
-from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
-from mcugen.ops.kernels import cmsis
-from mcugen.ops.kernels.activations import emit_average, first_taps, pooling
+from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.numerics.window import Window
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import Spatial
-from mcugen.ops.traversal import Traversal, nested, overlap
-from mcugen.ops.window import Window, check_reach
+from mcugen.ops.spatial import Spatial, check_reach, window_of
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -427,7 +427,7 @@ def _window(node: OnnxNode, space: Shape, kernel: Shape) -> tuple[Window, Shape]
 
     ceil_mode is more padding at the end: enough for the last window that starts in the input or before it.
     """
-    window = Window.of(node, space, kernel)
+    window = window_of(node, space, kernel)
     declared = window.after
     if not node.attr("ceil_mode", 0):
         return window, declared
@@ -536,7 +536,7 @@ def _import_max_unpool(node: OnnxNode) -> list[Value]:
     kernel = tuple(node.integers("kernel_shape"))
     if not space or len(kernel) != len(space):
         raise ModelError("MaxUnpool: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
-    w = Window.of(node, space, kernel)
+    w = window_of(node, space, kernel)
     rows = zip(space, kernel, w.strides, w.before, w.after, strict=True)
     shape = (*x.type.shape[:2], *((n - 1) * s + k - b - a for n, k, s, b, a in rows))
     values = node.emit(Unpool(shape), x, node.input(1), suffix="placed" if node.has(2) else "")

@@ -14,10 +14,10 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import IntegerConv, conv_window, has_fast_kernel
 from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import dequantize
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import IMPORTERS, MICROSOFT, OnnxNode, Refusal, onnx_operator

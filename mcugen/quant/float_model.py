@@ -11,6 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from mcugen.errors import UnsupportedError, VerificationError
+from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
@@ -22,7 +23,6 @@ from mcugen.pipeline import fuse_float
 from mcugen.quant.equalize import equalize
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.weights import give_biases
-from mcugen.report.accuracy import run_onnxruntime
 
 TOLERANCE = 1e-3
 """Of the fused model's outputs, relative to their range; what BN folding and equalization change is rounding."""

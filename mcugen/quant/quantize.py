@@ -11,6 +11,7 @@ from functools import partial
 import onnx
 
 from mcugen.errors import UnsupportedError, UsageError
+from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.options import PRECISIONS, CompileOptions
@@ -23,7 +24,6 @@ from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
 from mcugen.quant.scheme import Scheme, activation_params
-from mcugen.report.accuracy import QuantizationEstimate, run_onnxruntime
 
 OPSET_INT16 = 21
 """From here on, QuantizeLinear knows int16."""

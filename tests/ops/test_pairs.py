@@ -20,7 +20,7 @@ from pairs import CONSUMERS, PLACES, PRODUCERS, SHAPE, model_of
 
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.lir.verify_plan import verify_plan
+from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.onnx_node import IMPORTERS
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import simulate
