@@ -52,7 +52,7 @@ _DEEP = Layer(4, 5, 8, 8, pads=(1, 1, 1, 1), group=8)
 _BY_THREE = Layer(5, 5, 8, 8, pads=(1, 1, 1, 1))
 _FEW = Layer(5, 5, 3, 4, pads=(1, 1, 1, 1))
 M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
-_LAYERS: dict[str, tuple[str, list[Layer]]] = {
+LAYERS: dict[str, tuple[str, list[Layer]]] = {
     **{f"conv2d_{kind}": (M4, _DENSE) for kind in ("s8", "s16", "f32", "f32_fpu", "s16_dsp", "s8_dsp", "s8_dsp16")},
     **{f"dense_{kind}": (M4, [_FLAT]) for kind in ("s8", "s16", "f32", "f32_fpu")},
     **{f"dense_{kind}": (M4, [_ROW]) for kind in ("s16_dsp", "s8_dsp", "s8_dsp16", "s8_dsp_direct")},
@@ -136,21 +136,32 @@ def _of_onnx() -> Iterator[Portable]:
 
 
 def _layers() -> Iterator[Portable]:
-    for kernel, (board, layers) in _LAYERS.items():
-        kind = kernel.split("_")[1]
-        model = Reals() if kind == "f32" else Layers(np.int16 if kind == "s16" else np.int8)
-        for number, layer in enumerate(layers):
-            layer.add(model, f"y{number}")
-        yield _portable(model.net, f"w_{kernel}", board, CompileOptions(kernels=(kernel,)))
+    for kernel, (board, _) in LAYERS.items():
+        yield _portable(layers_of(kernel), f"w_{kernel}", board, CompileOptions(kernels=(kernel,)))
+
+
+def layers_of(kernel: str) -> Net:
+    """What a kernel of LAYERS computes."""
+    kind = kernel.split("_")[1]
+    model = Reals() if kind == "f32" else Layers(np.int16 if kind == "s16" else np.int8)
+    for number, layer in enumerate(LAYERS[kernel][1]):
+        layer.add(model, f"y{number}")
+    return model.net
 
 
 def _quantized() -> Iterator[Portable]:
+    for name, net in quantized_operators():
+        yield _portable(net, name)
+
+
+def quantized_operators() -> Iterator[tuple[str, Net]]:
+    """Models of one operator of int8 or int16, by name."""
     for dtype in (np.int8, np.int16):
         for number, add in enumerate(_OPERATORS):
             net = Net(20)
             y = add(net, partial(_codes, net, dtype))
             net.output(net.quantize(y, *_CODES, dtype, out="y"), dtype=dtype)
-            yield _portable(net, f"q{8 * dtype(0).itemsize}_{number}")
+            yield f"q{8 * dtype(0).itemsize}_{number}", net
 
 
 def _codes(net: Net, dtype: type, index: int, *shape: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of generated C that are not too long, whatever the length of names; in the form that clang-format leaves alone."""
+"""Lines of generated C that are not too long, whatever names are in them, in a form that clang-format leaves alone."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ def _fold(line: str, is_continued: bool) -> list[str]:
     margin = len(line) - len(line.lstrip())
     if line.lstrip().startswith(("/*", "* ")):
         return _fold_comment(line, " " * margin)
-    declared = _DECLARATION.match(line)
     found = _break(line)
     if found is None:
         return [line]
     head, tail = line[: found.end].rstrip(), line[found.end :].lstrip()
+    declared = _DECLARATION.match(line)
     if declared and found.depth == 0 and head.endswith(","):
         return [*_fold(head[:-1] + ";", is_continued), *_fold(declared.group() + tail, is_continued=False)]
-    inner = " " * (margin + _INDENT * (found.depth > 0 or not is_continued))
+    is_inner = found.depth > 0
+    inner = " " * (margin + _INDENT * (is_inner or not is_continued))
     if tail.startswith("? "):
+        inner += " " * _INDENT * (is_inner or is_continued)
         colon = next(o.end for o in _operators(tail) if o.end > 0 and tail.startswith(" : ", o.end))
         return [head, inner + tail[:colon], *_fold(inner + tail[colon:].lstrip(), is_continued=True)]
     return [*_fold(head, is_continued), *_fold(inner + tail, is_continued=True)]
