@@ -310,9 +310,15 @@ def _indented(text: str, width: int) -> str:
 def _assembly(text: str) -> str:
     """Lines of assembly as C string literals; what follows `@` becomes a C comment."""
     parts = [[part.strip() for part in line.split("@")] for line in text.split("\n") if line.strip()]
-    lines = [(f'"{code}\\n"' if code else "", f"/* {' '.join(note)} */" if note else "") for code, *note in parts]
+    lines = [(_quoted(code), f"/* {' '.join(note)} */" if note else "") for code, *note in parts]
     width = max((len(code) for code, note in lines if note), default=0)
     return "\n".join(8 * " " + (f"{code:{width}} {note}" if code and note else code + note) for code, note in lines)
+
+
+def _quoted(code: str) -> str:
+    """An instruction as a C string literal; a macro of mcugen.h behind it stays what it is."""
+    instruction, macro, arguments = code.partition(" MCUGEN_")
+    return f'"{instruction}\\n"{macro}{arguments}' if code else ""
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
