@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 
 WIDTH = 120
@@ -15,6 +16,8 @@ _OPERATORS = (";", ",", "?", ":", "||", "&&", "|", "^", "&", "== !=", "< > <= >=
 _LOOSENESS = {operator: rank for rank, operators in enumerate(_OPERATORS) for operator in operators.split()}
 _PLACE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|[()\[\]{}]|[;,](?= )| (?:&&|\|\||<<|>>|[=!<>]=|[-+*/%&|^?:<>])(?= )')
 _DECLARATION = re.compile(r" *(?:(?:static|const) )*\w+ (?=\**(?:const )?\w+ =)")
+
+_COMMENT = re.compile(r"^( *)(/\*(?:(?!\*/)[\s\S])*\*/)$", re.M)
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,31 @@ def folded(text: str) -> str:
     """C of lines of at most 120 columns, if it can be; strings stay whole."""
     lines: list[str] = []
     before = ""
-    for line in text.split("\n"):
+    for line in _COMMENT.sub(_refilled, text).split("\n"):
         lines += _fold(line, is_continued=before.endswith(_CONTINUED))
         before = line
     return "\n".join(lines)
+
+
+def _refilled(comment: re.Match[str]) -> str:
+    """A comment of lines of its own, none of which is too long."""
+    if max(map(len, comment[0].split("\n"))) <= WIDTH:
+        return comment[0]
+    text = re.sub(r"\n *\*(?= )", "", comment[2])
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=comment[1],
+        subsequent_indent=f"{comment[1]} * ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _fold(line: str, is_continued: bool) -> list[str]:
     if len(line) <= WIDTH or line.startswith("#"):
         return [line]
     margin = len(line) - len(line.lstrip())
-    if line.lstrip().startswith(("/*", "* ")):
-        return _fold_comment(line, " " * margin)
     found = _break(line)
     if found is None:
         return [line]
@@ -58,17 +74,6 @@ def _fold(line: str, is_continued: bool) -> list[str]:
         colon = next(o.end for o in _operators(tail) if o.end > 0 and tail.startswith(" : ", o.end))
         return [head, inner + tail[:colon], *_fold(inner + tail[colon:].lstrip(), is_continued=True)]
     return [*_fold(head, is_continued), *_fold(inner + tail, is_continued=True)]
-
-
-def _fold_comment(line: str, margin: str) -> list[str]:
-    """Lines of a block comment, the first of which may begin it."""
-    star = margin + ("" if line.lstrip().startswith("*") else " ") + "* "
-    parts = []
-    while len(line) > WIDTH:
-        end = line.rindex(" ", 0, WIDTH + 1)
-        parts.append(line[:end])
-        line = star + line[end:].lstrip()
-    return [*parts, line]
 
 
 def _break(line: str) -> _Operator | None:

@@ -308,11 +308,17 @@ def _indented(text: str, width: int) -> str:
 
 
 def _assembly(text: str) -> str:
-    """Lines of assembly as C string literals; what follows `@` becomes a C comment."""
-    parts = [[part.strip() for part in line.split("@")] for line in text.split("\n") if line.strip()]
-    lines = [(_quoted(code), f"/* {' '.join(note)} */" if note else "") for code, *note in parts]
-    width = max((len(code) for code, note in lines if note), default=0)
-    return "\n".join(8 * " " + (f"{code:{width}} {note}" if code and note else code + note) for code, note in lines)
+    """Lines of assembly as C string literals; what follows `@` becomes a C comment, one of lines that have no more."""
+    lines: list[tuple[str, str]] = []
+    for code, *notes in (map(str.strip, line.split("@")) for line in text.split("\n") if line.strip()):
+        if lines and not code and not lines[-1][0]:
+            notes.insert(0, lines.pop()[1])
+            lines.append(("", " ".join(notes)))
+        else:
+            lines.append((_quoted(code), ", ".join(notes)))
+    width = max((len(code) for code, note in lines if code and note), default=0)
+    padded = ((f"{code:{width}} " if code and note else code, f"/* {note} */" if note else "") for code, note in lines)
+    return "\n".join(8 * " " + code + note for code, note in padded)
 
 
 def _quoted(code: str) -> str:

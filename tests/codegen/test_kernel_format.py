@@ -93,11 +93,14 @@ def test_clang_format_changes_nothing(texts: dict[str, str], tmp_path: Path):
 
 
 def test_comments_of_assembly_become_comments_of_c():
-    assert _assembly("push {r4, lr} @ saved\n  1:  @ a row\n@ alone\nbx lr") == "\n".join(
+    assert _assembly(
+        "push {r4, lr} @ saved\n  1:  @ a row\n@ alone\n@ on lines\n.endr MCUGEN_SIZE(1)\nbx lr"
+    ) == "\n".join(
         [
             '        "push {r4, lr}\\n" /* saved */',
             '        "1:\\n"            /* a row */',
-            "        /* alone */",
+            "        /* alone on lines */",
+            '        ".endr\\n" MCUGEN_SIZE(1)',
             '        "bx lr\\n"',
         ]
     )
