@@ -23,7 +23,7 @@ from mcugen.memory.place import place
 from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
-from mcugen.plugins import load_plugin
+from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
 from mcugen.report.figures import describe, memory_use
 from mcugen.variants import Variants, check_ranges
@@ -43,10 +43,9 @@ def compile_model(
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     Budget.of(options)  # a wrong one is told before anything is loaded
     target = board if isinstance(board, Board) else load_board(board)
-    for plugin in options.plugins:
-        load_plugin(plugin)
+    registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
-    source = model.loaded if isinstance(model, Quantization) else load(model)
+    source = model.loaded if isinstance(model, Quantization) else load(model, registry)
     if quantized:
         options = replace(options, dims={}, bound={})  # they are part of the quantized model
     name = identifier(options.name or Path(source.file).stem)
@@ -72,5 +71,5 @@ def compile_model(
         sample = variants.sample(graph, symbols, program)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described)
-    bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob)
+    bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob, registry.templates)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

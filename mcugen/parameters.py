@@ -79,7 +79,7 @@ def require_room_quantized(
         return
     quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
     draft = quantizer(source, model, quick, samples[:DRAFTED], profile).quantize()
-    graph = import_model(draft.proto, "draft")
+    graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)
     needed = int(SURE * least_bytes(graph, options))
     if needed > room.size:

@@ -26,6 +26,7 @@ from mcugen.lir.formula import Sizes, Symbol
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.pipeline import lowered, optimize, planned
+from mcugen.plugins import registry_of
 
 LARGEST_SIZE = 4096
 """Of a range: all of it is looked at."""
@@ -47,7 +48,8 @@ class Variants:
         """As imported; symbols of the model itself that are missing are as large as they can be."""
         given = {key: size for key, size in sizes.items() if key in self.options.ranges}
         computed = {key: size for key, size in sizes.items() if key not in given}
-        graph = import_model(self.model, self.name, self.options.fixed_dims | given, self.options.bound, computed)
+        dims, registry = self.options.fixed_dims | given, registry_of(self.options.plugins)
+        graph = import_model(self.model, self.name, dims, self.options.bound, computed, registry=registry)
         check_states(graph, self.options.states)
         for part in graph.nested():
             part.shapes_vary = bool(self.options.ranges or graph.sizes)

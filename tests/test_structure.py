@@ -40,12 +40,14 @@ LAYERS = {
     "variants": 9,
     "quant": 10,
     "compiled": 11,
+    "tasks": 11,
     "parameters": 11,
     "compiler": 12,
     "evaluate": 12,
     "mixed": 13,
-    "cli_options": 13,
-    "cli": 14,
+    "compilation": 14,
+    "cli_options": 14,
+    "cli": 15,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 

@@ -38,7 +38,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
 from mcugen.kernels.cost import TERMS, work
 from mcugen.kernels.library import own_kernel
-from mcugen.lir.builder import Kernel
+from mcugen.lir.kernel import Kernel
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.simulate import simulate
 from mcugen.simulate.machines import find_machine

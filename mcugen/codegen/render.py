@@ -25,7 +25,7 @@ from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.memory.place import Placement
-from mcugen.resources import resource_dir, template_dirs
+from mcugen.resources import resource_dir
 from mcugen.version import __version__
 
 ABI_VERSION = 1
@@ -142,8 +142,11 @@ class _Renderer:
 
 
 def _runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """(name, C type, literal) of the parameters in the struct."""
-    return [(k, c_param_type(v), c_param(v)) for k, v in instr.params.items() if k not in instr.baked]
+    """(name, C type, meaning) of the parameters in the struct."""
+    told = instr.declaration
+    return [
+        (k, c_param_type(v), told.meaning(k) if told else "") for k, v in instr.params.items() if k not in instr.baked
+    ]
 
 
 def _signature(kernel: _Kernel) -> str:
@@ -156,10 +159,13 @@ def _signature(kernel: _Kernel) -> str:
 
 
 @cache
-def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
-    """One for all models: parsing the templates takes longer than all the rest of a compilation."""
+def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
+    """The project's templates, then those in `more` folders.
+
+    One for all models: parsing the templates takes longer than all the rest of a compilation.
+    """
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
+        loader=jinja2.FileSystemLoader((resource_dir("templates"), *more)),
         extensions=["jinja2.ext.do"],
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -182,9 +188,13 @@ def render(
     report: Mapping[str, object],
     placement: Placement,
     weights_blob: bool = False,
+    templates: tuple[Path, ...] = (),
 ) -> Bundle:
-    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
-    env = _environment(template_dirs())
+    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to.
+
+    `templates` are folders with kernels of the user's own.
+    """
+    env = environment(templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}

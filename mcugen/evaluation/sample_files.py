@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from mcugen.errors import UsageError, listed
 from mcugen.evaluation.array_files import read_npy, read_npz
 from mcugen.evaluation.preprocess import Preprocessing
@@ -37,16 +39,20 @@ RawSample = dict[str, RawArray]
 
 
 def read_samples(
-    path: Path, inputs: Sequence[str], steps: Preprocessing
+    source: Path | Mapping[str, Array], inputs: Sequence[str], steps: Preprocessing
 ) -> tuple[list[RawSample], Mapping[str, Array]]:
-    """At least one sample, each with all `inputs`; and all arrays of a file that holds all samples.
+    """At least one sample, each with all `inputs`; and all arrays, of a file that holds all samples or as given.
 
     UsageError names what is wrong with which file.
     """
-    if path.is_dir():
+    path = source if isinstance(source, Path) else Path("samples")
+    if not isinstance(source, Path):
+        arrays: Mapping[str, Array] = {name: np.asarray(array) for name, array in source.items()}
+    elif path.is_dir():
         return list(_read_folder(path, inputs, steps)), {}
+    else:
+        arrays = {_ONLY: read_npy(path)} if path.suffix == ".npy" else read_npz(path)
     _require_images(path, steps, False)
-    arrays = {_ONLY: read_npy(path)} if path.suffix == ".npy" else read_npz(path)
     chosen = {name: _array_of(path, arrays, name, len(inputs) == 1) for name in inputs}
     for raw in chosen.values():
         if raw.array.ndim == 0 or not len(raw.array):

@@ -34,8 +34,10 @@ class Samples:
     """How samples were taken that are not of the input's shape."""
 
 
-def load_samples(path: Path, endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = "") -> Samples:
-    """Reads an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each.
+def load_samples(
+    source: Path | Mapping[str, Array], endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = ""
+) -> Samples:
+    """Reads an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each; or takes arrays.
 
     A file of all samples has a leading axis for them, an .npz one array per model input and optional labels. An
     input may be called by its name; a model's only input also `x`, or `x_uint8` for raw pixels, which are
@@ -48,7 +50,8 @@ def load_samples(path: Path, endpoints: Sequence[Endpoint], pixel_scale: float =
     steps = parse_preprocessing(preprocess)
     if steps.scale != 1.0 and pixel_scale != 1.0:
         raise UsageError("pixels must be scaled once", "--pixel-scale and --preprocess scale", "leave one out")
-    raw, arrays = read_samples(path, [e.name for e in endpoints], steps)
+    path = source if isinstance(source, Path) else Path("samples")
+    raw, arrays = read_samples(source, [e.name for e in endpoints], steps)
     inputs = [{e.name: _convert(sample[e.name], e, pixel_scale, steps) for e in endpoints} for sample in raw]
     turned = (note for sample in raw for e in endpoints for note in _turnings(path, sample[e.name], e, steps))
     return Samples(inputs, _labels(path, arrays, len(raw)), tuple(dict.fromkeys(turned)))

@@ -16,7 +16,8 @@ from itertools import accumulate, takewhile
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.kernels.cost import CostTable
-from mcugen.lir.builder import Builder, Kernel, trial
+from mcugen.lir.builder import Builder, trial
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import ALIGNMENT, Program

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mcugen.kernels import depthwise, dsp_conv, floats, helium, portable, scalar, winograd
-from mcugen.lir.builder import Kernel
+from mcugen.lir.kernel import Kernel
 
 CONV: tuple[Kernel, ...] = (
     *helium.DEPTHWISE,

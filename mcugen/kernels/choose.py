@@ -17,7 +17,8 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.kernels.cost import CostTable
 from mcugen.kernels.library import library_kernels, own_kernel
-from mcugen.lir.builder import Kernel, trial
+from mcugen.lir.builder import trial
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Access, Buffer, Instr, Program, Space
 from mcugen.memory.order import reorder

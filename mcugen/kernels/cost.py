@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from mcugen.hir.graph import Node
-from mcugen.lir.builder import Kernel
+from mcugen.lir.kernel import Kernel
 from mcugen.resources import resource_dir
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")

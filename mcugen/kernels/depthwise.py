@@ -27,7 +27,8 @@ from mcugen.kernels.weighted import (
     store_of,
     weights_of,
 )
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 
 WORD = 4

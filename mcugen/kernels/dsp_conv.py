@@ -26,7 +26,8 @@ from mcugen.kernels.weighted import (
     store_of,
     weights_of,
 )
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.lir.traversal import Traversal
 from mcugen.numerics.fixedpoint import clamp_range

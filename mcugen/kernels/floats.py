@@ -15,7 +15,8 @@ from mcugen.kernels.conv_shape import ConvShape, shape_of
 from mcugen.kernels.portable import depthwise
 from mcugen.kernels.reading_order import in_turn, overlaps, rows, windows
 from mcugen.kernels.weighted import BLOCK, bias_of, clamp_of, float_store, float_tensors, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.lir.traversal import Traversal
 

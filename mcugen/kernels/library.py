@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference
 from mcugen.kernels.cost import CostTable
-from mcugen.lir.builder import Builder, Kernel, trial
+from mcugen.lir.builder import Builder, trial
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
 
 

@@ -19,7 +19,8 @@ from mcugen.kernels.weighted import (
     interleave,
     weights_of,
 )
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Param
 
 

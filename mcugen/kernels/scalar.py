@@ -16,7 +16,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape, shape_of
 from mcugen.kernels.reading_order import in_turn, overlaps, windows
 from mcugen.kernels.weighted import clamp_of, folded_bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.numerics.fixedpoint import Requantizer, clamp_range
 from mcugen.numerics.sums import requantizer, sum_dtype

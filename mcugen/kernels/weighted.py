@@ -13,7 +13,8 @@ import numpy as np
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Overlap, Param
 from mcugen.numerics.fixedpoint import Range, clamp_range
 from mcugen.numerics.sums import folded_bias, largest_sums, requantizer, sum_dtype

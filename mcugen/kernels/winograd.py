@@ -19,7 +19,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.reading_order import overlaps, rows
 from mcugen.kernels.weighted import clamp_of, folded_bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.lir.traversal import Traversal
 from mcugen.numerics.fixedpoint import Requantizer, clamp_range

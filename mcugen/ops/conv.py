@@ -17,7 +17,8 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
 from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds, requantizer, sum_dtype

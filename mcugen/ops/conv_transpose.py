@@ -17,7 +17,8 @@ from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.weighted import BLOCK, interleave
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized

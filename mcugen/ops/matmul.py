@@ -18,7 +18,8 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.weighted import double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param, Wide, real_param
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.fixedpoint import Range, is_quantized

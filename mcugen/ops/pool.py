@@ -16,7 +16,9 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, Ro
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.activations import emit_average, first_taps, pooling
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels.pool import MAX_POOL, UNPOOL, Geometry, MaxOptions, UnpoolParams
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import Access, Param, real_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
@@ -150,16 +152,14 @@ class MaxPool(Pool):
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
         dtype = node.output.type.dtype
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig, builder), "x_t": dtype.c}
-        variant = self._variant(node.sig, builder)
-        kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
+        operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
+        inside = self._stays_inside(node.sig, builder)
+        options = MaxOptions(dilated=self._is_dilated, inside=inside, x_t=dtype.c)
         params = self.geometry(node.sig)
         near = overlap(node.input(0).type, node.output.type, pooling(params))
-        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
+        variant = self._variant(node.sig, builder)
+        geometry = Geometry(**params)  # type: ignore[arg-type]
+        builder.call(node, Call(MAX_POOL[dtype], operands, [geometry], [options], overlaps=near, variant=variant))
 
 
 @dataclass(frozen=True)
@@ -410,13 +410,13 @@ class Unpool(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Zeros first."""
         x, y = node.input(0).type, node.output.type
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("indices", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        params: dict[str, Param] = {"count": x.count, "size": y.count}
-        builder.emit(node, "unpool", operands, params, variant=x.dtype.tag)
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "indices": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
+        }
+        sizes = UnpoolParams(count=x.count, size=y.count)
+        builder.call(node, Call(UNPOOL, operands, [sizes], variant=x.dtype.tag))
 
 
 # --------------------------------------------------------------------------------------------------- import

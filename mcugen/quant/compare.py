@@ -58,7 +58,7 @@ def compare_layers(
 
 def integer_graph(quantized: Quantization) -> Graph:
     """The HIR in integers, before layout: its values are the generated code's to the last bit, in the model's order."""
-    graph = import_model(quantized.proto, "integers")
+    graph = import_model(quantized.proto, "integers", registry=quantized.source.registry)
     convert_integers(graph)
     return graph
 

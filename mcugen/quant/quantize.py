@@ -97,7 +97,7 @@ class Quantizer:
             plan = refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
-        proto = prepare_model(write_qdq(self.model, plan), self.source.file)
+        proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, placement, plan, proto, notes)
 
@@ -148,7 +148,8 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
     wide = wide or any(node.op_type in recurrent.OP_TYPES for node in proto.graph.node)
     if wide or scheme.activations is DType.INT16:
         proto = _with_int16(proto, source.file)
-    return build_float_model(proto, "model", options.fixed_dims, options.bound, scheme.equalize, options.states)
+    dims, registry = options.fixed_dims, source.registry
+    return build_float_model(proto, "model", dims, options.bound, scheme.equalize, options.states, registry)
 
 
 def quantizer(

@@ -14,7 +14,8 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.kernels.choose import Limits, choose_kernels
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
 from mcugen.kernels.library import own_kernel
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access
 from mcugen.ops.matmul import Dense
 from mcugen.ops.pointwise import Binary

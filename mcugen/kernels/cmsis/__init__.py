@@ -17,7 +17,7 @@ from mcugen.kernels.cmsis import (
     softmax,
     transpose_conv,
 )
-from mcugen.lir.builder import Kernel
+from mcugen.lir.kernel import Kernel
 
 CONV: tuple[Kernel, ...] = (*dense.ROW, *depthwise.DEPTHWISE, *convolution.CONV, *s16.CONV)
 CONV_TRANSPOSE: tuple[Kernel, ...] = transpose_conv.CONV_TRANSPOSE

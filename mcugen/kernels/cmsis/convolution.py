@@ -24,7 +24,8 @@ from mcugen.kernels.cmsis.common import (
 )
 from mcugen.kernels.conv_shape import ConvShape, shape_of
 from mcugen.kernels.weighted import bias_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 
 S8, S4 = "cmsis_convolve_s8", "cmsis_convolve_s4"

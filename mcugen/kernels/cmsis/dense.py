@@ -24,7 +24,8 @@ from mcugen.kernels.cmsis.common import (
 from mcugen.kernels.cmsis.convolution import CONV
 from mcugen.kernels.conv_shape import ConvShape, shape_of
 from mcugen.kernels.weighted import folded_bias_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.sums import requantizer
 

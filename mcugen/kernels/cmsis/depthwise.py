@@ -21,7 +21,8 @@ from mcugen.kernels.cmsis.common import (
 )
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.weighted import bias_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 
 S8, S4 = "cmsis_depthwise_s8", "cmsis_depthwise_s4"

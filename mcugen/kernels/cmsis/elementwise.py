@@ -14,7 +14,8 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType
 from mcugen.kernels.activations import dense_int8
 from mcugen.kernels.cmsis.common import call, emit_call
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param
 from mcugen.lir.traversal import collapse
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, same_codes

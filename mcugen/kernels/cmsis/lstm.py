@@ -21,7 +21,8 @@ from mcugen.hir.types import Array, QuantParams
 from mcugen.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, call, emit_call
 from mcugen.kernels.cmsis.curves import sigmoid, tanh
 from mcugen.kernels.weighted import folded_bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.fixedpoint import Requantizer
 

@@ -9,7 +9,8 @@ from typing import Protocol, cast
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, by_variant, call, emit_call
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.numerics.sums import product_sums, requantizer

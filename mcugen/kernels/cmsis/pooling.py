@@ -17,7 +17,8 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, Shape
 from mcugen.kernels.cmsis.common import by_variant, call, emit_call
 from mcugen.kernels.weighted import int8_tensors, int16_tensors
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.fixedpoint import is_quantized, same_codes
 from mcugen.numerics.window import Window

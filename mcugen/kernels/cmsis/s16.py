@@ -24,7 +24,8 @@ from mcugen.kernels.cmsis.depthwise import way as depthwise_way
 from mcugen.kernels.cmsis.matmul import product_requantizer
 from mcugen.kernels.conv_shape import ConvShape, shape_of
 from mcugen.kernels.weighted import bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.fixedpoint import Int64Array, Requantizer, clamp_range
 from mcugen.numerics.sums import product_sums, requantizer

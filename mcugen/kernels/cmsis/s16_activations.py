@@ -19,7 +19,8 @@ from mcugen.kernels.cmsis.common import call, emit_call
 from mcugen.kernels.cmsis.curves import sigmoid
 from mcugen.kernels.cmsis.elementwise import IN_PLACE, binary, operands
 from mcugen.kernels.cmsis.s16 import Scaling, limits
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.fixedpoint import is_quantized
 

@@ -18,7 +18,8 @@ import numpy as np
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.cmsis.common import call, emit_call
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.fixedpoint import is_quantized
 

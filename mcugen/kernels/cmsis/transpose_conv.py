@@ -16,7 +16,8 @@ from mcugen.hir.graph import Node
 from mcugen.kernels.cmsis.common import by_variant, call, emit_call, int8_layer, multipliers, small_axes
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.weighted import bias_of, clamp_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param
 from mcugen.numerics.fixedpoint import clamp_range
 from mcugen.numerics.sums import requantizer

@@ -31,7 +31,8 @@ from mcugen.kernels.helium.depthwise import (
 from mcugen.kernels.helium.layer import BLOCK, VECTOR, block_products, emit, int8_requantized, loop, pack_vectors
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.weighted import weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.traversal import Traversal
 
 Emit = Callable[[Node, Builder, Kernel], None]

@@ -13,7 +13,8 @@ from mcugen.kernels.conv_shape import ConvShape, shape_of
 from mcugen.kernels.helium.layer import BLOCK, VECTOR, emit, loop, pack_vectors, strip_params
 from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.weighted import weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Param
 
 LONGEST_ROW = 12

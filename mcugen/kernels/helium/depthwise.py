@@ -14,7 +14,8 @@ from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.helium.layer import VECTOR, blocks_of, emit, strip_params
 from mcugen.kernels.reading_order import by_image, rows
 from mcugen.kernels.weighted import weights_of
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Param
 from mcugen.lir.traversal import Traversal
 
