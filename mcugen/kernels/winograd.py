@@ -165,7 +165,7 @@ def _biases(node: Node) -> Array:
 
 
 def _multipliers(node: Node) -> Array:
-    """By channel."""
+    """Multipliers of the requantization, one for each output channel."""
     return np.broadcast_to(_requantizer(node).multiplier, node.output.type.shape[-1])
 
 
@@ -252,7 +252,7 @@ def _dsp_words(channels: int) -> int:
 
 
 def _plain_loops(channels: int) -> dict[str, object]:
-    """In single channels."""
+    """How loops over channels are written out where these are taken one by one."""
     return {"chunk": math.gcd(channels, 8)}
 
 

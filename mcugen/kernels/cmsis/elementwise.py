@@ -82,7 +82,7 @@ def emit_add(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def emit_mul(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """One requantization, ours."""
+    """A product needs one requantization: our multiplier and shift."""
     requantize = binary(node).product(node.sig)
     params: dict[str, Param] = {"multiplier": int(requantize.multiplier[0]), "shift": 31 - requantize.shift}
     emit_call(node, builder, kernel, operands(node, builder), _params(node) | params, inplace=IN_PLACE)
@@ -98,7 +98,7 @@ def emit_extreme(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def binary(node: Node) -> _Binary:
-    """Its operator."""
+    """The operator of a node of two operands."""
     return cast("_Binary", node.op)
 
 

@@ -21,7 +21,7 @@ class _Product(Protocol):
 
 
 def product_requantizer(node: Node) -> Requantizer:
-    """Ours."""
+    """How our own kernels requantize the product of two activations."""
     return requantizer(node.sig, product_sums(node.sig), cast("_Product", node.op).factor)
 
 

@@ -120,7 +120,7 @@ def turns_axes(node: Node) -> bool:
 
 
 def rows(node: Node) -> int:
-    """Of the input."""
+    """Rows of the input, once axes that move together are one."""
     return node.input(0).type.count // _turned(node)[0][-1]
 
 

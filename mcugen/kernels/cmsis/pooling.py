@@ -100,7 +100,7 @@ def emit_max_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def emit_average_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Under windows."""
+    """Averages under windows that move over the image."""
     _emit_average(node, builder, kernel, cast("_Pool", node.op).geometry(node.sig))
 
 

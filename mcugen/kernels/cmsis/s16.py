@@ -126,7 +126,7 @@ def sums_of(node: Node, arrays: Sequence[Array]) -> Array:
 
 
 def evaluate_conv(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's result."""
+    """What the library computes of a convolution, which rounds otherwise than we do."""
     return _scaled(node, arrays, conv_scaling(node))
 
 

@@ -58,7 +58,7 @@ class RoundedSum:
         return None
 
     def __call__(self, x: Array, y: Array) -> Array:
-        """The specification."""
+        """The sum of two arrays of codes, bit by bit as the library specifies it."""
         a, b = (((v.astype(np.int64) << LEFT) * m + 2**30) >> 31 for v, m in zip((x, y), self.factors, strict=True))
         q: Array = (a + b + (1 << (self.shift - 1))) >> self.shift
         return q
@@ -93,7 +93,7 @@ def _emit_binary(node: Node, builder: Builder, kernel: Kernel, params: dict[str,
 
 
 def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's sum."""
+    """What the library computes of a sum, which rounds each operand first."""
     fixed = _sum(node)
     assert fixed is not None
     return (np.clip(fixed(*arrays), *limits(node)),)
@@ -142,7 +142,7 @@ def emit_sigmoid(node: Node, builder: Builder, kernel: Kernel) -> None:
 
 
 def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's sigmoid."""
+    """What the library computes of a sigmoid: between entries of its table."""
     return (sigmoid(arrays[0], _left(node)),)
 
 

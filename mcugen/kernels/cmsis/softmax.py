@@ -138,7 +138,7 @@ def int8_rows(node: Node) -> bool:
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's result."""
+    """What the library computes of int8 rows along the operator's axis."""
     (x,), fixed = arrays, Softmax8.of(node.sig.input(0))
     assert fixed is not None
     rows = x.reshape(-1, x.shape[cast("_Softmax", node.op).axis])
@@ -146,7 +146,7 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def emit_softmax(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Row by row."""
+    """One call for all rows, which lie one after the other."""
     x, fixed = node.input(0).type, Softmax8.of(node.sig.input(0))
     assert fixed is not None
     depth = x.shape[cast("_Softmax", node.op).axis]
