@@ -58,8 +58,8 @@ def library_layers() -> Net:
 
 def kernels_of(bundle: Bundle) -> str:
     """The C of a model's kernels, without what calls them."""
-    if f"{bundle.name}_kernels.c" in bundle.files:
-        return bundle.files[f"{bundle.name}_kernels.c"]
+    if f"{bundle.name}_kernels.h" in bundle.files:
+        return bundle.files[f"{bundle.name}_kernels.h"]
     text = bundle.files[f"{bundle.name}.c"]
     begin = text.index("#endif\n", text.index("#pragma GCC optimize")) + len("#endif\n")
     ends = "static const \\w+ \\w+\\[", "/\\* Parameters of", "/\\* What the events", f".*{bundle.name}_input"
