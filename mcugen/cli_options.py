@@ -283,7 +283,7 @@ class Telling:
     json_: Json = ""
 
     def made(self) -> Telling:
-        """As it is."""
+        """Itself: these options need no conversion."""
         return self
 
 
@@ -295,7 +295,7 @@ class Watching:
     time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False
 
     def made(self) -> Watching:
-        """As it is."""
+        """Itself: these options need no conversion."""
         return self
 
 
@@ -356,7 +356,7 @@ def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def _layers(texts: list[str]) -> dict[str, str]:
-    """Precisions by layer."""
+    """The precision asked for of each layer by its name, from texts NAME=PRECISION. UsageError if one is unknown."""
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")

@@ -69,7 +69,7 @@ class Compilation:
 
     @cached_property
     def target(self) -> Board:
-        """The board."""
+        """The board, loaded if it was given by name or file."""
         return self.board if isinstance(self.board, Board) else load_board(self.board)
 
     @cached_property

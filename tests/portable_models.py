@@ -126,7 +126,8 @@ POOL: Sequence[Sequence[Layer | _Turned]] = (
     (_Turned(),),
 )
 """What makes a model together: a kernel is tried on the first of which it fits a part."""
-BOARDS = ("nrf52840", "rp2040", "stm32f103", "corstone300", "esp32c3")
+M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
+BOARDS = (M4, M0, M3, M55, C3)
 """One a family of CPUs."""
 KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals}
 
@@ -137,7 +138,7 @@ def _layers(wanted: Sequence[Kernel]) -> Iterator[Portable]:
         for kind, board, layers in product(KINDS, map(_board, BOARDS), POOL):
             fitting = [layer for layer in layers if _fits(kernel, _nodes(kind, layer), board)]
             if fitting:
-                net = _net(kind, fitting)
+                net = net_of(kind, fitting)
                 yield _portable(net, f"w_{kernel.name}", board, CompileOptions(kernels=(kernel.name,)))
                 break
 
@@ -148,10 +149,11 @@ _board = cache(roomy)
 @cache
 def _nodes(kind: str, layer: Layer | _Turned) -> list[Node]:
     """A layer of the pool, as kernels see it."""
-    return optimized(_net(kind, [layer]).model()).nodes
+    return optimized(net_of(kind, [layer]).model()).nodes
 
 
-def _net(kind: str, layers: Sequence[Layer | _Turned]) -> Net:
+def net_of(kind: str, layers: Sequence[Layer | _Turned]) -> Net:
+    """A model of layers of the pool."""
     model = KINDS[kind]()
     for number, layer in enumerate(layers):
         layer.add(model, f"y{number}")
@@ -216,12 +218,18 @@ def _examples(wanted: Sequence[Kernel]) -> Iterator[Portable]:
 
 
 def _quantized() -> Iterator[Portable]:
+    for name, net in quantized_operators():
+        yield _portable(net, name)
+
+
+def quantized_operators() -> Iterator[tuple[str, Net]]:
+    """Models of one operator of int8 or int16, by name."""
     for dtype in (np.int8, np.int16):
         for number, add in enumerate(_OPERATORS):
             net = Net(20)
             y = add(net, partial(_codes, net, dtype))
             net.output(net.quantize(y, *_CODES, dtype, out="y"), dtype=dtype)
-            yield _portable(net, f"q{8 * dtype(0).itemsize}_{number}")
+            yield f"q{8 * dtype(0).itemsize}_{number}", net
 
 
 def _codes(net: Net, dtype: type, index: int, *shape: int) -> str:

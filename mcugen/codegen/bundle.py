@@ -41,7 +41,7 @@ class Port:
 
     @property
     def row_count(self) -> int:
-        """Rows in all."""
+        """How many rows a streamed input has in all; 0 for any other tensor."""
         return self.shape[self.row_axis] if self.rows else 0
 
     @property
@@ -51,7 +51,7 @@ class Port:
 
     @property
     def row_bytes(self) -> int:
-        """Of one row."""
+        """Bytes of one row of a streamed input; 0 for any other tensor."""
         return self.nbytes // self.row_count if self.rows else 0
 
     def in_memory(self, array: Array) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,6 +15,7 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
+from mcugen.codegen.folding import folded
 from mcugen.codegen.identifiers import comment, identifier, own_names, tensor_name
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
@@ -313,14 +313,28 @@ def _pack(env: jinja2.Environment, files: Collection[str], context: Mapping[str,
 
 def _indented(text: str, width: int) -> str:
     """C lines moved right by `width`; preprocessor lines stay at the margin."""
-    lines = text.strip().split("\n")
+    lines = text.rstrip().strip("\n").split("\n")
     return "\n".join(line if not line or line.startswith("#") else " " * width + line for line in lines)
 
 
 def _assembly(text: str) -> str:
-    """Lines of assembly as C string literals; what follows `@` is a comment."""
-    lines = (re.sub(r"\s*@.*", "", line).strip() for line in text.split("\n"))
-    return "\n".join(f'    "{line}\\n"' for line in lines if line)
+    """Lines of assembly as C string literals; what follows `@` becomes a C comment, one of lines that have no more."""
+    lines: list[tuple[str, str]] = []
+    for code, *notes in (map(str.strip, line.split("@")) for line in text.split("\n") if line.strip()):
+        if lines and not code and not lines[-1][0]:
+            notes.insert(0, lines.pop()[1])
+            lines.append(("", " ".join(notes)))
+        else:
+            lines.append((_quoted(code), ", ".join(notes)))
+    width = max((len(code) for code, note in lines if code and note), default=0)
+    padded = ((f"{code:{width}} " if code and note else code, f"/* {note} */" if note else "") for code, note in lines)
+    return "\n".join(8 * " " + code + note for code, note in padded)
+
+
+def _quoted(code: str) -> str:
+    """An instruction as a C string literal; a macro of mcugen.h behind it stays what it is."""
+    instruction, macro, arguments = code.partition(" MCUGEN_")
+    return f'"{instruction}\\n"{macro}{arguments}' if code else ""
 
 
 def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
@@ -421,7 +435,7 @@ def _kernel_context(kernel: _Kernel) -> dict[str, object]:
     return {
         "function": kernel.function,
         "members": _runtime_params(kernel.instr),
-        "text": kernel.text.strip("\n"),
+        "text": folded(kernel.text.strip("\n")),
     }
 
 

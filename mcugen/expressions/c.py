@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions as C text, with as few parentheses as C and its compilers' warnings allow."""
+"""Expressions as C text, with as few parentheses as C, its compilers' warnings and clang-format allow."""
 
 from __future__ import annotations
 
@@ -66,8 +66,7 @@ def _text(e: Expression) -> tuple[str, Binding]:
         case Binary():
             return _binary(e)
         case Select():
-            parts = c_text(e.condition), c_text(e.yes), c_text(e.no, Binding.SELECT)
-            return "{} ? {} : {}".format(*parts), Binding.SELECT
+            return "{} ? {} : {}".format(*map(c_text, (e.condition, e.yes, e.no))), Binding.SELECT
         case Convert():
             return _cast(e)
         case Call():

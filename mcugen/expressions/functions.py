@@ -32,7 +32,7 @@ class Function:
         return self.double if dtype is DType.FLOAT64 and self.double else self.symbol
 
     def header(self, dtype: DType) -> str:
-        """What declares it."""
+        """The C header that declares it for arguments of that type."""
         return "mcugen.h" if self.name(dtype).startswith("mcugen_") else "math.h"
 
 

@@ -16,7 +16,7 @@ _ACCESS = {DType.INT8: ("b", "s32"), DType.INT16: ("h", "s32"), DType.INT32: ("w
 
 
 def load(dtype: DType, pointer: str) -> str:
-    """Four elements."""
+    """The intrinsic that reads four neighbouring elements and widens them to 32 bits."""
     size, tag = _ACCESS[dtype]
     return f"vldr{size}q_{tag}({pointer})"
 
@@ -119,7 +119,7 @@ def _call(e: Call) -> str:
 
 
 def _at_least(value: str, low: str) -> str:
-    """Reals; NaN stays."""
+    """Reals no less than `low`; NaNs stay, as no comparison with them holds."""
     return f"vpselq_f32(vdupq_n_f32({low}), {value}, vcmpltq_n_f32({value}, {low}))"
 
 

@@ -93,7 +93,7 @@ class Fit:
 
     @property
     def program(self) -> Program:
-        """What was taken."""
+        """The compiled program of the attempt that was taken."""
         return self.taken.program
 
     def placed(self, board: Board, options: CompileOptions) -> Fit:

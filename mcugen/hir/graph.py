@@ -97,11 +97,11 @@ class Node:
         return Signature(tuple(v.type if v else None for v in self.inputs), tuple(v.type for v in self.outputs))
 
     def set_input(self, index: int, value: Value | None) -> None:
-        """Rewires one input."""
+        """Makes one input read another value, or none."""
         self.read_at([index], value)
 
     def read_at(self, indices: Iterable[int], value: Value | None) -> None:
-        """Rewires these inputs."""
+        """Makes these inputs read another value, or none; keeps the uses of both values true."""
         inputs = list(self.inputs)
         for index in indices:
             old, inputs[index] = inputs[index], value
@@ -191,7 +191,7 @@ class Watcher(Protocol):
     """Who wants to know what becomes of a graph."""
 
     def added(self, node: Node) -> None:
-        """A new node."""
+        """Called with a node that has just become part of the graph."""
 
     def changed(self, node: Node) -> None:
         """One that reads, or is read by, something else than before."""

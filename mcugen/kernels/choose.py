@@ -284,7 +284,7 @@ class _Plan:
         self._flash = sum(self._add_code(candidate) for candidate in taken)
 
     def cost(self) -> Cost:
-        """Of the whole."""
+        """Instructions, RAM and flash of the whole network, as chosen now."""
         return Cost(self._instructions, self._ram.most, self._flash)
 
     def change(self, index: int, candidate: Candidate) -> None:

@@ -58,7 +58,7 @@ class CostTable:
     cpu: str = ""
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
-        """Of one call."""
+        """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""
         per = self._per(node, kernel) or UNKNOWN.per[""]
         return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
 

@@ -111,7 +111,7 @@ def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class MaxOptions(Options):
-    """Of a maximum."""
+    """What the template of a maximum pool writes out."""
 
     dilated: Annotated[bool, "whether taps lie apart"]
     inside: Annotated[bool, "whether no window leaves x"]

@@ -73,7 +73,7 @@ class _Plan:
         return max((at + r.nbytes for at, r in zip(self.offsets, self.regions, strict=True)), default=0)
 
     def apply(self) -> None:
-        """Tells the buffers."""
+        """Sets the offset of every buffer of the plan."""
         for start, region in zip(self.offsets, self.regions, strict=True):
             for buffer, at in region.members.items():
                 buffer.offset = start + at

@@ -117,7 +117,7 @@ class Region:
 
     @property
     def nbytes(self) -> int:
-        """Aligned size."""
+        """Bytes of the region, up to the end of its last buffer, aligned."""
         return aligned(max(at + b.nbytes for b, at in self.members.items()))
 
     @property

@@ -43,7 +43,7 @@ class Effect:
         )
 
     def to_json(self) -> dict[str, object]:
-        """All of it."""
+        """All that was observed, with the difference of the graphs as text."""
         return asdict(self) | {"diff": self.diff}
 
 

@@ -197,7 +197,7 @@ class _Change:
     type: TensorType
 
     def differs(self, node: Node) -> bool:
-        """Whether anything changes."""
+        """Whether a constant or the type of the output would be another than the node has."""
         same = all(np.array_equal(data, _constant(node, index)) for index, (data, _) in self.constants.items())
         return not same or self.type != node.output.type
 

@@ -111,7 +111,7 @@ class Pattern(Rewriting):
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """The name of the function that states the law."""
         return self.__name__
 
     @property
@@ -168,7 +168,7 @@ class _Worklist:
         return None
 
     def added(self, node: Node) -> None:
-        """A new node."""
+        """Called with a node that has just become part of the graph: it waits for patterns."""
         self._made.append(node)
         self._waiting.add(node)
 

@@ -173,7 +173,7 @@ class _Extremes:
     total: Array | float = 0.0
 
     def add(self, array: Array) -> None:
-        """One more sample."""
+        """Takes the extremes and the means by channel of one more sample."""
         self.lows.append(float(array.min()))
         self.highs.append(float(array.max()))
         axis = min(1, array.ndim - 1)
@@ -181,7 +181,7 @@ class _Extremes:
         self.total = self.total + array.mean(others, dtype=np.float64)
 
     def profile(self, counts: Array) -> TensorProfile:
-        """What is kept."""
+        """The profile of all samples so far, with the histogram `counts`."""
         means = np.atleast_1d(self.total) / len(self.lows)
         return TensorProfile(tuple(self.lows), tuple(self.highs), tuple(counts.tolist()), tuple(means.tolist()))
 

@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Tells nobody."""
+    """Progress that is shown nowhere."""
 
 
 @dataclass(frozen=True)

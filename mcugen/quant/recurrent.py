@@ -88,7 +88,7 @@ class Scope:
         return self.op("DequantizeLinear", self.constant(what, codes), scale, zero, axis=0)
 
     def shaped(self, x: str, shape: Shape, out: str = "") -> str:
-        """Other sizes."""
+        """The elements of x in another shape."""
         return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
 
     def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
@@ -161,7 +161,7 @@ class Cell:
         return self.body.rounded(self.body.op("Sigmoid", x), "sigmoid")
 
     def tanh(self, x: str) -> str:
-        """-1 to 1."""
+        """The hyperbolic tangent, from -1 to 1."""
         return self.body.rounded(self.body.op("Tanh", x), "tanh")
 
     def scaled(self, gate: str, x: str, role: str) -> str:

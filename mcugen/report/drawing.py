@@ -112,11 +112,11 @@ class _Plot:
         self._edges += [self._edges[-1]] * (index + 2 - len(self._edges))
 
     def middle(self, index: int) -> float:
-        """Of an instruction's column."""
+        """The horizontal middle of an instruction's column."""
         return LEFT + (self._edges[index + 1] + self._edges[index + 2]) / 2
 
     def y(self, address: int) -> str:
-        """Of an address."""
+        """The vertical position of an address in the drawing, as SVG writes it."""
         return _number(self._y(address))
 
     def _y(self, address: int) -> float:

@@ -86,7 +86,7 @@ class Facts:
         self.rows: list[tuple[str, str, str]] = []
 
     def add_row(self, label: str, value: str, note: str) -> None:
-        """One more line."""
+        """Appends a line of a label, a value and a remark."""
         self.rows.append((label, value, note))
 
 

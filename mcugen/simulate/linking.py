@@ -53,7 +53,7 @@ class Linked:
 
     @property
     def archives(self) -> tuple[str, ...]:
-        """For the linker."""
+        """Archives that the linker is given: the library's, if code calls one."""
         return (str(self.archive),) if self.library else ()
 
     def blamed_for_headers(self) -> AbstractContextManager[None]:

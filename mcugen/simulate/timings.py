@@ -27,7 +27,7 @@ class Pipeline(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """A CPU's timing."""
+    """How long the instructions of a CPU take."""
 
     title: str
     pipeline: Pipeline

@@ -78,8 +78,12 @@
 /* A function that is nothing but its assembly, by the standard calling convention; ADR wants it to begin at a word. */
 #if defined(__clang__)
 #define MCUGEN_NAKED __attribute__((naked, noinline, aligned(4)))
+#define MCUGEN_CODE_SIZE(label, nbytes) "" /* its assembler knows no sizes when it reads a condition */
 #else
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa, aligned(4)))
+/* Assembly that fails unless the code from a label to here takes so many bytes: jumps into it count on that. */
+#define MCUGEN_CODE_SIZE(label, nbytes) \
+    ".if . - " label " != " #nbytes "\n.error \"code of another size than jumps count on\"\n.endif\n"
 #endif
 #define MCUGEN_UNUSED __attribute__((unused))
 #define MCUGEN_NOINLINE __attribute__((noinline)) /* a loop that keeps all registers to itself */

@@ -134,7 +134,7 @@ def test_headers_are_asked_for_where_they_are_needed():
         (X / (Y * X), "x / (y * x)"),
         (-Unary("-", X), "-(-x)"),
         (-Constant(-2.0, DType.FLOAT32), "-(-2.0f)"),
-        (select(X < 0, 0, select(X > 1, 1, X)), "(x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x)"),
+        (select(X < 0, 0, select(X > 1, 1, X)), "(x < 0.0f ? 0.0f : (x > 1.0f ? 1.0f : x))"),
         (select(X < 0, select(Y < 0, X, Y), Y), "(x < 0.0f ? (y < 0.0f ? x : y) : y)"),
         (X * select(X < Y, X, Y), "x * (x < y ? x : y)"),
         (differ(X < 0, Y < 0), "(x < 0.0f) != (y < 0.0f)"),

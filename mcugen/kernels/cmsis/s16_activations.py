@@ -58,7 +58,7 @@ class RoundedSum:
         return None
 
     def __call__(self, x: Array, y: Array) -> Array:
-        """The specification."""
+        """The sum of two arrays of codes, bit by bit as the library specifies it."""
         a, b = (((v.astype(np.int64) << LEFT) * m + 2**30) >> 31 for v, m in zip((x, y), self.factors, strict=True))
         q: Array = (a + b + (1 << (self.shift - 1))) >> self.shift
         return q

@@ -82,7 +82,7 @@ class Plane:
 
     @staticmethod
     def of(shape: ConvShape) -> Plane:
-        """As it lies."""
+        """The plane of a convolution with rows and columns as they lie in memory."""
         channels = shape.in_c
         return Plane(shape, shape.in_w * channels, channels, shape.out_w * channels, channels)
 

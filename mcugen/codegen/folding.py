@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of generated C that are not too long, whatever names are in them, in a form that clang-format leaves alone."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+
+WIDTH = 120
+_INDENT = 4
+_CONTINUED = (",", "(", "=", "&&", "||", "|", " &", " +", " -", " *", " /", "?", ":")
+"""What a line ends with that goes on."""
+_OPERATORS = (";", ",", "?", ":", "||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %")
+"""What a line may break at, loosest first."""
+_LOOSENESS = {operator: rank for rank, operators in enumerate(_OPERATORS) for operator in operators.split()}
+_PLACE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|[()\[\]{}]|[;,](?= )| (?:&&|\|\||<<|>>|[=!<>]=|[-+*/%&|^?:<>])(?= )')
+_DECLARATION = re.compile(r" *(?:(?:static|const) )*\w+ (?=\**(?:const )?\w+ =)")
+
+_COMMENT = re.compile(r"^( *)(/\*(?:(?!\*/)[\s\S])*\*/)$", re.M)
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator, or what opens a bracket, which binds closest of what is in it."""
+
+    depth: int
+    """How many brackets it stands in."""
+    looseness: int
+    end: int
+    """Where a line that breaks at it ends: before a question mark or colon, after all else."""
+
+
+def folded(text: str) -> str:
+    """C of lines of at most 120 columns, if it can be; strings stay whole."""
+    lines: list[str] = []
+    before = ""
+    for line in _COMMENT.sub(_refilled, text).split("\n"):
+        lines += _fold(line, is_continued=before.endswith(_CONTINUED))
+        before = line
+    return "\n".join(lines)
+
+
+def _refilled(comment: re.Match[str]) -> str:
+    """A comment of lines of its own, none of which is too long."""
+    if max(map(len, comment[0].split("\n"))) <= WIDTH:
+        return comment[0]
+    text = re.sub(r"\n *\*(?= )", "", comment[2])
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=comment[1],
+        subsequent_indent=f"{comment[1]} * ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _fold(line: str, is_continued: bool) -> list[str]:
+    if len(line) <= WIDTH or line.startswith("#"):
+        return [line]
+    margin = len(line) - len(line.lstrip())
+    found = _break(line)
+    if found is None:
+        return [line]
+    head, tail = line[: found.end].rstrip(), line[found.end :].lstrip()
+    declared = _DECLARATION.match(line)
+    if declared and found.depth == 0 and head.endswith(","):
+        return [*_fold(head[:-1] + ";", is_continued), *_fold(declared.group() + tail, is_continued=False)]
+    is_inner = found.depth > 0
+    inner = " " * (margin + _INDENT * (is_inner or not is_continued))
+    if tail.startswith("? "):
+        inner += " " * _INDENT * (is_inner or is_continued)
+        colon = next(o.end for o in _operators(tail) if o.end > 0 and tail.startswith(" : ", o.end))
+        return [head, inner + tail[:colon], *_fold(inner + tail[colon:].lstrip(), is_continued=True)]
+    return [*_fold(head, is_continued), *_fold(inner + tail, is_continued=True)]
+
+
+def _break(line: str) -> _Operator | None:
+    """The outermost of the loosest operators that nothing looser follows: the last that fits, or else the first."""
+    chosen, loosest = None, (len(line), 0)
+    for operator in reversed(_operators(line)):
+        rank = operator.depth, operator.looseness
+        if rank < loosest or (rank == loosest and chosen and chosen.end > WIDTH):
+            chosen, loosest = operator, rank
+    return chosen
+
+
+def _operators(line: str) -> list[_Operator]:
+    """In the order in which they stand."""
+    depth, operators = 0, list[_Operator]()
+    for place in _PLACE.finditer(line):
+        word = place.group().strip()
+        if word in "([{":
+            depth += 1
+            operators.append(_Operator(depth, len(_OPERATORS), place.end()))
+        elif word in ")]}":
+            depth -= 1
+        elif word in _LOOSENESS:
+            operators.append(_Operator(depth, _LOOSENESS[word], place.start() if word in "?:" else place.end()))
+    return operators

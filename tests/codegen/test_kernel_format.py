@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated kernels look alike: clang-format changes nothing, no line is too long, assembly keeps its comments."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cmsis_layers import WIDE, int4_dense, quantized_conv, quantized_dense
+from onnx_models import Net
+from portable_models import M0, M4, M55, POOL, net_of, portable_models, quantized_operators
+from shared_models import roomy
+from test_overlaps import Layer
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.folding import WIDTH, folded
+from mcugen.codegen.render import _assembly
+from mcugen.compiler import compile_model
+from mcugen.options import CMSIS_NN, CompileOptions
+from mcugen.resources import resource_dir
+
+_PATH = f"{Path(sys.executable).parent}"
+CLANG_FORMAT = shutil.which("clang-format", path=_PATH) or shutil.which("clang-format")
+
+
+# -------------------------------------------------------------------------------------------------------- kernels
+
+
+def bundles() -> Iterator[Bundle]:
+    """Models that take nearly all kernels, and those that have fast paths for several CPUs once more for each."""
+    yield from (portable.model.bundle for portable in portable_models())
+    for board in (M0, M4, M55):
+        for name, net in quantized_operators():
+            yield compiled(net, f"{name}_{board}", board)
+    for number, layers in enumerate(pool for pool in POOL if all(isinstance(layer, Layer) for layer in pool)):
+        yield compiled(net_of("f32", layers), f"reals_{number}_{M55}", M55)
+    yield compiled(library_layers(), "library", M55, family=CMSIS_NN)
+    for name, net in quantized_operators():
+        yield compiled(net, f"{name}_library", M4, family=CMSIS_NN)
+
+
+def compiled(net: Net, name: str, board: str, **options: object) -> Bundle:
+    return compile_model(net.model(), roomy(board), CompileOptions(name=name, **options)).bundle  # type: ignore[arg-type]
+
+
+def library_layers() -> Net:
+    net = Net()
+    quantized_dense(net, "dense", (1,), 16, 4, True, WIDE)
+    quantized_conv(net, "conv", ((1, 4, 7, 6), 5, (3, 3), {"pads": [1, 1, 1, 1]}), True)
+    quantized_conv(net, "depthwise", ((1, 4, 7, 6), 4, (3, 3), {"group": 4}), True)
+    int4_dense(net, "few bits", 1, 16, 4, unsigned=False)
+    return net
+
+
+def kernels_of(bundle: Bundle) -> str:
+    """The C of a model's kernels, without what calls them."""
+    if f"{bundle.name}_kernels.h" in bundle.files:
+        return bundle.files[f"{bundle.name}_kernels.h"]
+    text = bundle.files[f"{bundle.name}.c"]
+    begin = text.index("#endif\n", text.index("#pragma GCC optimize")) + len("#endif\n")
+    ends = "static const \\w+ \\w+\\[", "/\\* Parameters of", "/\\* What the events", f".*{bundle.name}_input"
+    end = re.search(f"^({'|'.join(ends)})", text[begin:], re.M)
+    return text[begin:][: end.start()].strip() + "\n" if end else text[begin:]
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """The C of the kernels of models, by file name."""
+    return {f"{bundle.name}.c": kernels_of(bundle) for bundle in bundles()}
+
+
+def test_lines_are_not_too_long(texts: dict[str, str]):
+    assert len(texts) > 250
+    long = [f"{file}: {line}" for file, text in texts.items() for line in text.splitlines() if len(line) > WIDTH]
+    assert not long, "\n".join(long[:20])
+
+
+@pytest.mark.skipif(CLANG_FORMAT is None, reason="needs clang-format")
+def test_clang_format_changes_nothing(texts: dict[str, str], tmp_path: Path):
+    shutil.copy(resource_dir("templates") / ".clang-format", tmp_path)
+    for file, text in texts.items():
+        (tmp_path / file).write_text(text)
+    command = [str(CLANG_FORMAT), "-style=file", "--dry-run", "-Werror", *texts]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+
+
+# -------------------------------------------------------------------------------------------------------- assembly
+
+
+def test_comments_of_assembly_become_comments_of_c():
+    assert _assembly(
+        "push {r4, lr} @ saved\n  1:  @ a row\n@ alone\n@ on lines\n.endr MCUGEN_SIZE(1)\nbx lr"
+    ) == "\n".join(
+        [
+            '        "push {r4, lr}\\n" /* saved */',
+            '        "1:\\n"            /* a row */',
+            "        /* alone on lines */",
+            '        ".endr\\n" MCUGEN_SIZE(1)',
+            '        "bx lr\\n"',
+        ]
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- folding
+
+
+def test_short_lines_stay():
+    text = "static void f(int a)\n{\n    g(a, 1);\n}\n\n#define " + "X" * 200
+    assert folded(text) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        (f"static void {'f' * 90}(const int32_t *x, int32_t *y, int32_t count)",
+         [f"static void {'f' * 90}(const int32_t *x,", "    int32_t *y, int32_t count)"]),
+        (f"    /* {'word ' * 25}*/", ["    /* " + " ".join(["word"] * 22), "     * word word word */"]),
+        (f"    const int32_t a = {'b' * 60}, c = {'d' * 60};",
+         [f"    const int32_t a = {'b' * 60};", f"    const int32_t c = {'d' * 60};"]),
+        (f"    y = {'a' * 50} ? {'b' * 40} : {'c' * 40};",
+         [f"    y = {'a' * 50}", f"        ? {'b' * 40}", f"        : {'c' * 40};"]),
+        (f"    f(g({'a' * 60}, {'b' * 60}), {'c' * 10});",
+         ["    f(", f"        g({'a' * 60},", f"            {'b' * 60}),", f"        {'c' * 10});"]),
+    ],
+)  # fmt: skip
+def test_long_lines_break_where_clang_format_lets_them(line: str, lines: list[str]):
+    assert folded(line).split("\n") == lines
