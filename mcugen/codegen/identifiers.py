@@ -35,8 +35,11 @@ WIDTH = 120
 """Columns of a line of generated C."""
 
 _ROLE = re.compile(r"\.[a-z]+$")
-_NOISE = re.compile(r"(_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+", re.IGNORECASE)
-
+_NOISE = re.compile(
+    r"(^(StatefulPartitionedCall/)+|_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+",
+    re.IGNORECASE,
+)
+_NUMBERED = re.compile(r"_\d+$")
 _WORD_ENDS = re.compile(r"( +)|(?<=;)")
 """Where lines of a comment may be broken; exporters join the names of nodes by semicolons."""
 
@@ -65,15 +68,16 @@ def _word(text: str) -> str:
 
 def _shortened(word: str) -> str:
     """Names begin with a place and end with what is done there: words between go, those without numbers first."""
-    words = (word if len(word) <= 10 * _LONGEST else f"{word[: 5 * _LONGEST]}_{word[-5 * _LONGEST :]}").split("_")
+    text = word if len(word) <= 10 * _LONGEST else f"{word[: 5 * _LONGEST]}_{word[-5 * _LONGEST :]}"
+    words = re.findall(r"[^_]+(?:_\d+)*(?=_|$)", text)
     while len("_".join(words)) > _LONGEST and len(words) > 2:
         middle = (len(words) - 1) / 2
-        del words[min(range(1, len(words) - 1), key=lambda i: (words[i][-1:].isdigit(), abs(i - middle)))]
+        del words[min(range(1, len(words) - 1), key=lambda i: (bool(_NUMBERED.search(words[i])), abs(i - middle)))]
     left = "_".join(words)
     if len(left) <= _LONGEST:
         return left
     head = _LONGEST // 3
-    return f"{left[:head]}_{left[head + 1 - _LONGEST :]}"
+    return f"{left[:head].rstrip('_')}_{left[head + 1 - _LONGEST :].lstrip('_')}"
 
 
 def own_names(taken: Iterable[str] = ()) -> Names:

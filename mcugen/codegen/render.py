@@ -506,13 +506,13 @@ def _begin(renderer: _Renderer, instr: Instr, sized: SizedParams, depth: int) ->
     if instr.control is Control.STREAM:
         table, event = _events(renderer, instr), renderer.unique("event")
         loop = f"for (int32_t {event} = 0; {event} < {table['count']}; ++{event}) {{"
-        text = _stacked([loop, f"    switch ({table['name']}[{event}]) {{"], depth)
+        text = _stacked([fitted(loop, 4 + depth), f"    switch ({table['name']}[{event}]) {{"], depth)
     elif instr.control is Control.IF:
         text = f"if ({names['cond']} != 0) {{"
     else:
         index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
         ((_, _, steps),) = sized.members(instr)
-        text = f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{"
+        text = fitted(f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{", 4 + depth)
     return {"text": text, "comment": _heading(renderer, instr)}
 
 
