@@ -71,7 +71,7 @@ sweep: setup  ## the long tests
 
 cpu-paths: setup  ## quantize and report on this CPU and on one without AVX, under QEMU: equal bytes and figures
 	$(BIN)/python tools/cpu_paths.py
-	qemu-x86_64 -cpu Nehalem $(BIN)/python -m pytest -q tests/report/test_session.py
+	qemu-x86_64 -cpu Nehalem $(BIN)/python -m pytest -q tests/evaluation/test_session.py
 
 compile-time: setup  ## seconds of CPU that compiling takes, and how they grow with the number of nodes
 	$(BIN)/python tools/compile_time.py

@@ -8,35 +8,40 @@ from mcugen.version import __version__
 
 if TYPE_CHECKING:
     from mcugen.board import Board, load_board
+    from mcugen.compilation import Compilation
     from mcugen.compiled import CompiledModel
     from mcugen.compiler import compile_model
     from mcugen.errors import McugenError
     from mcugen.options import CompileOptions, LibraryFiles, Places
-    from mcugen.plugins import load_plugin
+    from mcugen.tasks import Judging, Quantizing
 
 __all__ = [
     "Board",
+    "Compilation",
     "CompileOptions",
     "CompiledModel",
+    "Judging",
     "LibraryFiles",
     "McugenError",
     "Places",
+    "Quantizing",
     "__version__",
     "compile_model",
     "load_board",
-    "load_plugin",
 ]
 
 _HOMES = {
     "Board": "board",
+    "Compilation": "compilation",
     "CompileOptions": "options",
     "CompiledModel": "compiled",
+    "Judging": "tasks",
     "LibraryFiles": "options",
     "McugenError": "errors",
     "Places": "options",
+    "Quantizing": "tasks",
     "compile_model": "compiler",
     "load_board": "board",
-    "load_plugin": "plugins",
 }
 """The modules of what the package offers, which are imported when it is asked for: the compiler takes a while."""
 

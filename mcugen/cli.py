@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,37 +21,33 @@ from rich.markup import escape
 from mcugen.board import load_board
 from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import (
-    AUTO,
     BoardName,
-    Json,
-    Judging,
     Model,
     PixelScale,
     Plugin,
     Preprocess,
     Program,
-    Quantizing,
     Quiet,
+    Telling,
+    Watching,
     Without,
     takes_options,
     techniques,
 )
 from mcugen.errors import UsageError, printable, shortened
+from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.options import CompileOptions
-from mcugen.report.layers import DIVERGED_DB
+from mcugen.tasks import Judging, Quantizing
 from mcugen.version import __version__
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from mcugen.compiled import CompiledModel
-    from mcugen.lir.program import Endpoint
-    from mcugen.mixed import Search
+    from mcugen.compilation import Compilation
     from mcugen.pipeline import Trace
     from mcugen.quant.quantize import Quantization
     from mcugen.report.figures import Report
     from mcugen.report.memory import MemoryMap
-    from mcugen.report.samples import Samples
 
 app = Program(
     cls=Commands,
@@ -98,21 +93,22 @@ def compile_command(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = "",
-    time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False,
-    quiet: Quiet = False,
-    json_: Json = "",
+    watching: Watching,
+    telling: Telling,
 ) -> None:
     """Writes a folder of C to paste into a project."""
+    from mcugen.compilation import Compilation
     from mcugen.pipeline import Trace
     from mcugen.report.text import holds
 
-    trace = Trace(dump_after)
-    compiled = _compiled(model, board, options, quantizing, judging, quiet, trace)
-    folder = compiled.write(output or Path(compiled.bundle.name))
-    _print_trace(trace, time_passes)
-    _write_json(json_, compiled.report)
-    if quiet:
+    trace = Trace(watching.dump_after)
+    net = Compilation(model, board, options, quantizing, judging, trace=trace)
+    with _watched(net, telling.quiet):
+        folder = net.write(output)
+    compiled = net.compiled
+    _print_trace(trace, watching.time_passes)
+    _write_json(telling.json_, compiled.report)
+    if telling.quiet:
         return
     _tell_notes(compiled.report.notes)
     ram, flash = compiled.report.ram, compiled.report.flash
@@ -149,31 +145,29 @@ def report(
     html: Annotated[
         Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
     ] = None,
-    quiet: Quiet = False,
-    json_: Json = "",
+    telling: Telling,
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
     from mcugen.codegen.write import write_text
-    from mcugen.evaluate import evaluate, metric_of, sample_endpoints
+    from mcugen.compilation import Compilation
     from mcugen.report.figures import require_fit
     from mcugen.report.html import report_page
     from mcugen.report.memory import memory_map
     from mcugen.report.text import print_report
 
-    compiled = _compiled(model, board, options, quantizing, judging, quiet)
-    if compare_layers and compiled.quantization is None:
+    if compare_layers and not quantizing.is_wanted:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
-    samples = _samples(sample_endpoints(compiled), judging.data, quantizing, judging)
-    with _steps(quiet) as progress:
-        metric = metric_of(judging.metric, samples.labels)
-        result = evaluate(compiled, samples, metric, diverged, progress, wait_states)
-    _write_json(json_, result)
-    if not quiet:
+    net = Compilation(model, board, options, quantizing, judging)
+    with _watched(net, telling.quiet):
+        result = net.report(diverged=diverged, wait_states=wait_states)
+    compiled = net.compiled
+    _write_json(telling.json_, result)
+    if not telling.quiet:
         _tell_notes(result.notes)
     if html is not None:
         write_text(html, report_page(result, memory_map(compiled.program, compiled.board.name)))
-    if json_ != "-":
+    if telling.json_ != "-":
         print_report(result, stdout, compare_layers)
     require_fit(result, compiled.board)
 
@@ -197,16 +191,13 @@ def run(
     import numpy as np
 
     from mcugen.codegen.write import replace_file
-    from mcugen.compiled import stacked
-    from mcugen.report.samples import load_samples
+    from mcugen.compilation import Compilation
 
-    compiled = _compiled(model, board, options, quantizing, judging, quiet)
-    samples = load_samples(inputs, compiled.program.inputs, judging.pixel_scale, quantizing.preprocess)
-    with _progress(quiet, f"{compiled.board.name}: running", len(samples.inputs)) as advance:
-        results = compiled.simulate(samples.inputs, measure=False, progress=advance).outputs
-    arrays = stacked(results)
+    net = Compilation(model, board, options, quantizing, judging)
+    with _watched(net, quiet):
+        arrays = net.run(inputs)
     if not quiet:
-        _tell_notes([*compiled.report.notes, *samples.notes])
+        _tell_notes(net.notes)
     replace_file(output, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -225,11 +216,11 @@ def inspect(
         Path | None, typer.Option(help="write a picture of the arena over time, .svg", show_default=False)
     ] = None,
     passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = "",
-    quiet: Quiet = False,
-    json_: Json = "",
+    telling: Telling,
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory; or the memory map, or what passes did."""
     from mcugen.codegen.write import write_text
+    from mcugen.compilation import Compilation
     from mcugen.hir.printer import print_graph
     from mcugen.lir.printer import print_program
     from mcugen.pipeline import Trace
@@ -238,27 +229,31 @@ def inspect(
     from mcugen.report.memory import memory_map
 
     asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]
-    if len(asked) > 1 or (ir is not None and json_ == "-"):
+    if len(asked) > 1 or (ir is not None and telling.json_ == "-"):
         found = " and ".join([*asked, "--json -"][:2])
         raise UsageError("stdout can hold one result", found, "ask for one after the other")
-    trace = Trace(watched=[name.strip() for name in passes.split(",") if name.strip()])
-    compiled = _compiled(model, board, options, quantizing, judging, quiet, trace)
+    trace = Trace(watched=[name.strip() for name in passes.split(",")] if passes else ())
+    net = Compilation(model, board, options, quantizing, judging, trace=trace)
+    try:
+        with _watched(net, telling.quiet):
+            compiled = net.compiled
+    finally:  # what passes did to a model that is refused later may well say why
+        if passes:
+            _write_json(telling.json_, trace)
+        if passes and telling.json_ != "-":
+            typer.echo("\n".join(printable(str(effect)) for effect in trace.effects), nl=False)
     arena = memory_map(compiled.program, compiled.board.name)
-    if passes:
-        _write_json(json_, trace)
-    else:
-        _write_json(json_, arena if memory else compiled.report)
-    if not quiet:
+    if not passes:
+        _write_json(telling.json_, arena if memory else compiled.report)
+    if not telling.quiet:
         _tell_notes(compiled.report.notes)
     if svg is not None:
         write_text(svg, draw(arena))
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
-    elif json_ != "-" and passes:
-        typer.echo("\n".join(printable(str(effect)) for effect in trace.effects), nl=False)
-    elif json_ != "-" and memory:
+    elif telling.json_ != "-" and memory:
         print_memory(arena, stdout)
-    elif json_ != "-":
+    elif telling.json_ != "-" and not passes:
         print_model(compiled.graph, compiled.program, compiled.report, stdout)
 
 
@@ -275,10 +270,11 @@ def quantize(
 ) -> None:
     """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
     from mcugen.codegen.write import replace_file
+    from mcugen.compilation import Compilation
 
-    if quantizing.precision == "float32":
-        raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES.npz")
-    quantized = _quantized(model, options, quantizing, judging, quiet)
+    net = Compilation(model, "host", options, quantizing, judging)
+    with _watched(net, quiet):
+        quantized = net.quantized
     data = quantized.proto.SerializeToString(deterministic=True)
     replace_file(output, lambda file: file.write(data))
     if not quiet:
@@ -301,20 +297,17 @@ def profile(
     quiet: Quiet = False,
 ) -> None:
     """Writes what tensors are like on samples, for --profile: it serves every precision and scheme."""
-    from mcugen.importer.load import load
-    from mcugen.quant.profile import profile_model, profile_notes
+    from mcugen.compilation import Compilation
     from mcugen.quant.profile_file import write_profile
-    from mcugen.quant.quantize import float_model, with_states
     from mcugen.quant.scheme import Scheme
-    from mcugen.report.samples import graph_endpoints, load_samples
 
-    fused = float_model(load(model), options, Scheme(equalize=techniques(without)["equalize"]))
-    given = load_samples(calibration, graph_endpoints(fused.graph, options.states), pixel_scale, preprocess)
-    samples = with_states(fused, given.inputs)
-    with _steps(quiet) as progress:
-        made = profile_model(fused, samples, lambda done, total: progress("profiling", done, total))
+    scheme = Scheme(equalize=techniques(without)["equalize"])
+    quantizing = Quantizing(calibration=calibration, preprocess=preprocess, scheme=scheme)
+    net = Compilation(model, "host", options, quantizing, Judging(pixel_scale=pixel_scale))
+    with _watched(net, quiet):
+        made, notes = net.profile()
     if not quiet:
-        _tell_notes([*fused.graph.notes, *given.notes, *profile_notes(fused, made)])
+        _tell_notes(notes)
     write_profile(made, output)
 
 
@@ -338,12 +331,10 @@ def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON"
 @app.command()
 def operators(plugin: Plugin = None) -> None:
     """Prints the table of supported ONNX operators (Markdown: docs/operators.md)."""
-    from mcugen.plugins import load_plugin
+    from mcugen.plugins import registry_of
     from mcugen.report.operators import operator_table
 
-    for file in plugin or ():
-        load_plugin(file)
-    typer.echo(operator_table(), nl=False)
+    typer.echo(operator_table(registry_of(plugin or ())), nl=False)
 
 
 @app.command()
@@ -368,80 +359,17 @@ def main() -> None:
     sys.exit(guarded(app))
 
 
-def _compiled(
-    model: Path,
-    board: str,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
-    quiet: bool,
-    trace: Trace | None = None,
-) -> CompiledModel:
-    """Compiles a model as it is, or quantizes it first."""
-    from mcugen.compiler import compile_model
-
-    if quantizing.precision == "float32":
-        return compile_model(model, board, options, trace)
-    return compile_model(_quantized(model, options, quantizing, judging, quiet, board), board, options, trace)
-
-
-def _quantized(
-    model: Path, options: CompileOptions, quantizing: Quantizing, judging: Judging, quiet: bool, board: str = "host"
-) -> Quantization:
-    """By the samples or the profile of the command line, and judged; `auto` for a board."""
-    from mcugen.evaluate import metric_of
-    from mcugen.hir.types import DType
-    from mcugen.importer.load import load
-    from mcugen.mixed import Demand, Search
-    from mcugen.parameters import require_room_quantized
-    from mcugen.quant.estimate import estimated, hold_out, judged_samples
-    from mcugen.quant.profile_file import read_profile
-    from mcugen.quant.quantize import float_model, quantizer
-    from mcugen.report.samples import graph_endpoints, random_samples
-
-    is_auto = quantizing.precision == AUTO
-    target, source = load_board(board), load(model)
-    fused = float_model(source, options, quantizing.scheme, is_auto or DType.INT16 in quantizing.layers.values())
-    endpoints = graph_endpoints(fused.graph, options.states)
-    files = (quantizing.calibration, judging.data)
-    given, data = (None if file is None else _samples(endpoints, file, quantizing, judging) for file in files)
-    profile = read_profile(quantizing.profile, fused) if quantizing.profile else None
-    known, held = hold_out(given.inputs if given else (), bool(options.states))
-    if is_auto or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
-        known, held = given.inputs if given else (), ()
-    with _steps(quiet) as progress:
-        require_room_quantized(source, fused, quantizing.scheme, known, profile, target, options)
-        maker = quantizer(source, fused, quantizing.scheme, known, profile, progress)
-        if is_auto:
-            samples = data or given or random_samples(endpoints)
-            demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
-            search = Search(maker, target, options, samples, demand, quantizing.layers, progress)
-            found = _searched(search, quiet)
-        else:
-            found = maker.quantize(quantizing.layers)
-        found = estimated(found, *judged_samples(held, known, data))
-    told = [note for samples in (given, data) if samples for note in samples.notes]
-    return replace(found, notes=(*found.notes, *told))
-
-
-def _searched(search: Search, quiet: bool) -> Quantization:
-    """The cheapest precisions that meet the goal; the way there is printed, wherever it ends."""
+@contextmanager
+def _watched(net: Compilation, quiet: bool) -> Iterator[None]:
+    """Shows what a compilation does; and, wherever that ends, the way to the precisions that it chose."""
     from mcugen.report.text import print_tradeoffs
 
     try:
-        return search.run()
+        with _steps(quiet) as net.progress:
+            yield
     finally:
-        if not quiet and search.steps:
-            print_tradeoffs(search.goal, search.steps, stderr)
-
-
-def _samples(endpoints: Sequence[Endpoint], file: Path | None, quantizing: Quantizing, judging: Judging) -> Samples:
-    """Of a file, or random ones."""
-    from mcugen.report.samples import load_samples, random_samples
-
-    if file is None:
-        return random_samples(endpoints)
-    return load_samples(file, endpoints, judging.pixel_scale, quantizing.preprocess)
+        if not quiet and net.search is not None and net.search.steps:
+            print_tradeoffs(net.search.goal, net.search.steps, stderr)
 
 
 def _tell(text: str) -> None:
@@ -493,14 +421,16 @@ def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     if quiet:
         yield no_progress
         return
-    with _bars() as bar:
+    with ExitStack() as stack:
+        bars: list[Progress] = []
         tasks: dict[str, TaskID] = {}
 
         def advance(what: str, done: int, total: int) -> None:
-            task = tasks.get(what)
-            if task is None:
-                task = tasks[what] = bar.add_task(what, total=total)
-            bar.update(task, completed=done, total=total)
+            if not bars:  # where nothing takes long, nothing is shown
+                bars.append(stack.enter_context(_bars()))
+            if what not in tasks:
+                tasks[what] = bars[0].add_task(escape(what), total=total)
+            bars[0].update(tasks[what], completed=done, total=total)
 
         yield advance
 
@@ -511,13 +441,3 @@ def _bars() -> Progress:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=stderr, transient=True)
-
-
-@contextmanager
-def _progress(quiet: bool, what: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    if quiet:
-        yield None
-        return
-    with _bars() as bar:
-        task = bar.add_task(escape(what), total=total)
-        yield lambda done: bar.update(task, completed=done)

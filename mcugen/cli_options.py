@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -28,16 +28,17 @@ from mcugen.options import (
     GOALS,
     METHODS,
     METRICS,
+    MIXED,
     OWN,
     PRECISIONS,
     CompileOptions,
     LibraryFiles,
     Places,
 )
+from mcugen.tasks import Judging, Quantizing
 
 if TYPE_CHECKING:
-    from mcugen.hir.types import Array, DType
-    from mcugen.quant.scheme import Scheme
+    from mcugen.hir.types import Array
 
 T = TypeVar("T")
 
@@ -124,44 +125,45 @@ MaxRam = Annotated[
 MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
 
 
-def compile_options(
-    name: Name = "",
-    dim: Dim = None,
-    bind: Bind = None,
-    state: State = None,
-    optimize: Optimize = GOALS[0],
-    kernels: Family = OWN,
-    kernel: Kernels = None,
-    stream_input: StreamInput = False,
-    max_ram: MaxRam = "",
-    max_flash: MaxFlash = "",
-    place: Place = None,
-    weights_blob: WeightsBlob = False,
-    cmsis_nn_include: CmsisNnInclude = None,
-    cmsis_nn_lib: CmsisNnLib = None,
-    plugin: Plugin = None,
-) -> CompileOptions:
+@dataclass(frozen=True, kw_only=True)
+class CompileArguments:
     """The options that all commands share which compile."""
-    return CompileOptions(
-        name,
-        _dims(dim or []),
-        _bound(bind or []),
-        _states(state or []),
-        tuple(plugin or ()),
-        optimize,
-        kernels,
-        tuple(kernel or ()),
-        stream_input,
-        max_ram=_size("--max-ram", max_ram),
-        max_flash=_size("--max-flash", max_flash),
-        place=_places(place or []),
-        weights_blob=weights_blob,
-        library=library_files(cmsis_nn_include, cmsis_nn_lib),
-    )
 
+    name: Name = ""
+    dim: Dim = None
+    bind: Bind = None
+    state: State = None
+    optimize: Optimize = GOALS[0]
+    kernels: Family = OWN
+    kernel: Kernels = None
+    stream_input: StreamInput = False
+    max_ram: MaxRam = ""
+    max_flash: MaxFlash = ""
+    place: Place = None
+    weights_blob: WeightsBlob = False
+    cmsis_nn_include: CmsisNnInclude = None
+    cmsis_nn_lib: CmsisNnLib = None
+    plugin: Plugin = None
 
-AUTO = "auto"
-"""The precision that is chosen layer by layer."""
+    def made(self) -> CompileOptions:
+        """As the compiler takes them; UsageError names the option that cannot be read."""
+        return CompileOptions(
+            self.name,
+            _dims(self.dim or []),
+            _bound(self.bind or []),
+            _states(self.state or []),
+            tuple(self.plugin or ()),
+            self.optimize,
+            self.kernels,
+            tuple(self.kernel or ()),
+            self.stream_input,
+            max_ram=_size("--max-ram", self.max_ram),
+            max_flash=_size("--max-flash", self.max_flash),
+            place=_places(self.place or []),
+            weights_blob=self.weights_blob,
+            library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
+        )
+
 
 TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "rounding": "optimize_rounding"}
 """Fields of Scheme by the names that the command line gives them."""
@@ -188,125 +190,133 @@ def techniques(without: Without) -> dict[str, bool]:
     return {field: name not in (without or ()) for name, field in TECHNIQUES.items()}
 
 
-@dataclass(frozen=True)
-class Quantizing:
-    """What the command line says about quantization. `layers`: precisions by layer."""
+@dataclass(frozen=True, kw_only=True)
+class QuantizingArguments:
+    """The options of all commands that quantize."""
 
-    precision: str
-    calibration: Path | None
-    profile: Path | None
-    preprocess: str
-    scheme: Scheme
-    layers: dict[str, DType]
-
-
-def quantizing(
     precision: Annotated[
         str,
         typer.Option(
-            help=f"of the arithmetic: {', '.join((*PRECISIONS, AUTO))}; int8 where samples are given",
+            help=f"of the arithmetic: {', '.join((*PRECISIONS, MIXED))}; int8 where samples are given",
             show_default=False,
         ),
-    ] = "",
+    ] = ""
     calibration: Annotated[
         Path | None,
         typer.Option(
             help="samples to take ranges from: .npz, .npy, or a folder of .npy, .npz, .png", show_default=False
         ),
-    ] = None,
+    ] = None
     profile: Annotated[
         Path | None, typer.Option(help="ranges of `mcugen profile` instead of samples, or besides", show_default=False)
-    ] = None,
-    preprocess: Preprocess = "",
+    ] = None
+    preprocess: Preprocess = ""
     method: Annotated[
         str,
         typer.Option(help=f"of choosing ranges: {', '.join(METHODS)}; else by measured error", show_default=False),
-    ] = "",
-    symmetric: Annotated[bool, typer.Option("--symmetric", help="activations with zero point 0")] = False,
-    power_of_two: Annotated[bool, typer.Option("--power-of-two", help="scales that are powers of two")] = False,
-    per_tensor: Annotated[bool, typer.Option("--per-tensor", help="one scale for all weights of a layer")] = False,
-    integer_io: Annotated[
-        bool, typer.Option("--integer-io", help="inputs and outputs are the integers, not reals")
-    ] = False,
-    without: Without = None,
+    ] = ""
+    symmetric: Annotated[bool, typer.Option("--symmetric", help="activations with zero point 0")] = False
+    power_of_two: Annotated[bool, typer.Option("--power-of-two", help="scales that are powers of two")] = False
+    per_tensor: Annotated[bool, typer.Option("--per-tensor", help="one scale for all weights of a layer")] = False
+    integer_io: Annotated[bool, typer.Option("--integer-io", help="inputs and outputs are the integers, not reals")] = (
+        False
+    )
+    without: Without = None
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="precision of one layer: NAME=float32", show_default=False)
-    ] = None,
-) -> Quantizing:
-    """The options of all commands that quantize."""
-    from mcugen.hir.types import DType
-    from mcugen.quant.scheme import Scheme
+    ] = None
 
-    precision = precision or ("int8" if calibration or profile else "float32")
-    _one_of("--precision", precision, (*PRECISIONS, AUTO))
-    _one_of("--method", method, ("", *METHODS))
-    if precision == "float32" and (calibration or profile or layer):
-        raise UsageError("samples are for quantization", "--precision float32", "give --precision int8")
-    if precision != "float32" and not (calibration or profile):
-        remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json"
-        raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
-    scheme = Scheme(
-        DType(PRECISIONS.get(precision, "int8")),
-        method,
-        symmetric,
-        power_of_two,
-        not per_tensor,
-        integer_io=integer_io,
-        **techniques(without),
-    )
-    return Quantizing(precision, calibration, profile, preprocess, scheme, _layers(layer or []))
+    def made(self) -> Quantizing:
+        """As a compilation takes them; UsageError for what contradicts itself."""
+        from mcugen.hir.types import DType
+        from mcugen.quant.scheme import Scheme
+
+        _one_of("--method", self.method, ("", *METHODS))
+        layers = _layers(self.layer or [])
+        given = Quantizing(self.precision, self.calibration, self.profile, self.preprocess, layers=layers)
+        scheme = Scheme(
+            DType(given.activations),
+            self.method,
+            self.symmetric,
+            self.power_of_two,
+            not self.per_tensor,
+            integer_io=self.integer_io,
+            **techniques(self.without),
+        )
+        return replace(given, scheme=scheme)
 
 
-@dataclass(frozen=True)
-class Judging:
-    """What the command line says about evaluation: samples, the measure, and what a quantized model must reach."""
+@dataclass(frozen=True, kw_only=True)
+class JudgingArguments:
+    """The options of all commands that judge a model."""
 
-    data: Path | None
-    pixel_scale: float
-    metric: str
-    max_drop: float | None
-    min_sqnr: float | None
-
-
-def judging(
     data: Annotated[
         Path | None, typer.Option(help="evaluation samples, .npz; labels in `labels` or `y`", show_default=False)
-    ] = None,
-    pixel_scale: PixelScale = 1.0,
+    ] = None
+    pixel_scale: PixelScale = 1.0
     metric: Annotated[
         str,
         typer.Option(
             help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
             show_default=False,
         ),
-    ] = "",
+    ] = ""
     max_accuracy_drop: Annotated[
         float | None,
         typer.Option(help="of --precision auto, in percentage points against float32; else 0.5", show_default=False),
-    ] = None,
+    ] = None
     min_sqnr: Annotated[
         float | None,
         typer.Option("--min-sqnr", help="of --precision auto, in dB, in place of accuracy", show_default=False),
-    ] = None,
-) -> Judging:
-    """The options of all commands that judge a model."""
-    if max_accuracy_drop is not None and min_sqnr is not None:
-        raise UsageError("there can be one goal", "--max-accuracy-drop and --min-sqnr", "leave one out")
-    return Judging(data, pixel_scale, metric, max_accuracy_drop, min_sqnr)
+    ] = None
+
+    def made(self) -> Judging:
+        """As a compilation takes them."""
+        return Judging(self.data, self.pixel_scale, self.metric, self.max_accuracy_drop, self.min_sqnr)
 
 
-SHARED: dict[str, Callable[..., Any]] = {"options": compile_options, "quantizing": quantizing, "judging": judging}
-"""What a command's parameter of that name is made of."""
+@dataclass(frozen=True)
+class Telling:
+    """What is told: progress and a summary unless `quiet`, the report as JSON to a file, or - for stdout."""
+
+    quiet: Quiet = False
+    json_: Json = ""
+
+    def made(self) -> Telling:
+        """As it is."""
+        return self
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What a developer may watch of the passes."""
+
+    dump_after: Annotated[str, typer.Option(help="print the graph after this pass (or `all`) to stderr")] = ""
+    time_passes: Annotated[bool, typer.Option("--time-passes", help="print seconds per pass to stderr")] = False
+
+    def made(self) -> Watching:
+        """As it is."""
+        return self
+
+
+SHARED: dict[str, type[Any]] = {
+    "options": CompileArguments,
+    "quantizing": QuantizingArguments,
+    "judging": JudgingArguments,
+    "telling": Telling,
+    "watching": Watching,
+}
+"""What a command's parameter of that name is made of: the options are the fields of the class."""
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the parameters of the functions in SHARED in place of its own parameters of those names."""
+    """A command with the options of the classes in SHARED in place of its own parameters of those names."""
     own = signature(command, eval_str=True).parameters
     groups = {name: signature(SHARED[name], eval_str=True).parameters for name in own if name in SHARED}
 
     @wraps(command)
     def call(**given: Any) -> None:
-        made = {name: SHARED[name](**{key: given.pop(key) for key in group}) for name, group in groups.items()}
+        made = {name: SHARED[name](**{key: given.pop(key) for key in group}).made() for name, group in groups.items()}
         command(**made, **given)
 
     parameters: list[Parameter] = []
@@ -345,17 +355,15 @@ def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
         raise UsageError(f"{option} must be known", f"'{value}'", f"one of: {', '.join(filter(None, allowed))}")
 
 
-def _layers(texts: list[str]) -> dict[str, DType]:
+def _layers(texts: list[str]) -> dict[str, str]:
     """Precisions by layer."""
-    from mcugen.hir.types import DType
-
     pairs = []
     for text in texts:
         name, _, precision = text.rpartition("=")
         if not name or precision not in PRECISIONS:
             examples = f"a precision is one of: {', '.join(PRECISIONS)}"
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)
-        pairs.append((name, DType(PRECISIONS[precision])))
+        pairs.append((name, PRECISIONS[precision]))
     return _named_once("--layer", pairs)
 
 
@@ -376,7 +384,7 @@ def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:
 
 def _bound(texts: list[str]) -> dict[str, Array]:
     """Values of inputs: numbers as JSON, or .npy files."""
-    from mcugen.report.array_files import read_npy
+    from mcugen.evaluation.array_files import read_npy
 
     values = []
     for text in texts:

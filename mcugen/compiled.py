@@ -20,7 +20,7 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array
-from mcugen.lir.library import references
+from mcugen.kernels.library import references
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization
@@ -76,7 +76,7 @@ class CompiledModel:
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
         """The outputs for each sample by another program: ONNX Runtime, or the operators' numpy references."""
-        from mcugen.report.accuracy import run_onnxruntime
+        from mcugen.evaluation.accuracy import run_onnxruntime
 
         options = self.options
         kept = self.first_states
@@ -94,7 +94,7 @@ class CompiledModel:
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
         """The outputs of the float model that was quantized, by ONNX Runtime."""
-        from mcugen.report.accuracy import run_onnxruntime
+        from mcugen.evaluation.accuracy import run_onnxruntime
 
         assert self.quantization is not None
         model = self.quantization.model

@@ -12,18 +12,18 @@ from threadpoolctl import threadpool_limits
 from mcugen.board import Board, load_board
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
-from mcugen.codegen.render import Provenance, render
+from mcugen.codegen.render import KernelSource, Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
+from mcugen.fitting.budget import Budget
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
-from mcugen.lir.budget import Budget
-from mcugen.lir.place import place
+from mcugen.memory.place import place
 from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
-from mcugen.plugins import load_plugin
+from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
 from mcugen.report.figures import describe, memory_use
 from mcugen.variants import Variants, check_ranges
@@ -43,10 +43,9 @@ def compile_model(
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     Budget.of(options)  # a wrong one is told before anything is loaded
     target = board if isinstance(board, Board) else load_board(board)
-    for plugin in options.plugins:
-        load_plugin(plugin)
+    registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
-    source = model.loaded if isinstance(model, Quantization) else load(model)
+    source = model.loaded if isinstance(model, Quantization) else load(model, registry)
     if quantized:
         options = replace(options, dims={}, bound={})  # they are part of the quantized model
     name = identifier(options.name or Path(source.file).stem)
@@ -73,5 +72,6 @@ def compile_model(
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     report = figures.to_json()
-    bundle = render(program, provenance, sample, report, placement, options.weights_blob, target.features)
+    kernel_source = KernelSource(target.features, registry.templates)
+    bundle = render(program, provenance, sample, report, placement, options.weights_blob, kernel_source)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mcugen.compiled import CompiledModel
+from mcugen.evaluation.accuracy import compare, reals
+from mcugen.evaluation.layers import DIVERGED_DB
+from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
+from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
 from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
-from mcugen.report.accuracy import compare, reals
 from mcugen.report.figures import Report, measured
-from mcugen.report.layers import DIVERGED_DB
-from mcugen.report.metrics import METRICS, Metric, find_metric, own_metric
-from mcugen.report.samples import Samples, as_stored, graph_endpoints
 
 Sample = Mapping[str, Array]
 

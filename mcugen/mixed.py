@@ -21,14 +21,14 @@ from mcugen.board import Board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import ConstraintError, DoesNotFitError, UsageError
+from mcugen.evaluation.accuracy import judged, reals
+from mcugen.evaluation.metrics import METRICS, Judged, Metric
+from mcugen.evaluation.samples import Samples, as_stored
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType
 from mcugen.options import CompileOptions
 from mcugen.quant.plan import Codes
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
-from mcugen.report.accuracy import judged, reals
-from mcugen.report.metrics import METRICS, Judged, Metric
-from mcugen.report.samples import Samples, as_stored
 from mcugen.report.tradeoffs import Goal, Step
 
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)

@@ -26,6 +26,9 @@ METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 """What a layer's activations are (a DType) by the name of the precision; weights are int8 unless it is float32."""
 
+MIXED = "auto"
+"""The precision that is chosen layer by layer."""
+
 METRICS = {
     "top1": "top-1",
     "top5": "top-5",
@@ -37,7 +40,7 @@ METRICS = {
     "sqnr": "SQNR",
     "agreement": "agreement",
 }
-"""Titles of the measures of how good outputs are (mcugen.report.metrics), by name."""
+"""Titles of the measures of how good outputs are (mcugen.evaluation.metrics), by name."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class CompileOptions:
     what an output is after one call, its input is in the next; neither is the caller's business any more.
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS, `family` one of FAMILIES; `kernels` are names of kernels, taken wherever they fit.
-    `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.lir.budget); None is no limit.
+    `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.fitting.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls

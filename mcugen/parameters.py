@@ -13,7 +13,7 @@ from mcugen.errors import DoesNotFitError, shortened
 from mcugen.hir.graph import Graph, Value
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel
-from mcugen.lir.place import weights_memories
+from mcugen.memory.place import weights_memories
 from mcugen.options import OWN, CompileOptions, Places
 from mcugen.pipeline import optimize
 from mcugen.quant.float_model import FloatModel
@@ -79,7 +79,7 @@ def require_room_quantized(
         return
     quick = replace(scheme, method="minmax", correct_bias=False, optimize_rounding=False)
     draft = quantizer(source, model, quick, samples[:DRAFTED], profile).quantize()
-    graph = import_model(draft.proto, "draft")
+    graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)
     needed = int(SURE * least_bytes(graph, options))
     if needed > room.size:

@@ -13,13 +13,13 @@ from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.verify import Verifier, verify_graph
-from mcugen.lir.choose import Limits, choose_kernels, estimated_instructions
-from mcugen.lir.cost import cost_table
+from mcugen.kernels.choose import Limits, choose_kernels, estimated_instructions
+from mcugen.kernels.cost import cost_table
 from mcugen.lir.lower import lower
-from mcugen.lir.order import reorder
-from mcugen.lir.plan import plan_memory
 from mcugen.lir.program import Program
-from mcugen.lir.verify_plan import verify_plan
+from mcugen.memory.order import reorder
+from mcugen.memory.plan import plan_memory
+from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps

@@ -5,50 +5,54 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from mcugen.errors import UsageError
 from mcugen.limits import cpu_seconds
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT, Importer, Support
-from mcugen.resources import add_template_dir
-
-_loaded: set[Path] = set()
+from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
 
 
-def load_plugin(file: str | Path) -> None:
-    """Runs a Python file, which registers operators by `@onnx_operator`; a file is run once.
+def registry_of(files: Sequence[str | Path]) -> Registry:
+    """The operators of mcugen and those that Python files register by `@onnx_operator`.
 
-    Its kernels are `kernels/<name>.c.j2` beside it. UsageError where it cannot be run, registers nothing, or
+    Their kernels are `kernels/<name>.c.j2` beside them. UsageError where a file cannot be run, registers nothing, or
     registers an operator that is known already.
     """
-    path = Path(file).resolve()
-    if path in _loaded:
-        return
-    if not path.is_file():
-        raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
-    before, supported = dict(IMPORTERS), dict(SUPPORT)
+    if not files:
+        return BUILT_IN
+    found = BUILT_IN.copy()
+    for path, file in {Path(file).resolve(): file for file in files}.items():
+        if not path.is_file():
+            raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
+        own = _registered(path, path.stat().st_mtime_ns, str(file))
+        taken = [f"{name} of domain '{domain or 'ai.onnx'}'" for domain, name in own.importers.keys() & found.importers]
+        if taken or not own.importers:
+            first, remedy = (taken[0], "use a domain of your own") if taken else ("none", "mark them by @onnx_operator")
+            raise UsageError(f"--plugin {file}: the file must register new operators", first, remedy)
+        found.importers.update(own.importers)
+        found.support.update(own.support)
+        found = replace(found, templates=tuple(dict.fromkeys((*found.templates, path.parent))))
+    return found
+
+
+@cache
+def _registered(path: Path, _changed: int, file: str) -> Registry:
+    """What one file registers; it is run once, unless it has `_changed`."""
+    own = Registry()
     try:
-        with cpu_seconds(f"--plugin {file}: running it"):
+        with cpu_seconds(f"--plugin {file}: running it"), registering(own):
             _run(path)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        _restore(before, supported)
         raise UsageError(
             f"--plugin {file}: the file must run", f"{type(error).__name__}: {error}", "repair it"
         ) from error
-    taken = [
-        f"{op_type} of domain '{domain or 'ai.onnx'}'"
-        for (domain, op_type), importer in before.items()
-        if IMPORTERS[domain, op_type] is not importer
-    ]
-    if taken or len(IMPORTERS) == len(before):
-        _restore(before, supported)
-        found, remedy = (taken[0], "use a domain of your own") if taken else ("none", "mark them by @onnx_operator")
-        raise UsageError(f"--plugin {file}: the file must register new operators", found, remedy)
-    add_template_dir(path.parent)
-    _loaded.add(path)
+    return own
 
 
 def load_function(file: str | Path, name: str) -> Callable[..., Any]:
@@ -64,14 +68,12 @@ def load_function(file: str | Path, name: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], function)
 
 
-def _restore(importers: dict[tuple[str, str], Importer], supported: dict[tuple[str, str], Support]) -> None:
-    for registry, content in ((IMPORTERS, importers), (SUPPORT, supported)):
-        registry.clear()
-        registry.update(content)  # type: ignore[arg-type]
+_numbers = count()
+"""Of what was run: modules of the same name are different ones."""
 
 
 def _run(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"mcugen_plugin_{len(_loaded)}_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"mcugen_plugin_{next(_numbers)}_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError("not a Python file")
     module = importlib.util.module_from_spec(spec)

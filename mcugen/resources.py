@@ -6,21 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-_more_templates: list[Path] = []
 
 
 def resource_dir(name: str) -> Path:
     """The folder `templates`, `runtime_c` or `boards`: packaged in a wheel, beside the package in a checkout."""
     packaged = _PACKAGE / "_resources" / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
-
-
-def template_dirs() -> tuple[Path, ...]:
-    """Where templates are sought, in this order: the project's own folder, then those of plugins."""
-    return (resource_dir("templates"), *_more_templates)
-
-
-def add_template_dir(folder: Path) -> None:
-    """Lets templates be found in one more folder."""
-    if folder not in _more_templates:
-        _more_templates.append(folder)

@@ -16,16 +16,17 @@ from mcugen.codegen.golden import golden_sample
 from mcugen.codegen.render import Sample
 from mcugen.errors import McugenError, UnsupportedError, UsageError
 from mcugen.fitting import AS_ASKED
+from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, Shape
 from mcugen.importer import import_model, size_output
+from mcugen.kernels.library import references
 from mcugen.lir.bounded import merge_sizes
-from mcugen.lir.budget import Attempt, Budget, Fit, cheapest, use_of
 from mcugen.lir.formula import Sizes, Symbol
-from mcugen.lir.library import references
 from mcugen.lir.program import Program
 from mcugen.options import CompileOptions
 from mcugen.pipeline import lowered, optimize, planned
+from mcugen.plugins import registry_of
 
 LARGEST_SIZE = 4096
 """Of a range: all of it is looked at."""
@@ -47,7 +48,8 @@ class Variants:
         """As imported; symbols of the model itself that are missing are as large as they can be."""
         given = {key: size for key, size in sizes.items() if key in self.options.ranges}
         computed = {key: size for key, size in sizes.items() if key not in given}
-        graph = import_model(self.model, self.name, self.options.fixed_dims | given, self.options.bound, computed)
+        dims, registry = self.options.fixed_dims | given, registry_of(self.options.plugins)
+        graph = import_model(self.model, self.name, dims, self.options.bound, computed, registry=registry)
         check_states(graph, self.options.states)
         for part in graph.nested():
             part.shapes_vary = bool(self.options.ranges or graph.sizes)

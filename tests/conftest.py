@@ -15,8 +15,6 @@ from c_coverage import VARIABLE, measure
 from hypothesis import settings
 from object_cache import cached
 
-from mcugen import plugins
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
 
 settings.register_profile("repeatable", derandomize=True)
@@ -90,17 +88,6 @@ def the_faster_linker_is_taken() -> Iterator[None]:
 def objects_are_compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what the compiler makes of the same bytes."""
     monkeypatch.setattr(Compiler, "_compile", _COMPILE)
-
-
-@pytest.fixture
-def without_plugins_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Other tests know the operators of mcugen alone."""
-    monkeypatch.setattr(plugins, "_loaded", set())
-    registries = [(registry, dict(registry)) for registry in (IMPORTERS, SUPPORT)]
-    yield
-    for registry, before in registries:
-        registry.clear()
-        registry.update(before)
 
 
 @pytest.fixture

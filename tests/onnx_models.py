@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
+from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
@@ -20,7 +21,6 @@ from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
 from mcugen.passes.rewrite import Rewriting
 from mcugen.pipeline import optimize
-from mcugen.report.session import Session
 
 Feeds = Mapping[str, Array]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"

@@ -11,12 +11,12 @@ import onnx
 
 import mcugen
 from mcugen.board import Board
+from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.importer import import_model
 from mcugen.passes.convert_qdq import convert_qdq
 from mcugen.pipeline import PIPELINE
-from mcugen.report.session import Session
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS = SHARED / "models"

@@ -13,7 +13,7 @@ from apart import main
 from onnx import TensorProto, helper
 from onnx_models import Net
 
-from mcugen import cli, compiler
+from mcugen import cli, compilation
 from mcugen.boundary import guarded
 from mcugen.errors import ModelError, UsageError, listed, shortened
 from mcugen.version import __version__
@@ -77,12 +77,10 @@ def test_a_bug_in_a_command_is_caught(model: Path, capsys: pytest.CaptureFixture
     def broken(*_: object) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr(compiler, "compile_model", broken)
+    monkeypatch.setattr(compilation, "compile_model", broken)
     assert main(("inspect", str(model))) == 1
     assert "IndexError: list index out of range (mcugen/" in capsys.readouterr().err
 
-
-pytestmark = pytest.mark.usefixtures("without_plugins_afterwards")
 
 OPERATOR = """
 from mcugen.ops.onnx_node import onnx_operator

@@ -16,8 +16,8 @@ from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
 from mcugen.fitting import AS_ASKED, STEPS
+from mcugen.fitting.budget import Attempt, Budget, Use, cheapest
 from mcugen.hir.graph import Graph
-from mcugen.lir.budget import Attempt, Budget, Use, cheapest
 from mcugen.lir.program import Program
 from mcugen.options import Places
 from mcugen.report.figures import Report, require_fit

@@ -19,7 +19,7 @@ from command_line import Done, mcugen
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from rich.console import Console
 
-from mcugen import __version__, cli, compiler, parameters
+from mcugen import __version__, cli, compilation, parameters
 from mcugen.board import board_names
 from mcugen.errors import ConstraintError, VerificationError
 from mcugen.quant import quantize
@@ -134,6 +134,17 @@ def test_inspect_passes_as_data(model: Path):
     runs = json.loads(mcugen("inspect", model, "--passes", "simplify", "--json", "-").out)["passes"]
     assert {run["name"] for run in runs} == {"simplify"}
     assert all({"because", "laws", "before", "after", "diff", "refusals"} <= run.keys() for run in runs)
+
+
+@pytest.mark.parametrize("names", [",", "simplify,", " "])
+def test_passes_without_a_name(model: Path, names: str):
+    assert_failed(mcugen("inspect", model, "--passes", names), 2, "--passes must name passes")
+
+
+def test_what_passes_did_to_a_model_that_is_refused(model: Path):
+    done = mcugen("inspect", model, "--passes", "fuse_dense", "--max-ram", "8")
+    assert done.code != 0
+    assert "fuse_dense: MatMul(x, W)" in done.out
 
 
 def test_passes_that_do_not_exist(model: Path):
@@ -348,7 +359,7 @@ def test_what_cannot_fit_is_not_quantized(tmp_path: Path, monkeypatch: pytest.Mo
     net.output(net.op("MatMul", net.input("x", 1, 256), net.const(random.standard_normal((256, 320)))))
     np.savez(tmp_path / "samples.npz", x=random.standard_normal((8, 1, 256)).astype(np.float32))
     assert parameters.quantizer is quantize.quantizer  # drafts are made by the first
-    monkeypatch.setattr(quantize, "quantizer", None)
+    monkeypatch.setattr(compilation, "quantizer", None)
     done = mcugen(
         *("compile", save(tmp_path / "net.onnx", net), "--calibration", tmp_path / "samples.npz"),
         *("-b", "stm32f103", "-o", tmp_path / "out"),
@@ -394,7 +405,7 @@ def test_constraint_6_and_verification_7(model: Path, monkeypatch: pytest.Monkey
         def fail(*arguments: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(compiler, "compile_model", fail)
+        monkeypatch.setattr(compilation, "compile_model", fail)
         assert_failed(mcugen("inspect", model), error.exit_code, f"error: {error.rule}")
     assert (ConstraintError.exit_code, VerificationError.exit_code) == (6, 7)
 

@@ -20,13 +20,13 @@ from test_conv import quantized_conv
 
 from mcugen import cli, compile_model
 from mcugen.board import load_board
+from mcugen.evaluation.metrics import METRICS
+from mcugen.evaluation.samples import Samples
 from mcugen.importer.load import load
 from mcugen.mixed import Demand, Search
 from mcugen.options import CMSIS_NN, CompileOptions
 from mcugen.quant.quantize import float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.report.metrics import METRICS
-from mcugen.report.samples import Samples
 from mcugen.simulate import simulate
 
 INCLUDE, LIB = "MCUGEN_CMSIS_NN_INCLUDE", "MCUGEN_CMSIS_NN_LIB"

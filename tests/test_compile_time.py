@@ -19,8 +19,8 @@ from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.names import Names
 from mcugen.hir.types import TensorType
-from mcugen.lir.regions import bytes_taken
-from mcugen.lir.spans import bytes_at
+from mcugen.memory.regions import bytes_taken
+from mcugen.memory.spans import bytes_at
 from mcugen.ops.pointwise import Unary
 from mcugen.pipeline import Pass, _run
 

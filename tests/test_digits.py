@@ -14,7 +14,7 @@ import pytest
 
 import mcugen
 from mcugen.board import board_names
-from mcugen.report.samples import load_samples
+from mcugen.evaluation.samples import load_samples
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
 BOARDS = [name for name in board_names() if name != "host"]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mcugen.report.session import Session
+from mcugen.evaluation.session import Session
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 MODELS = ("digits_f32.onnx", "digits_int8.onnx")

@@ -22,13 +22,13 @@ def test_rooms_and_all(tmp_path: Path):
         return {"summary": dict(zip(keys, numbers, strict=True))}
 
     files = {
-        "mcugen/lir/plan.py": figures(90, 100, 3, 4),
-        "mcugen/lir/order.py": figures(5, 100, 0, 0),
+        "mcugen/memory/plan.py": figures(90, 100, 3, 4),
+        "mcugen/memory/order.py": figures(5, 100, 0, 0),
         "mcugen/cli.py": figures(1, 1000, 0, 0),
     }
     (tmp_path / "report.json").write_text(json.dumps({"files": files}))
     assert python_table(tmp_path / "report.json").splitlines()[2:] == [
-        "| lir/ | 200 | 47.5 % | 4 | 75.0 % |",
+        "| memory/ | 200 | 47.5 % | 4 | 75.0 % |",
         "| modules beside them | 1,000 | 0.1 % | 0 | none |",
         "| all | 1,200 | 8.0 % | 4 | 75.0 % |",
     ]

@@ -16,14 +16,14 @@ from rich.console import Console
 
 import mcugen
 from mcugen.errors import ConstraintError, UsageError
+from mcugen.evaluation.metrics import METRICS, Judged
+from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.mixed import Demand, Search
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.report.metrics import METRICS, Judged
-from mcugen.report.samples import Samples, graph_endpoints, load_samples
 from mcugen.report.text import print_tradeoffs
 from mcugen.report.tradeoffs import Goal
 

@@ -10,7 +10,7 @@ import pytest
 from onnx_tests import Case, Compiled, compile_case
 from test_onnx_suite import one_per_operator
 
-from mcugen.ops.onnx_node import IMPORTERS, SUPPORT
+from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.report.operators import operator_table
 
 BESIDE = {"copy", "transpose", "fill", "move", "elementwise", "if", "else", "for", "end"}
@@ -27,18 +27,22 @@ def test_kernels_that_are_used_are_listed() -> None:
     unlisted: dict[str, set[str]] = defaultdict(set)
     for case in one_per_operator():
         key = (case.model.graph.node[0].domain, case.operators[0])
-        if key in SUPPORT:
-            unlisted[key[1]] |= used_kernels(case) - BESIDE - set(SUPPORT[key].kernels)
+        if key in BUILT_IN.support:
+            unlisted[key[1]] |= used_kernels(case) - BESIDE - set(BUILT_IN.support[key].kernels)
     assert {name: kernels for name, kernels in unlisted.items() if kernels} == {}
 
 
 def test_every_importer_says_how_it_is_computed() -> None:
-    silent = {name for (_, name), support in SUPPORT.items() if not support.kernels and "refused" not in support.limits}
+    silent = {
+        name
+        for (_, name), support in BUILT_IN.support.items()
+        if not support.kernels and "refused" not in support.limits
+    }
     assert silent <= {"ZipMap"}
 
 
 def test_the_registries_agree() -> None:
-    assert SUPPORT.keys() == IMPORTERS.keys()
+    assert BUILT_IN.support.keys() == BUILT_IN.importers.keys()
 
 
 @pytest.mark.parametrize("name", ["Conv", "LSTM", "TopK", "If", "TreeEnsembleClassifier", "Attention", "SequenceAt"])

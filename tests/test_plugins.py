@@ -11,16 +11,14 @@ import numpy as np
 import onnx
 import pytest
 
-from mcugen import CompileOptions, compile_model, load_plugin
+from mcugen import CompileOptions, compile_model
 from mcugen.errors import UnsupportedError, UsageError
-from mcugen.ops.onnx_node import IMPORTERS
+from mcugen.ops.onnx_node import BUILT_IN
+from mcugen.plugins import registry_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
 PLUGIN = EXAMPLE / "softclip.py"
 MODEL = EXAMPLE / "limiter.onnx"
-
-
-pytestmark = pytest.mark.usefixtures("without_plugins_afterwards")
 
 
 def expected(xs: np.ndarray) -> np.ndarray:
@@ -59,11 +57,11 @@ def test_the_command_line(tmp_path: Path):
     assert "soft_clip" in (tmp_path / "out" / "limiter.c").read_text()
 
 
-def test_without_the_plugin_the_refusal_names_it(tmp_path: Path):
-    code = f"import mcugen; mcugen.compile_model({str(MODEL)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "SoftClip 'limiter': operator not supported" in done.stderr
-    assert "--plugin" in done.stderr
+def test_one_compilation_knows_nothing_of_the_plugins_of_another():
+    compile_model(MODEL, options=CompileOptions(plugins=(PLUGIN,)))
+    with pytest.raises(UnsupportedError, match=r"(?s)SoftClip 'limiter': operator not supported.*--plugin"):
+        compile_model(MODEL)
+    assert compile_model(MODEL, options=CompileOptions(plugins=(PLUGIN, PLUGIN)))
 
 
 @pytest.mark.parametrize(
@@ -79,17 +77,17 @@ def test_without_the_plugin_the_refusal_names_it(tmp_path: Path):
     ],
 )
 def test_unusable_files_are_refused_and_leave_nothing(tmp_path: Path, text: str, message: str):
-    before = dict(IMPORTERS)
+    before = dict(BUILT_IN.importers)
     file = tmp_path / "plugin.py"
     file.write_text(text)
     with pytest.raises(UsageError, match=message):
-        load_plugin(file)
-    assert before == IMPORTERS
+        registry_of((file,))
+    assert before == BUILT_IN.importers
 
 
 def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(UsageError, match=r"nothing\.py: there must be such a file"):
-        load_plugin(tmp_path / "nothing.py")
+        registry_of((tmp_path / "nothing.py",))
 
 
 def test_its_refusals_are_listed(tmp_path: Path):

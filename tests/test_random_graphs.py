@@ -21,7 +21,7 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
-from mcugen.lir.verify_plan import verify_plan
+from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import simulate
 

@@ -17,7 +17,7 @@ import mcugen
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
-from mcugen.lir.library import references
+from mcugen.kernels.library import references
 from mcugen.options import AUTO, CMSIS_NN, FAMILIES, OWN
 
 pytestmark = pytest.mark.shared

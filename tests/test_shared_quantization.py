@@ -20,13 +20,13 @@ from shared_models import (
 )
 
 from mcugen.compiler import compile_model
+from mcugen.evaluation.accuracy import compare, run_onnxruntime
+from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.report.accuracy import compare, run_onnxruntime
-from mcugen.report.samples import Samples, graph_endpoints, load_samples
 
 pytestmark = pytest.mark.shared
 

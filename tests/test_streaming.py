@@ -16,10 +16,10 @@ from float_models import sqnr
 from shared_models import MODELS
 
 from mcugen import CompiledModel, CompileOptions, compile_model
+from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.importer.load import load
 from mcugen.quant.quantize import float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.report.accuracy import run_onnxruntime
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "streaming"
 AXIS = 2

@@ -2,7 +2,7 @@
 """Measures what every kernel costs on each CPU, under QEMU, and writes boards/costs/<cpu>.json.
 
 A model of many layers is compiled once for every kernel that fits some of them. Instructions are fitted to the terms
-of mcugen.lir.cost by non-negative least squares of relative errors; code is the size of the kernel's functions.
+of mcugen.kernels.cost by non-negative least squares of relative errors; code is the size of the kernel's functions.
 
 With a library (--cmsis-nn-include, --cmsis-nn-lib) its kernels are measured too, each of their ways by itself, and
 those of our own that stand against them and are the operators' only ones.
@@ -36,9 +36,9 @@ from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
-from mcugen.lir.builder import Kernel
-from mcugen.lir.cost import TERMS, work
-from mcugen.lir.library import own_kernel
+from mcugen.kernels.cost import TERMS, work
+from mcugen.kernels.library import own_kernel
+from mcugen.lir.kernel import Kernel
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.simulate import simulate
 from mcugen.simulate.machines import find_machine

@@ -27,30 +27,30 @@ from markers import replace_between_markers
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "testing.md"
-ROOMS = ("passes", "lir")
+ROOMS = ("passes", "lir", "memory")
 SECONDS = 900
 """Of CPU, after which a mutant is held to hang; that is noticed, too."""
 
 NEAREST = {
-    "areas": ("lir/test_place.py", "codegen/test_memory_regions.py"),
+    "areas": ("memory/test_place.py", "codegen/test_memory_regions.py"),
     "bounded": ("test_bounded.py",),
     "bounds": ("passes/test_prune.py",),
-    "budget": ("test_budget.py",),
-    "cost": ("lir/test_choose.py",),
     "formula": ("test_bounded.py",),
-    "library": ("lir/test_choose.py",),
     "lower": ("lir", "passes/test_fuse.py"),
     "moves": ("lir/test_control.py",),
-    "overlap": ("lir/test_order.py", "ops/test_overlaps_others.py"),
-    "peak": ("lir/test_order.py", "lir/test_plan.py"),
+    "overlap": ("memory/test_order.py", "ops/test_overlaps_others.py"),
+    "peak": ("memory/test_order.py", "memory/test_plan.py"),
     "state": ("test_state.py",),
-    "traffic": ("lir/test_place.py",),
+    "traversal": ("ops/test_overlaps.py", "ops/test_overlaps_others.py"),
+    "builder": ("lir", "ops/test_pool.py"),
+    "traffic": ("memory/test_place.py",),
 }
 """Tests of modules that have none of their name; of others that have none, it is all of their room."""
 
 WIDER = {
     "passes": ("passes", "test_random_graphs.py"),
     "lir": ("lir", "test_state.py", "test_streaming.py", "test_random_graphs.py"),
+    "memory": ("memory", "test_memory.py", "test_streaming.py", "test_random_graphs.py"),
 }
 
 # ------------------------------------------------------------------------------------------------------ mutants

@@ -23,13 +23,13 @@ from rich.console import Console
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
+from mcugen.evaluation.accuracy import run_onnxruntime
+from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.report.accuracy import run_onnxruntime
-from mcugen.report.samples import Samples, graph_endpoints, load_samples
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

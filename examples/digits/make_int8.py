@@ -12,7 +12,7 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from mcugen.report.session import Session
+from mcugen.evaluation.session import Session
 
 HERE = Path(__file__).resolve().parent
 FLOAT_MODEL = HERE / "digits_f32.onnx"

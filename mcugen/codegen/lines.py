@@ -13,7 +13,7 @@ _BREAKS = re.compile(r"(?<=[,=?:;+]) (?=\S)|(?<=\|\|) ")
 
 
 def fitted(text: str, indent: int = 0, width: int = WIDTH) -> str:
-    """A statement that stands `indent` columns to the right: broken, where it is too long, behind commas and operators."""
+    """A statement that stands `indent` columns to the right; too long a one is broken behind commas and operators."""
     return _filled(_BREAKS.split(text), indent, f"\n{' ' * (indent + 4)}", width)
 
 

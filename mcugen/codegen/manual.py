@@ -64,16 +64,17 @@ def manual(facts: Facts) -> list[str]:
         f"Libraries: {_libraries(facts)}.",
         f"Memories: {_memories(facts)}.",
         f"Threads: {_threads(facts)}",
-        "Hook: with -DMCUGEN_ON_LAYER=f each layer, when it is done, calls f(model, index) with a `const mcugen_model *` "
-        f"(mcugen.h) and its number; f must be declared before this header. Here, it is &{facts.name}_model. Layers' "
-        "names take flash only then.",
+        "Hook: with -DMCUGEN_ON_LAYER=f each layer, when it is done, calls f(model, index) with its number and a "
+        f"`const mcugen_model *` (mcugen.h), &{facts.name}_model for this one; f must be declared before this header. "
+        "Names of layers take flash only then.",
         f"Self-test: {facts.selftest} runs a recorded sample on the target and compares.",
     ]
 
 
 def _ram(facts: Facts) -> str:
     arenas = [
-        f"{area.size:,} bytes of arena{f' in {comment(area.memory, 40)}' if area.section else ''}" for area in facts.areas
+        f"{area.size:,} bytes of arena{f' in {comment(area.memory, 40)}' if area.section else ''}"
+        for area in facts.areas
     ]
     state = [f"{facts.state:,} bytes of {facts.name}_state for each stream of inputs"] * bool(facts.state)
     copies = [f"{facts.copies:,} bytes of weights that start-up copies there"] * bool(facts.copies)
@@ -99,6 +100,6 @@ def _memories(facts: Facts) -> str:
 def _threads(facts: Facts) -> str:
     apart = "arenas and states" if facts.state else "arenas"
     return (
-        f"there are no locks, and nothing is written but what the caller passes: calls on different {apart} may run at the "
-        "same time, from threads and interrupts, those on the same may not."
+        f"there are no locks, and nothing is written but what the caller passes: calls on different {apart} may run at "
+        "the same time, from threads and interrupts, those on the same may not."
     )

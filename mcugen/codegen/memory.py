@@ -12,8 +12,8 @@ import numpy as np
 
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
-from mcugen.lir.place import Placement
 from mcugen.lir.program import ALIGNMENT, Buffer, Program, Space
+from mcugen.memory.place import Placement
 
 MAGIC = b"MCUW"
 FORMAT = 1

@@ -17,19 +17,19 @@ import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.features import for_features
-from mcugen.codegen.identifiers import c_string, comment, comment_lines, identifier, own_names
-from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
+from mcugen.codegen.identifiers import WIDTH, c_string, comment, comment_lines, identifier, own_names
 from mcugen.codegen.libraries import LIBRARIES
+from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
 from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
-from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
+from mcugen.codegen.titles import Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
-from mcugen.lir.place import Placement
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
-from mcugen.resources import resource_dir, template_dirs
+from mcugen.memory.place import Placement
+from mcugen.resources import resource_dir
 from mcugen.version import __version__
 
 ABI_VERSION = 2
@@ -69,6 +69,16 @@ class Sample:
     """Allowed difference of float outputs, relative to the largest expected magnitude."""
     steps: int
     """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """Where the text of kernels comes from, and whom it is for."""
+
+    features: frozenset[str] = frozenset()
+    """Of the CPU (mcugen.board): besides plain C, kernels have forms for these alone."""
+    templates: tuple[Path, ...] = ()
+    """Folders with kernels of the user's own."""
 
 
 @dataclass
@@ -157,8 +167,11 @@ class _Renderer:
 
 
 def _runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """(name, C type, literal) of the parameters in the struct."""
-    return [(k, c_param_type(v), c_param(v)) for k, v in instr.params.items() if k not in instr.baked]
+    """(name, C type, meaning) of the parameters in the struct."""
+    told = instr.declaration
+    return [
+        (k, c_param_type(v), told.meaning(k) if told else "") for k, v in instr.params.items() if k not in instr.baked
+    ]
 
 
 def _signature(kernel: _Kernel) -> str:
@@ -171,10 +184,13 @@ def _signature(kernel: _Kernel) -> str:
 
 
 @cache
-def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
-    """One for all models: parsing the templates takes longer than all the rest of a compilation."""
+def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
+    """The project's templates, then those in `more` folders.
+
+    One for all models: parsing the templates takes longer than all the rest of a compilation.
+    """
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
+        loader=jinja2.FileSystemLoader((resource_dir("templates"), *more)),
         extensions=["jinja2.ext.do"],
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -204,13 +220,10 @@ def render(
     report: Mapping[str, object],
     placement: Placement,
     weights_blob: bool = False,
-    features: frozenset[str] = frozenset(),
+    source: KernelSource = KernelSource(),
 ) -> Bundle:
-    """All files of the generated folder, for a CPU with these features (of mcugen.board).
-
-    With `weights_blob` the weights are a file that the code gets a pointer to.
-    """
-    env = _environment(template_dirs())
+    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
+    env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}
@@ -218,7 +231,7 @@ def render(
     local = ("state", "status", "read", "context", "layer_names")
     memory = MemoryContext(program, placement, weights_blob)
     taken = accessors | {f"{name}_{word}" for word in (*own, *memory.functions)} | {name, *local, *memory.locals}
-    renderer = _Renderer(program, env, features, own_names(taken), blob=memory.blob)
+    renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
     calls = [line for line in lines if "function" in line]
@@ -462,9 +475,17 @@ def _constant(buffer: Buffer, renderer: _Renderer, place: str) -> dict[str, Any]
 def _kernel_context(kernel: _Kernel) -> dict[str, object]:
     return {
         "function": kernel.function,
-        "members": _runtime_params(kernel.instr),
+        "members": [line for member in _runtime_params(kernel.instr) for line in _member(*member)],
         "text": kernel.text.strip("\n"),
     }
+
+
+def _member(name: str, ctype: str, meaning: str) -> list[str]:
+    """The lines of a parameter in its struct."""
+    line, told = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
+    if not meaning:
+        return [line]
+    return [f"{line} {told}"] if len(line) + len(told) < WIDTH - 4 else [told, line]
 
 
 def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:

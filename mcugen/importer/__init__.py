@@ -18,6 +18,7 @@ from mcugen.importer.composition import Composed
 from mcugen.importer.functions import short_domain
 from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
 from mcugen.limits import check_size
+from mcugen.ops.onnx_node import BUILT_IN, Registry
 
 
 def import_model(
@@ -27,6 +28,7 @@ def import_model(
     bound: Mapping[str, Array] | None = None,
     sizes: Mapping[str, int] | None = None,
     composed: Composed | None = None,
+    registry: Registry = BUILT_IN,
 ) -> Graph:
     """The HIR of a checked model. `dims` fixes symbolic dimensions, `bound` inputs (by their values).
 
@@ -35,12 +37,12 @@ def import_model(
     `sizes` are assumed for lengths that the model computes (`Graph.sizes`); each of them becomes an output, too.
     `composed` takes up what stands in the place of composed operators (see `composition.spelled_out`).
 
-    Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError listing every node that
-    cannot be compiled.
+    `registry` knows the operators. Raises ModelError for unbound dimensions and inconsistent models, UnsupportedError
+    listing every node that cannot be compiled.
     """
     opsets = {"": onnx.defs.onnx_opset_version()}  # of models that use other domains only
     opsets |= {short_domain(e.domain): int(e.version) for e in model.opset_import}
-    scope = Scope(Graph(name), opsets, declared=declared_types(model.graph))
+    scope = Scope(Graph(name), opsets, declared=declared_types(model.graph), registry=registry)
     scope.composed = {} if composed is None else composed
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     for tensor in model.graph.initializer:

@@ -11,7 +11,7 @@ from onnx import helper
 
 from mcugen.errors import UnsupportedError
 from mcugen.importer.functions import STANDARD_DOMAINS, first_version, short_domain, unknown_attributes
-from mcugen.ops.onnx_node import IMPORTERS
+from mcugen.ops.onnx_node import Registry
 
 _HIDDEN = "mcugen.hidden."
 """Begins the domains in which the checker, shape inference and the version converter let operators be."""
@@ -33,7 +33,7 @@ def _newest(domain: str) -> int:
     return max((s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain), default=1)
 
 
-def hide(model: onnx.ModelProto) -> bool:
+def hide(model: onnx.ModelProto, registry: Registry) -> bool:
     """Hides operators that the model's opset has not, but a later one or mcugen itself, and fatal ones; whether any.
 
     UnsupportedError for one with attributes that its first definition has not: it would mean something else.
@@ -41,7 +41,7 @@ def hide(model: onnx.ModelProto) -> bool:
     found = False
     for owner in (model, *model.functions):
         opset = next((int(e.version) for e in owner.opset_import if e.domain in STANDARD_DOMAINS), 0)
-        foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset)]
+        foreign = [node for node in _nodes(owner) if opset and _is_foreign(node, opset, registry)]
         for node in foreign:
             _check_attributes(node)
         fatal = [node for node in _nodes(owner) if (short_domain(node.domain), node.op_type) in _FATAL]
@@ -53,10 +53,10 @@ def hide(model: onnx.ModelProto) -> bool:
     return found
 
 
-def _is_foreign(node: onnx.NodeProto, opset: int) -> bool:
+def _is_foreign(node: onnx.NodeProto, opset: int, registry: Registry) -> bool:
     if node.domain not in STANDARD_DOMAINS or onnx.defs.has(node.op_type, opset):
         return False
-    return ("", node.op_type) in IMPORTERS or first_version(node.op_type) > opset
+    return ("", node.op_type) in registry.importers or first_version(node.op_type) > opset
 
 
 def _check_attributes(node: onnx.NodeProto) -> None:

@@ -20,11 +20,12 @@ from mcugen.importer.formats import format_of
 from mcugen.importer.hazards import check_hazards
 from mcugen.importer.old_opsets import CONVERTED_OPSET, convert
 from mcugen.limits import MODEL_BYTES, cpu_seconds, read_bounded
+from mcugen.ops.onnx_node import BUILT_IN, Registry
 
 OLDEST_OPSET = 6
 
 
-def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
+def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelProto, str]:
     """The model and the SHA-256 of its file, and of external data if it has some.
 
     ModelError where it cannot be read or is not valid ONNX.
@@ -43,7 +44,7 @@ def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
     if not model.HasField("graph"):
         raise _no_model(path, "no graph in it")
     external = load_external_data(model, path)
-    return prepare_model(model, str(path)), hashlib.sha256(data + external).hexdigest()
+    return prepare_model(model, str(path), registry), hashlib.sha256(data + external).hexdigest()
 
 
 def _no_model(path: Path, found: str) -> ModelError:
@@ -59,34 +60,36 @@ class LoadedModel:
     proto: onnx.ModelProto
     sha256: str
     file: str
+    registry: Registry = BUILT_IN
+    """The operators that it may have."""
 
 
-def load(model: str | Path | onnx.ModelProto) -> LoadedModel:
+def load(model: str | Path | onnx.ModelProto, registry: Registry = BUILT_IN) -> LoadedModel:
     """From a file or from memory; raises ModelError."""
     if not isinstance(model, onnx.ModelProto):
-        proto, sha256 = load_model(Path(model))
-        return LoadedModel(proto, sha256, Path(model).name)
+        proto, sha256 = load_model(Path(model), registry)
+        return LoadedModel(proto, sha256, Path(model).name, registry)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     name = model.graph.name or "model"
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return LoadedModel(prepare_model(copy, name), digest, f"{name}.onnx")
+    return LoadedModel(prepare_model(copy, name, registry), digest, f"{name}.onnx", registry)
 
 
-def prepare_model(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
+def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT_IN) -> onnx.ModelProto:
     """Checks a model that holds all its tensors itself, inlines its local functions, and converts old opsets."""
     require_internal(model, place)
     _check_text(model, place)
     opset = _opset(model, place)
     check_hazards(model, place)
     with cpu_seconds(f"{place}: ONNX's checks"):
-        return _checked(model, opset, place)
+        return _checked(model, opset, place, registry)
 
 
-def _checked(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
+def _checked(model: onnx.ModelProto, opset: int, place: str, registry: Registry) -> onnx.ModelProto:
     """By ONNX's own code."""
     import_domains(model)
-    hidden = hide(model)
+    hidden = hide(model, registry)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)  # exporters omit shapes of outputs
         onnx.checker.check_model(_with_output_shapes(inferred))

@@ -29,7 +29,7 @@ from mcugen.importer.judge import objection
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
-from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, SUPPORT, Body, BodyRefusal, Capture, OnnxNode, Refusal, Support
+from mcugen.ops.onnx_node import BUILT_IN, Body, BodyRefusal, Capture, OnnxNode, Refusal, Registry, Support
 
 MOST_JUDGED = 4096
 """Elements of a constant that is shown to ONNX's shape inference: parameters have few."""
@@ -69,6 +69,8 @@ class Scope:
     """How many nodes may still be imported: the one element is shared by all scopes of a model."""
     composed: Composed = field(default_factory=dict)
     """What stands in the place of nodes that importers composed of others, by the node's first output."""
+    registry: Registry = BUILT_IN
+    """Who imports what."""
 
     # ------------------------------------------------------------------------------------------------ names
 
@@ -197,7 +199,7 @@ class Scope:
 
     def _actual(self, node: onnx.NodeProto, name: str) -> Value | None:
         """The value of an input; of constant strings their positions, if the operator wants no more."""
-        if name in self.texts and SUPPORT.get((node.domain, node.op_type), Support()).takes_strings:
+        if name in self.texts and self.registry.support.get((node.domain, node.op_type), Support()).takes_strings:
             return self.graph.constant(f"{self.place}{name}", np.arange(len(self.texts[name]), dtype=np.int64))
         return self.lookup(name)
 
@@ -234,12 +236,14 @@ class Scope:
 
     def _is_known(self, node: onnx.NodeProto) -> bool:
         domain = _domain(node)
-        known = (domain, node.op_type) in IMPORTERS or has_body(node.op_type, self.opsets.get(domain, 1), domain)
+        known = (domain, node.op_type) in self.registry.importers or has_body(
+            node.op_type, self.opsets.get(domain, 1), domain
+        )
         return known or node.op_type in SEQUENCE_OPERATORS or node.op_type in fold.ALWAYS_FOLDED
 
     def _not_supported(self, node: onnx.NodeProto) -> Refusal:
         domain = _domain(node)
-        found = LEFT_OUT.get((domain, node.op_type), "")
+        found = self.registry.left_out.get((domain, node.op_type), "")
         found = found or f"domain '{domain or 'ai.onnx'}', opset {self.opsets.get(domain, 'unknown')}"
         remedy = "replace it by supported operators (see docs/operators.md), or register it with --plugin"
         return Refusal("operator not supported", found, remedy)
@@ -249,8 +253,8 @@ class Scope:
         folded = self._fold(node, inputs)
         if folded is not None:
             return folded
-        importer = IMPORTERS.get((domain, node.op_type))
-        support = SUPPORT.get((domain, node.op_type), Support())
+        importer = self.registry.importers.get((domain, node.op_type))
+        support = self.registry.support.get((domain, node.op_type), Support())
         if not support.keeps_halves or self._computes_halves(node, inputs):
             inputs = self._widened(node, inputs)
         if importer is not None:
@@ -293,6 +297,7 @@ class Scope:
                 budget=self.budget,
                 within=within,
                 composed=self.composed,
+                registry=self.registry,
             )
             inner.import_nodes([part])
             results = [inner.lookup(name) for name in part.output]
@@ -414,6 +419,7 @@ class Scope:
             budget=self.budget,
             place=f"{self.place}{node.name or next(filter(None, node.output), node.op_type)}/",
             within=f"{label(node)} in {self.within}" if self.within else label(node),
+            registry=self.registry,
         )
         actual = dict(zip(body.input, zip(node.input, inputs, strict=True), strict=False))
         for formal in body.input:
@@ -470,6 +476,7 @@ class Subgraph(Body):
             capture=capture,
             depth=self.scope.depth + 1,
             budget=self.scope.budget,
+            registry=self.scope.registry,
         )
         for tensor in self.proto.initializer:
             inner.env[tensor.name] = inner.constant(tensor.name, to_array(tensor))

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
-from mcugen.hir.interpreter import Reference
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
+from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import (
     MOVE,
     READ_ROWS,
@@ -27,44 +26,6 @@ from mcugen.lir.program import (
     Program,
     Space,
 )
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A way to compute an operator: named like its template `kernels/<name>.c.j2` and its C function.
-
-    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the node that
-    must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
-    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.lir.cost; `way` names
-    which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
-    that these may be known at run time only.
-
-    A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
-    `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
-    body, the operator's own would stand, so those are for nodes outside of bodies.
-    """
-
-    name: str
-    needs: frozenset[str] = frozenset()
-    when: tuple[Callable[[Node], bool], ...] = ()
-    emit: Callable[[Node, Builder, Kernel], None] | None = None
-    extra: Callable[[Node], int] | None = None
-    any_size: bool = False
-    library: str = ""
-    evaluate: Reference | None = None
-    lacks: frozenset[str] = frozenset()
-    way: Callable[[Node], str] | None = None
-
-    def fits(self, node: Node, features: frozenset[str]) -> bool:
-        """Whether the CPU, the shapes and the constants allow it."""
-        return self.needs <= features and not self.lacks & features and all(holds(node) for holds in self.when)
-
-    @property
-    def reason(self) -> str:
-        """Why this kernel and not another, for the report."""
-        reasons = ((holds.__doc__ or holds.__name__).strip().split("\n")[0] for holds in self.when)
-        library = [self.library] * bool(self.library)
-        return "; ".join([*library, *sorted(self.needs), *reasons]) or "portable C"
 
 
 class Builder:
@@ -196,6 +157,32 @@ class Builder:
             note=note or _types_note(node),
             control=control,
             group=self._group,
+        )
+        self.program.instrs.append(instr)
+        self._used.update(o.buffer for o in instr.operands)
+        return instr
+
+    def call(self, node: Node, call: Call) -> Instr:
+        """Appends an instruction that computes (part of) `node`."""
+        kernel = call.kernel
+        instr = Instr(
+            kernel=kernel.name,
+            name=node.outputs[0].name,
+            operands=call.operand_list(),
+            params=call.scalars(),
+            baked=kernel.baked,
+            code=call.template_options(),
+            inplace=(*call.inplace, *((o.out, o.into) for o in call.overlaps if o.lead <= 0)),
+            overlaps=tuple(call.overlaps),
+            variant=call.variant,
+            reason=kernel.reason if kernel.emit else "",
+            library=kernel.library,
+            op=node.op.name,
+            macs=0 if node.op.bodies and not kernel.emit else node.op.macs(node.sig),
+            origin=node.origin,
+            note=call.note or _types_note(node),
+            group=self._group,
+            declaration=kernel,
         )
         self.program.instrs.append(instr)
         self._used.update(o.buffer for o in instr.operands)

@@ -8,7 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph, Node
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program, Space
 from mcugen.lir.state import Move, keep_state
 

@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.lir.formula import Formula, Polynomial, Sizes, Symbol
+
+if TYPE_CHECKING:
+    from mcugen.lir.kernel import Kernel
 
 ALIGNMENT = 16
 """Bytes: every buffer starts at a multiple of it in the arena, whose own start is aligned so (Helium loads 16)."""
@@ -205,6 +209,8 @@ class Instr:
     control: Control = Control.NONE
     group: int = 0
     library: str = ""
+    declaration: Kernel | None = None
+    """What the kernel declares of its operands and parameters; None for markers."""
 
     @property
     def moves_nothing(self) -> bool:

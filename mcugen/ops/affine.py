@@ -15,8 +15,8 @@ from mcugen.expressions.nodes import Binary, Convert, Expression, call
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import DType
+from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
 from mcugen.ops.elementwise import Elementwise, Scalars
-from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
 from mcugen.ops.pointwise import clamped
 
 

@@ -19,14 +19,15 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
+from mcugen.kernels import cmsis
+from mcugen.kernels.cmsis.lstm import LstmStep
 from mcugen.limits import MAX_FOLDED, MAX_UNROLLED, MAX_WORK
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.moves import at_once
 from mcugen.lir.program import Access, Buffer, Control, Param
 from mcugen.ops.conversion import Cast
-from mcugen.ops.kernels import cmsis
-from mcugen.ops.kernels.cmsis.lstm import LstmStep
 from mcugen.ops.lstm_step import lstm_step
 from mcugen.ops.movement import Concat, Reshape, Slice, dense_strides, merge_walks
 from mcugen.ops.onnx_node import Body, BodyRefusal, OnnxNode, Refusal, not_constant, onnx_operator

@@ -11,29 +11,23 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops import kernels
-from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
-from mcugen.ops.kernels import cmsis
+from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
+from mcugen.numerics.sums import exact_product, finish, largest_sums, layer_bounds, requantizer, sum_dtype
+from mcugen.numerics.window import Window
 from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
-from mcugen.ops.spatial import Spatial
-from mcugen.ops.weighted import (
-    exact_product,
-    finish,
-    integer_weights,
-    largest_sums,
-    layer_bounds,
-    requantizer,
-    sum_dtype,
-)
-from mcugen.ops.window import Window
+from mcugen.ops.spatial import Spatial, window_of
+from mcugen.ops.weighted import integer_weights
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -350,7 +344,7 @@ def conv_window(node: OnnxNode) -> Window:
     if tuple(node.integers("kernel_shape") or kernel) != kernel:
         found = f"kernel_shape {node.attr('kernel_shape', kernel)}, weights {w.shape}"
         raise Refusal(f"{node.op_type}: kernel_shape must be that of the weights", found, "repair the model")
-    return Window.of(node, x.shape[2:], kernel)
+    return window_of(node, x.shape[2:], kernel)
 
 
 def has_fast_kernel(node: OnnxNode) -> bool:

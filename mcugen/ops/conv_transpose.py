@@ -15,16 +15,19 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.kernels.weighted import BLOCK, interleave
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import Range, clamp_range, is_quantized
-from mcugen.ops.kernels import cmsis
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.fixedpoint import Range, clamp_range, is_quantized
+from mcugen.numerics.sums import finish, largest_sums, requantizer, sum_dtype
+from mcugen.numerics.window import Window, both
 from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
-from mcugen.ops.spatial import Spatial
-from mcugen.ops.traversal import Traversal, overlap
-from mcugen.ops.weighted import BLOCK, finish, integer_weights, interleave, largest_sums, requantizer, sum_dtype
-from mcugen.ops.window import Window, both, check_reach
+from mcugen.ops.spatial import Spatial, check_reach
+from mcugen.ops.weighted import integer_weights
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 

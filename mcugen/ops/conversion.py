@@ -15,8 +15,8 @@ from mcugen.expressions.nodes import Constant, Convert, Expression, call
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.elementwise import Elementwise, Scalars
-from mcugen.ops.fixedpoint import dequantize, quantize
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 

@@ -13,9 +13,9 @@ from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access
+from mcugen.lir.traversal import Traversal, overlap
 from mcugen.ops.movement import Permuted, axis_walk, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
-from mcugen.ops.traversal import Traversal, overlap
 
 _FUNCTIONS = {"CumSum": np.add, "CumProd": np.multiply}
 _C = {"CumSum": ("+", "0"), "CumProd": ("*", "1")}

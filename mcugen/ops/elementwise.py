@@ -11,7 +11,7 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.expressions import functions as fn
-from mcugen.expressions import helium
+from mcugen.expressions import mve
 from mcugen.expressions.c import c_text
 from mcugen.expressions.cost import is_short
 from mcugen.expressions.intervals import bounds
@@ -21,14 +21,15 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, param_dtype
-from mcugen.ops.curves import CODES, Line, Segments, interpolation
-from mcugen.ops.fixedpoint import dequantize, is_quantized, quantize
-from mcugen.ops.kernels import cmsis
+from mcugen.lir.traversal import Traversal, collapse, overlap
+from mcugen.numerics.curves import CODES, Line, Segments, interpolation
+from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
-from mcugen.ops.traversal import Traversal, collapse, overlap
 
 
 class Scalars:
@@ -115,7 +116,7 @@ class Elementwise(Operator):
         return (np.broadcast_to(values, shape).astype(sig.output.dtype.numpy),)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """The same as Helium computes it, see mcugen.expressions.helium; None: it does not help."""
+        """The same as Helium computes it, see mcugen.expressions.mve; None: it does not help."""
         return None
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -358,7 +359,7 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     lines = [f"const {_ctype(t, i == len(steps) - 1)} v{first + i} = {c_text(e)};" for i, (t, e) in enumerate(parts)]
     fours = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
     vectors = [
-        f"const {helium.TYPES[t.dtype]} q{i} = {helium.helium_text(e)};" for i, (t, e) in enumerate(fours or (), first)
+        f"const {mve.TYPES[t.dtype]} q{i} = {mve.helium_text(e)};" for i, (t, e) in enumerate(fours or (), first)
     ]
     params: dict[str, Param] = {f"d{axis}": size for axis, size in enumerate(dims)}
     loads = []
@@ -379,9 +380,9 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "row": " + ".join([names[i], *terms]),
         }
         if vectors:
-            load["vector"] = f"{helium.TYPES[dtype]} q{i}"
-            load["four"] = helium.load(dtype, f"a{names[i]}") if moves else helium.spread(dtype, f"v{i}")
-            load["few"] = helium.load_few(dtype, f"a{names[i]}") if moves else load["four"]
+            load["vector"] = f"{mve.TYPES[dtype]} q{i}"
+            load["four"] = mve.load(dtype, f"a{names[i]}") if moves else mve.spread(dtype, f"v{i}")
+            load["few"] = mve.load_few(dtype, f"a{names[i]}") if moves else load["four"]
         loads.append(load)
     operands: list[tuple[str, Access, Buffer]] = [
         (names[i], Access.IN, builder.buffer(node.input(i))) for i in range(len(node.inputs))
@@ -400,9 +401,7 @@ def emit_loop(node: Node, steps: Sequence[Step], builder: Builder) -> None:
             "lines": lines,
             "vectors": vectors,
             "real": DType.FLOAT32 in (out.type.dtype, *(node.input(i).type.dtype for i in streams)),
-            "store": helium.store(out.type.dtype, "y", f"q{len(node.inputs) + len(steps) - 1}")
-            if vectors
-            else ("", ""),
+            "store": mve.store(out.type.dtype, "y", f"q{len(node.inputs) + len(steps) - 1}") if vectors else ("", ""),
             "scalars": scalar.declarations(expressions),
             "headers": sorted({h for e in expressions for h in headers(e)}),
             "vector_scalars": scalar.declarations([e for _, e in fours or ()]),
@@ -450,7 +449,7 @@ def _vectors(node: Node, steps: Sequence[Step], tables: frozenset[int], scalar: 
     """Each step of four elements by Helium, if all of them can be."""
     types = [node.input(i).type for i in range(len(node.inputs))]
     dtypes = [t.dtype for i, t in enumerate(types) if i not in tables] + [step.dtype for step in steps]
-    if not all(dtype in helium.TYPES for dtype in dtypes):
+    if not all(dtype in mve.TYPES for dtype in dtypes):
         return None
     args = [_argument(f"t{i}" if i in tables else f"q{i}", t, i in tables) for i, t in enumerate(types)]
     found = []

@@ -21,8 +21,8 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param
+from mcugen.numerics.fixedpoint import same_codes
 from mcugen.ops.conversion import Dequantize
-from mcugen.ops.fixedpoint import same_codes
 from mcugen.ops.movement import (
     Movement,
     Permuted,

@@ -16,9 +16,9 @@ from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
+from mcugen.numerics.window import Window
 from mcugen.ops.conv import conv_window
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.window import Window
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 _TAPS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}

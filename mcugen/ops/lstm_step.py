@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import DType, QuantParams
+from mcugen.kernels.cmsis.lstm import LstmStep
+from mcugen.kernels.weighted import clamp_of
 from mcugen.ops.elementwise import Interpolate, Stack
-from mcugen.ops.kernels.cmsis.lstm import LstmStep
 from mcugen.ops.movement import Slice
 from mcugen.ops.pointwise import Binary
-from mcugen.ops.weighted import clamp_of
 
 INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE = range(4)
 """In the order of rows of weights."""

@@ -11,38 +11,35 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.kernels.weighted import double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param, Wide, real_param
-from mcugen.ops import kernels
-from mcugen.ops.conversion import Cast, cast
-from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import Range, is_quantized
-from mcugen.ops.kernels import cmsis
-from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
-from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Binary
-from mcugen.ops.reduce import Reduce
-from mcugen.ops.traversal import Traversal, overlap
-from mcugen.ops.weighted import (
-    double_tensors,
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.fixedpoint import Range, is_quantized
+from mcugen.numerics.sums import (
     exact_product,
     finish,
-    float_tensors,
-    int8_tensors,
-    int16_operands,
-    integer_weights,
     largest_sums,
     layer_bounds,
     most_sum,
-    plain_integers,
     product_sums,
     requantizer,
     sum_dtype,
 )
+from mcugen.ops.conversion import Cast, cast
+from mcugen.ops.elementwise import emit_elementwise
+from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
+from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.pointwise import Binary
+from mcugen.ops.reduce import Reduce
+from mcugen.ops.weighted import integer_weights
 
 # ---------------------------------------------------------------------------------------------------- dense
 

@@ -15,13 +15,14 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
+from mcugen.kernels import cmsis
 from mcugen.limits import check_size
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.ops.fixedpoint import quantize, same_codes
-from mcugen.ops.kernels import cmsis
+from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.numerics.fixedpoint import quantize, same_codes
 from mcugen.ops.onnx_node import NO_CODE, OnnxNode, Refusal, onnx_operator
-from mcugen.ops.traversal import Traversal, nested, overlap
 
 Permuted = tuple[Operator, tuple[Permutation | None, ...]]
 

@@ -16,14 +16,14 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param, real_param
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.fixedpoint import dequantize, inverse_sqrt
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import dequantize, inverse_sqrt
 from mcugen.ops.movement import Reshape, dense_strides, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.traversal import Traversal, overlap
 
 
 @dataclass(frozen=True)

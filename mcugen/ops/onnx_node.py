@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -262,10 +265,6 @@ def _sources(value: Value) -> set[Value]:
 Importer = Callable[[OnnxNode], Sequence[Value | None]]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)
 
-IMPORTERS: dict[tuple[str, str], Importer] = {}
-"""(domain, ONNX operator) → the function that adds its HIR nodes and returns its outputs, None for absent ones."""
-
-
 FLOAT = (DType.FLOAT32,)
 FLOATS = (DType.FLOAT32, DType.FLOAT64)
 SIGNED = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
@@ -302,17 +301,47 @@ class Support:
     """It takes a constant list of strings (class names), as int64 positions in the list."""
 
 
-SUPPORT: dict[tuple[str, str], Support] = {}
-"""(domain, ONNX operator) → what is supported of it."""
+Key = tuple[str, str]
+"""Domain ("" for ONNX's own) and operator."""
 
 
-LEFT_OUT: dict[tuple[str, str], str] = {}
-"""(domain, operator) → why mcugen does not compile it, though others do."""
+@dataclass(frozen=True)
+class Registry:
+    """The operators that a compilation knows: those of mcugen, or these and a user's own (mcugen.plugins)."""
+
+    importers: dict[Key, Importer] = field(default_factory=dict)
+    """The function that adds an operator's HIR nodes and returns its outputs, None for absent ones."""
+    support: dict[Key, Support] = field(default_factory=dict)
+    """What is supported of it."""
+    left_out: dict[Key, str] = field(default_factory=dict)
+    """Why mcugen does not compile it, though others do."""
+    templates: tuple[Path, ...] = ()
+    """Folders of further templates."""
+
+    def copy(self) -> Registry:
+        """One to add to."""
+        return Registry(dict(self.importers), dict(self.support), dict(self.left_out), self.templates)
+
+
+BUILT_IN = Registry()
+"""The operators of mcugen, complete once mcugen.ops is imported."""
+
+_OPEN: ContextVar[Registry] = ContextVar("_OPEN", default=BUILT_IN)
+
+
+@contextmanager
+def registering(registry: Registry) -> Iterator[None]:
+    """What is registered within goes to `registry`."""
+    token = _OPEN.set(registry)
+    try:
+        yield
+    finally:
+        _OPEN.reset(token)
 
 
 def leave_out(reason: str, *op_types: str, domain: str = "") -> None:
     """Notes why operators are not compiled: the refusal says so, and docs/operators.md lists it."""
-    LEFT_OUT.update({(domain, op_type): reason for op_type in op_types})
+    _OPEN.get().left_out.update({(domain, op_type): reason for op_type in op_types})
 
 
 def as_standard(node: OnnxNode, op_type: str, *inputs: Value | None, **attributes: object) -> list[Value | None]:
@@ -321,7 +350,7 @@ def as_standard(node: OnnxNode, op_type: str, *inputs: Value | None, **attribute
     Unlike what is called, it stays one operator of its own name for quantization.
     """
     same = replace(node, domain="", op_type=op_type, inputs=inputs, attributes=attributes, opset=_NEWEST)
-    return list(IMPORTERS["", op_type](same))
+    return list(BUILT_IN.importers["", op_type](same))
 
 
 _NEWEST = 1 << 20
@@ -341,9 +370,10 @@ def onnx_operator(
     support = Support(tuple(types), tuple(kernels), limits, keeps_halves, takes_strings)
 
     def register(importer: AnyImporter) -> AnyImporter:
+        registry = _OPEN.get()
         for op_type in op_types:
-            IMPORTERS[domain, op_type] = importer
-            SUPPORT[domain, op_type] = support
+            registry.importers[domain, op_type] = importer
+            registry.support[domain, op_type] = support
         return importer
 
     return register

@@ -13,6 +13,7 @@ from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Param
+from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.ops.gather import index_type
 from mcugen.ops.movement import (
     Movement,
@@ -26,7 +27,6 @@ from mcugen.ops.movement import (
     reshaped,
 )
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
-from mcugen.ops.traversal import Traversal, nested, overlap
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 _LARGEST_AXIS = 1 << 24

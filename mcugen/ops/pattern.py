@@ -15,11 +15,11 @@ from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access
+from mcugen.lir.traversal import Traversal, overlap
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import require_integers
 from mcugen.ops.movement import decided_shape, emit_expanded, onnx_dtype
 from mcugen.ops.onnx_node import KNOWN, NUMBERS, OnnxNode, Refusal, onnx_operator
-from mcugen.ops.traversal import Traversal, overlap
 
 _LARGEST_TABLE = 1 << 24
 """Elements: no microcontroller has room for them, and a hostile model may ask."""

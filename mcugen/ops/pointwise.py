@@ -29,14 +29,15 @@ from mcugen.expressions.nodes import (
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.kernels.activations import dense_int8, emit_sum
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import real_param
+from mcugen.numerics.curves import Line, limited
+from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
 from mcugen.ops.conversion import Cast
-from mcugen.ops.curves import Line, limited
 from mcugen.ops.elementwise import Elementwise, Scalars, emit_elementwise, real_data
-from mcugen.ops.fixedpoint import Range, Requantizer, clamp_range, is_quantized, largest_code, quantize, same_codes
-from mcugen.ops.kernels import cmsis
-from mcugen.ops.kernels.activations import dense_int8, emit_sum
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 

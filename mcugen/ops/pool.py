@@ -14,18 +14,20 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.kernels.activations import emit_average, first_taps, pooling
+from mcugen.kernels.pool import MAX_POOL, UNPOOL, Geometry, MaxOptions, UnpoolParams
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import Access, Param, real_param
-from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
-from mcugen.ops.kernels import cmsis
-from mcugen.ops.kernels.activations import emit_average, first_taps, pooling
+from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.numerics.window import Window
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, dense_strides, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import emit_reduce
-from mcugen.ops.spatial import Spatial
-from mcugen.ops.traversal import Traversal, nested, overlap
-from mcugen.ops.window import Window, check_reach
+from mcugen.ops.spatial import Spatial, check_reach, window_of
 
 _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by quantization
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -150,16 +152,14 @@ class MaxPool(Pool):
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
         dtype = node.output.type.dtype
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        code = {"dilated": self._is_dilated, "inside": self._stays_inside(node.sig, builder), "x_t": dtype.c}
-        variant = self._variant(node.sig, builder)
-        kernel = "max_pool_f32" if dtype.is_float else f"max_pool_{dtype.tag}"
+        operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
+        inside = self._stays_inside(node.sig, builder)
+        options = MaxOptions(dilated=self._is_dilated, inside=inside, x_t=dtype.c)
         params = self.geometry(node.sig)
         near = overlap(node.input(0).type, node.output.type, pooling(params))
-        builder.emit(node, kernel, operands, params, code=code, overlaps=near, variant=variant)
+        variant = self._variant(node.sig, builder)
+        geometry = Geometry(**params)  # type: ignore[arg-type]
+        builder.call(node, Call(MAX_POOL[dtype], operands, [geometry], [options], overlaps=near, variant=variant))
 
 
 @dataclass(frozen=True)
@@ -410,13 +410,13 @@ class Unpool(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Zeros first."""
         x, y = node.input(0).type, node.output.type
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("indices", Access.IN, builder.buffer(node.input(1))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        params: dict[str, Param] = {"count": x.count, "size": y.count}
-        builder.emit(node, "unpool", operands, params, variant=x.dtype.tag)
+        operands = {
+            "x": builder.buffer(node.input(0)),
+            "indices": builder.buffer(node.input(1)),
+            "y": builder.buffer(node.output),
+        }
+        sizes = UnpoolParams(count=x.count, size=y.count)
+        builder.call(node, Call(UNPOOL, operands, [sizes], variant=x.dtype.tag))
 
 
 # --------------------------------------------------------------------------------------------------- import
@@ -427,7 +427,7 @@ def _window(node: OnnxNode, space: Shape, kernel: Shape) -> tuple[Window, Shape]
 
     ceil_mode is more padding at the end: enough for the last window that starts in the input or before it.
     """
-    window = Window.of(node, space, kernel)
+    window = window_of(node, space, kernel)
     declared = window.after
     if not node.attr("ceil_mode", 0):
         return window, declared
@@ -536,7 +536,7 @@ def _import_max_unpool(node: OnnxNode) -> list[Value]:
     kernel = tuple(node.integers("kernel_shape"))
     if not space or len(kernel) != len(space):
         raise ModelError("MaxUnpool: kernel_shape must have one entry an axis", f"{kernel}", "repair the model")
-    w = Window.of(node, space, kernel)
+    w = window_of(node, space, kernel)
     rows = zip(space, kernel, w.strides, w.before, w.after, strict=True)
     shape = (*x.type.shape[:2], *((n - 1) * s + k - b - a for n, k, s, b, a in rows))
     values = node.emit(Unpool(shape), x, node.input(1), suffix="placed" if node.has(2) else "")

@@ -14,13 +14,13 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import IntegerConv, conv_window, has_fast_kernel
 from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
-from mcugen.ops.fixedpoint import dequantize
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
-from mcugen.ops.onnx_node import IMPORTERS, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.onnx_node import BUILT_IN, MICROSOFT, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 
 
@@ -237,7 +237,7 @@ def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **att
         {**node.attributes, **attributes},
         node.opset,
     )
-    (result,) = IMPORTERS["", op_type](inner)
+    (result,) = BUILT_IN.importers["", op_type](inner)
     assert result is not None
     return result
 

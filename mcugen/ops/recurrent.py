@@ -18,12 +18,12 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.weighted import interleave
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Overlap, Param, real_param
+from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import UNARY
-from mcugen.ops.traversal import Traversal, nested, overlap
-from mcugen.ops.weighted import interleave
 
 # ---------------------------------------------------------------------------------------------- activations
 

@@ -13,16 +13,17 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Param, real_param
+from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.ops.conversion import Cast, Dequantize
-from mcugen.ops.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
-from mcugen.ops.kernels import cmsis
-from mcugen.ops.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
 from mcugen.ops.movement import Reshape, axis_walk, dense_strides, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.pointwise import Binary, Unary
-from mcugen.ops.traversal import Traversal, nested, overlap
 
 _INTEGERS = tuple(dtype for dtype in DType if dtype.is_integer)
 

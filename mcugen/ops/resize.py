@@ -15,12 +15,12 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.program import Access, Buffer, Param
+from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.numerics.fixedpoint import Requantizer, is_quantized
 from mcugen.ops.conversion import Cast
-from mcugen.ops.fixedpoint import Requantizer, is_quantized
 from mcugen.ops.movement import Movement, Pad, Permuted, axis_walk, dense_strides, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Unary
-from mcugen.ops.traversal import Traversal, nested, overlap
 
 
 def _changes_space(rank: int, changed: Sequence[int]) -> bool:

@@ -13,13 +13,14 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.lir.builder import Builder, Kernel
+from mcugen.kernels import cmsis
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Access, Buffer, Param, Wide
-from mcugen.ops.fixedpoint import is_quantized
-from mcugen.ops.kernels import cmsis
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.fixedpoint import is_quantized
 from mcugen.ops.movement import axis_walk, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
-from mcugen.ops.traversal import Traversal, overlap
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mcugen.errors import ModelError
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.types import Shape, TensorType
+from mcugen.numerics.window import Window
 from mcugen.ops.movement import to_channels_last
-from mcugen.ops.window import Window
+from mcugen.ops.onnx_node import OnnxNode
+
+_FARTHEST = 2**24
+"""Strides, dilations and paddings from there on are refused: positions must fit 32 bits."""
+
+MOST_TAPS = 2**24
+"""Along one axis, of all windows."""
 
 
 @dataclass(frozen=True)
@@ -36,3 +45,36 @@ class Spatial(Operator):
             return None
         turned = tuple(perm if t is not None and t.rank == len(perm) else None for t in sig.inputs)
         return replace(self, is_channels_last=True), turned
+
+
+def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
+    """From the attributes strides, pads, auto_pad and dilations."""
+    rank = len(kernel)
+    strides = tuple(node.integers("strides") or (1,) * rank)
+    dilations = tuple(node.integers("dilations") or (1,) * rank)
+    pads = tuple(node.integers("pads") or (0,) * 2 * rank)
+    auto = node.attr("auto_pad", "NOTSET")
+    check_reach(node, (*strides, *dilations, *pads))
+    if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or min(strides + dilations) < 1:
+        raise ModelError(f"{node.op_type}: attributes must have one entry an axis", node.name, "repair the model")
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        pads = (0,) * 2 * rank if auto == "VALID" else pads
+        window = Window(strides, pads[:rank], pads[rank:], dilations)
+        if max((n * k for n, k in zip(window.output(space, kernel), kernel, strict=True)), default=0) > MOST_TAPS:
+            raise ModelError(f"{node.op_type}: the kernel must be smaller", f"{kernel} on {space}", "repair it")
+        return window
+    total = [
+        max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+        for n, k, s, d in zip(space, kernel, strides, dilations, strict=True)
+    ]
+    small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    return Window(strides, *((small, large) if auto == "SAME_UPPER" else (large, small)), dilations)
+
+
+def check_reach(node: OnnxNode, entries: Sequence[int]) -> None:
+    """ModelError where a stride, dilation or padding is negative or absurdly large."""
+    if entries and not 0 <= min(entries) <= max(entries) < _FARTHEST:
+        found = f"{min(entries)} to {max(entries)}"
+        raise ModelError(
+            f"{node.op_type}: strides, dilations and pads must lie in 0 to 2^24 - 1", found, "repair the model"
+        )

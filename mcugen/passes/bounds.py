@@ -10,8 +10,8 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Bounds, TensorType
-from mcugen.ops.fixedpoint import clamp_range
-from mcugen.ops.weighted import clamp_of
+from mcugen.kernels.weighted import clamp_of
+from mcugen.numerics.fixedpoint import clamp_range
 
 
 def bounds_of(graph: Graph) -> dict[Value, Bounds]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
+from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
-from mcugen.ops.fixedpoint import quantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
 from mcugen.passes.clean import simplify

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mcugen.hir.graph import Dropped, Graph, Node, Value
 from mcugen.hir.operator import Channels, Operator, Signature
 from mcugen.hir.types import Array, QuantParams, TensorType
-from mcugen.ops.weighted import largest_sums, requantizer, sum_dtype
+from mcugen.numerics.sums import largest_sums, requantizer, sum_dtype
 from mcugen.passes.bounds import bounds_of
 
 Mask = npt.NDArray[np.bool_]

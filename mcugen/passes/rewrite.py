@@ -20,6 +20,7 @@ MOST_REWRITES = 1000
 """For each node that a pass finds: far more than any set of laws that ends would take."""
 
 MOST_TURNS = 1000
+"""Of passes that make work for each other."""
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mcugen.evaluation.layers import DIVERGED_DB, LayerComparison, LayerError, compared
+from mcugen.evaluation.metrics import cosine, max_abs_error, sqnr_db
+from mcugen.evaluation.samples import as_stored, graph_endpoints
+from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model
-from mcugen.ops.fixedpoint import dequantize
+from mcugen.numerics.fixedpoint import dequantize
 from mcugen.pipeline import convert_integers
 from mcugen.quant.float_model import FloatModel, all_tensors
 from mcugen.quant.plan import Codes, Plan, Stored
@@ -20,10 +24,6 @@ from mcugen.quant.qdq import stored_name
 from mcugen.quant.quantize import Quantization
 from mcugen.quant.scheme import code_range
 from mcugen.quant.weights import real_weights
-from mcugen.report.layers import DIVERGED_DB, LayerComparison, LayerError, compared
-from mcugen.report.metrics import cosine, max_abs_error, sqnr_db
-from mcugen.report.samples import as_stored, graph_endpoints
-from mcugen.report.session import Session
 
 Sample = Mapping[str, Array]
 
@@ -58,7 +58,7 @@ def compare_layers(
 
 def integer_graph(quantized: Quantization) -> Graph:
     """The HIR in integers, before layout: its values are the generated code's to the last bit, in the model's order."""
-    graph = import_model(quantized.proto, "integers")
+    graph = import_model(quantized.proto, "integers", registry=quantized.source.registry)
     convert_integers(graph)
     return graph
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
+from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
+from mcugen.evaluation.layers import DIVERGED_DB
+from mcugen.evaluation.metrics import METRICS, Judged, Outputs
+from mcugen.evaluation.samples import Samples
 from mcugen.hir.types import Array
 from mcugen.quant.compare import compare_layers
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.quantize import Quantization, with_states
-from mcugen.report.accuracy import QuantizationEstimate, run_onnxruntime
-from mcugen.report.layers import DIVERGED_DB
-from mcugen.report.metrics import METRICS, Judged, Outputs
-from mcugen.report.samples import Samples
 
 Sample = Mapping[str, Array]
 

@@ -11,18 +11,19 @@ import onnx
 from onnx import numpy_helper
 
 from mcugen.errors import UnsupportedError, VerificationError
+from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType
 from mcugen.importer import import_model, size_output
 from mcugen.importer.composition import Composed, spelled_out
 from mcugen.limits import cpu_seconds
 from mcugen.ops.conversion import Dequantize, Quantize
+from mcugen.ops.onnx_node import BUILT_IN, Registry
 from mcugen.passes.clean import fold_dequantized
 from mcugen.pipeline import fuse_float
 from mcugen.quant.equalize import equalize
 from mcugen.quant.onnx_writer import OnnxWriter
 from mcugen.quant.weights import give_biases
-from mcugen.report.accuracy import run_onnxruntime
 
 TOLERANCE = 1e-3
 """Of the fused model's outputs, relative to their range; what BN folding and equalization change is rounding."""
@@ -58,11 +59,12 @@ def build_float_model(
     bound: Mapping[str, Array] | None = None,
     equalized: bool = True,
     states: Mapping[str, str] | None = None,
+    registry: Registry = BUILT_IN,
 ) -> FloatModel:
     """Imports a checked float model, fuses it, and writes it as ONNX again. VerificationError if numbers change."""
     composed: Composed = {}
     with cpu_seconds("import"):
-        graph = import_model(model, name, dims, bound, composed=composed)
+        graph = import_model(model, name, dims, bound, composed=composed, registry=registry)
         _drop_sizes(graph)
         fold_dequantized(graph)  # of weights alone
     if any(isinstance(node.op, Quantize | Dequantize) for node in graph.nodes):

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mcugen.errors import UsageError
+from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import Array
 from mcugen.quant.float_model import FloatModel, all_tensors
-from mcugen.report.session import Session
 
 BINS = 2048
 """Of each histogram: eight for each code of int8."""

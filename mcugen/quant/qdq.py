@@ -10,7 +10,7 @@ import onnx
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.ops.fixedpoint import quantize
+from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter

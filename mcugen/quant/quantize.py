@@ -11,6 +11,7 @@ from functools import partial
 import onnx
 
 from mcugen.errors import UnsupportedError, UsageError
+from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.options import PRECISIONS, CompileOptions
@@ -23,7 +24,6 @@ from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
 from mcugen.quant.scheme import Scheme, activation_params
-from mcugen.report.accuracy import QuantizationEstimate, run_onnxruntime
 
 OPSET_INT16 = 21
 """From here on, QuantizeLinear knows int16."""
@@ -97,7 +97,7 @@ class Quantizer:
             plan = refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
-        proto = prepare_model(write_qdq(self.model, plan), self.source.file)
+        proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, placement, plan, proto, notes)
 
@@ -148,7 +148,8 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
     wide = wide or any(node.op_type in recurrent.OP_TYPES for node in proto.graph.node)
     if wide or scheme.activations is DType.INT16:
         proto = _with_int16(proto, source.file)
-    return build_float_model(proto, "model", options.fixed_dims, options.bound, scheme.equalize, options.states)
+    dims, registry = options.fixed_dims, source.registry
+    return build_float_model(proto, "model", dims, options.bound, scheme.equalize, options.states, registry)
 
 
 def quantizer(

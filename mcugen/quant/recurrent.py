@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
-from mcugen.ops.fixedpoint import quantize
+from mcugen.numerics.fixedpoint import quantize
 from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, Sizes, W, X
 from mcugen.quant.onnx_writer import tensor_info
 from mcugen.quant.plan import Stored

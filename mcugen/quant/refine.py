@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan

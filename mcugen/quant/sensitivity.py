@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import rename_inputs
-from mcugen.report.session import Session
 
 LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 """That are run for each candidate, spread over all."""

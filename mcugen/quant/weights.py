@@ -7,7 +7,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import Array
-from mcugen.ops.fixedpoint import dequantize
+from mcugen.numerics.fixedpoint import dequantize
 from mcugen.quant.plan import Codes
 from mcugen.quant.scheme import Scheme, weight_scales
 

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from markupsafe import Markup
 
-from mcugen.lir.peak import shortened
+from mcugen.memory.peak import shortened
 from mcugen.report.memory import KINDS, Block, MemoryMap
 from mcugen.report.pages import rendered
 

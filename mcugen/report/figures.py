@@ -13,13 +13,13 @@ import numpy as np
 from mcugen.board import Board
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import DoesNotFitError
+from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
+from mcugen.evaluation.layers import LayerComparison
+from mcugen.fitting.budget import Fit
 from mcugen.hir.graph import Graph
-from mcugen.lir.budget import Fit
-from mcugen.lir.place import Placement
 from mcugen.lir.program import Control, Instr, Program, Space
+from mcugen.memory.place import Placement
 from mcugen.options import OWN
-from mcugen.report.accuracy import Accuracy, QuantizationEstimate
-from mcugen.report.layers import LayerComparison
 
 
 @dataclass(frozen=True)

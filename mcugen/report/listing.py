@@ -17,9 +17,9 @@ from rich.text import Text
 from mcugen.board import Board, Memory, board_names, load_board
 from mcugen.errors import printable
 from mcugen.hir.graph import Graph
-from mcugen.lir.peak import shortened
-from mcugen.lir.plan import peak_live_bytes
 from mcugen.lir.program import Program
+from mcugen.memory.peak import shortened
+from mcugen.memory.plan import peak_live_bytes
 from mcugen.report.figures import Report
 from mcugen.report.memory import Block, MemoryMap
 from mcugen.report.text import dropped_text

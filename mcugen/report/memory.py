@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcugen.codegen.identifiers import tensor_name
-from mcugen.lir.peak import Moment, address, busiest, moments
 from mcugen.lir.program import Access, Buffer, Program, Space
+from mcugen.memory.peak import Moment, address, busiest, moments
 from mcugen.report.figures import layer_title
 
 KINDS = ("input", "output", "activation", "scratch")

@@ -13,7 +13,7 @@ from mcugen.codegen.libraries import LIBRARIES, Library
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import DType
 from mcugen.importer.load import OLDEST_OPSET
-from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT, NO_CODE, SUPPORT, Support
+from mcugen.ops.onnx_node import BUILT_IN, NO_CODE, Registry, Support
 
 ELSEWHERE = {
     "Constant": "known at compile time",
@@ -37,7 +37,7 @@ _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf1
 _SCHEMA_NAMES = {"float": "float32", "double": "float64"}
 
 
-def operator_table() -> str:
+def operator_table(registry: Registry = BUILT_IN) -> str:
     """Every ONNX operator, as Markdown: versions, element types, kernels and limits; and those that are missing."""
     newest = onnx.defs.onnx_opset_version()
     lines = [
@@ -46,29 +46,33 @@ def operator_table() -> str:
         "operator's kernels, `copy`, `transpose`, `fill`, `move` and `elementwise` may stand for what is moved, "
         "broadcast or converted.",
     ]
-    domains = sorted({domain for domain, _ in IMPORTERS} | {""})
+    domains = sorted({domain for domain, _ in registry.importers} | {""})
     missing = []
     for domain in domains:
         rows = []
-        for name, schemas in sorted(_schemas(domain).items()):
-            row = _row(domain, name, schemas)
+        for name, schemas in sorted(_schemas(domain, registry).items()):
+            row = _row(domain, name, schemas, registry)
             if row:
                 rows.append(row)
             else:
                 missing.append(name)
-        known = _schemas(domain)
-        rows += [_foreign_row(domain, n) for d, n in sorted(IMPORTERS) if d == domain and n not in known]
+        known = _schemas(domain, registry)
+        rows += [
+            _foreign_row(n, registry.support[domain, n])
+            for d, n in sorted(registry.importers)
+            if d == domain and n not in known
+        ]
         head = ["", f"### {domain or 'ai.onnx'}", "", "| operator | versions | element types | kernels | limits |"]
         lines += [*head, "|---|---|---|---|---|", *rows]
-    lines += ["", "### Not supported", "", ", ".join(missing) + ".", *_left_out()]
+    lines += ["", "### Not supported", "", ", ".join(missing) + ".", *_left_out(registry)]
     for library in LIBRARIES.values():
         lines += ["", f"### {library.title}", "", *_library_rows(library)]
     return "\n".join(lines) + "\n"
 
 
-def _left_out() -> Iterator[str]:
+def _left_out(registry: Registry) -> Iterator[str]:
     """What ONNX Runtime computes besides, by reason."""
-    left = {key: reason for key, reason in LEFT_OUT.items() if key not in IMPORTERS}
+    left = {key: reason for key, reason in registry.left_out.items() if key not in registry.importers}
     yield from ("", "Of ONNX Runtime's own operators on its CPU:", "", "| operator | why not |", "|---|---|")
     for reason in dict.fromkeys(left.values()):
         yield _line(", ".join(sorted(name for (_, name), why in left.items() if why == reason)), reason)
@@ -93,25 +97,25 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(below)
 
 
-def _schemas(domain: str) -> dict[str, list[onnx.defs.OpSchema]]:
+def _schemas(domain: str, registry: Registry) -> dict[str, list[onnx.defs.OpSchema]]:
     """All versions of the operators that are still in force, by name."""
     found: dict[str, list[onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == domain:
             found.setdefault(schema.name, []).append(schema)
-    return {name: s for name, s in found.items() if (domain, name) in IMPORTERS or not _newest(s).deprecated}
+    return {name: s for name, s in found.items() if (domain, name) in registry.importers or not _newest(s).deprecated}
 
 
 def _newest(schemas: list[onnx.defs.OpSchema]) -> onnx.defs.OpSchema:
     return max(schemas, key=lambda s: s.since_version)
 
 
-def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema]) -> str:
+def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema], registry: Registry) -> str:
     """A line of the table, or "" for an operator that is not supported."""
     newest = _newest(schemas)
     versions = ", ".join(str(v) for v in sorted(s.since_version for s in schemas))
-    if (domain, name) in IMPORTERS:
-        support = SUPPORT[domain, name]
+    if (domain, name) in registry.importers:
+        support = registry.support[domain, name]
         return _line(name, versions, _types(newest, support), ", ".join(support.kernels), support.limits)
     if not domain and name in ELSEWHERE:
         return _line(name, versions, _types(newest, Support()), NO_CODE, ELSEWHERE[name])
@@ -120,9 +124,8 @@ def _row(domain: str, name: str, schemas: list[onnx.defs.OpSchema]) -> str:
     return ""
 
 
-def _foreign_row(domain: str, name: str) -> str:
+def _foreign_row(name: str, support: Support) -> str:
     """An operator that is none of ONNX's."""
-    support = SUPPORT[domain, name]
     types = ", ".join(_short(t) for t in support.types)
     return _line(name, "", types, ", ".join(support.kernels), support.limits)
 

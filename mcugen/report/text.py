@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from mcugen.errors import printable
-from mcugen.report.accuracy import Accuracy
+from mcugen.evaluation.accuracy import Accuracy
+from mcugen.evaluation.layers import LayerComparison, LayerError
+from mcugen.evaluation.metrics import described
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title
-from mcugen.report.layers import LayerComparison, LayerError
-from mcugen.report.metrics import described
 from mcugen.report.tradeoffs import Goal, Step
 
 WORST = 10

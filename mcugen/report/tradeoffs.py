@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcugen.report.metrics import Metric
+from mcugen.evaluation.metrics import Metric
 
 
 @dataclass(frozen=True)

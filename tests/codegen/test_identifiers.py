@@ -211,7 +211,10 @@ def test_every_external_symbol_starts_with_the_models_name(tmp_path: Path):
         ("x" * 50, "x" * 13 + "_" + "x" * 26),
         ("encoder/layers.11/attention/self/query/MatMul", "encoder_layers_11_self_query_matmul"),
         ("features.14.conv.1.batch_normalization/FusedBatchNormV3", "features_14_conv_1_fusedbatchnormv3"),
-        ("functional_1/conv2d_2/Conv2D;functional_1/relu_2/Relu;Conv2D_quantized_1", "functional_1_conv2d_2_relu_2_quantized_1"),
+        (
+            "functional_1/conv2d_2/Conv2D;functional_1/relu_2/Relu;Conv2D_quantized_1",
+            "functional_1_conv2d_2_relu_2_quantized_1",
+        ),
     ],
 )
 def test_identifiers(text: str, expected: str):

@@ -220,6 +220,6 @@ def test_names_take_no_flash_without_a_hook(tmp_path: Path):
 
 def test_all_compilers_accept_the_hook(tmp_path: Path):
     bundle = compiled(network()).bundle
-    files = {**bundle.files, "net.c": '#define MCUGEN_ON_LAYER(model, index) ((void)(model), (void)(index))\n'}
+    files = {**bundle.files, "net.c": "#define MCUGEN_ON_LAYER(model, index) ((void)(model), (void)(index))\n"}
     files["net.c"] += bundle.files["net.c"]
     check_compiles(Bundle(**{**vars(bundle), "files": files}), tmp_path)

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from c_programs import build_and_run, check_compiles, write
-from lir.programs import Sketch
 from measure_costs import BOARDS, roomy
+from programs import Sketch
 from targets import CPUS
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.render import Provenance, Sample, render
 from mcugen.hir.types import Array, DType
-from mcugen.lir.place import place
-from mcugen.lir.plan import plan_memory
+from mcugen.kernels.activations import average_code
 from mcugen.lir.program import MOVE, READ_ROWS, Access, Endpoint, Param, Space
-from mcugen.lir.verify_plan import verify_plan
-from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.kernels.activations import average_code
+from mcugen.memory.place import place
+from mcugen.memory.plan import plan_memory
+from mcugen.memory.verify_plan import verify_plan
+from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.simulate import simulate
 
 IN, OUT, INOUT = Access.IN, Access.OUT, Access.INOUT

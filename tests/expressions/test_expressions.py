@@ -17,8 +17,8 @@ import pytest
 from mcugen.expressions import functions as fn
 from mcugen.expressions.c import Binding, c_text
 from mcugen.expressions.cost import is_short, operations
-from mcugen.expressions.helium import helium_text
 from mcugen.expressions.intervals import bounds
+from mcugen.expressions.mve import helium_text
 from mcugen.expressions.nodes import (
     Argument,
     Constant,
@@ -39,9 +39,9 @@ from mcugen.expressions.parts import headers, parameters
 from mcugen.expressions.values import evaluate
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.numerics.curves import CODES, Line, interpolation
 from mcugen.ops.affine import FixedAffine
 from mcugen.ops.conversion import Cast, Dequantize, Quantize
-from mcugen.ops.curves import CODES, Line, interpolation
 from mcugen.ops.elementwise import Elementwise, Interpolate, Linear, Lookup, Scalars, _argument
 from mcugen.ops.pointwise import BINARY, UNARY, Binary, Clamp, Where
 

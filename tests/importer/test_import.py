@@ -14,7 +14,7 @@ from mcugen.errors import DoesNotFitError, McugenError, ModelError, UnsupportedE
 from mcugen.hir.types import DType
 from mcugen.importer import import_model
 from mcugen.importer.load import OLDEST_OPSET
-from mcugen.ops.onnx_node import IMPORTERS
+from mcugen.ops.onnx_node import BUILT_IN
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 MICROSOFT = "com.microsoft"
@@ -94,7 +94,7 @@ def test_half_precision_weights_are_widened():
 
 def test_an_output_that_the_operator_does_not_give_here(monkeypatch: pytest.MonkeyPatch):
     """The mask of a Dropout, read by another node, if its importer forgets it."""
-    monkeypatch.setitem(IMPORTERS, ("", "Dropout"), lambda node: [node.input(0)])
+    monkeypatch.setitem(BUILT_IN.importers, ("", "Dropout"), lambda node: [node.input(0)])
     net = Net()
     _, mask = net.ops("Dropout", net.input("x", 3), outs=["y", "mask"])
     net.output(net.op("Not", mask), dtype=bool)

@@ -11,7 +11,7 @@ from onnx_models import Net, imported
 from mcugen.errors import ModelError, UnsupportedError
 from mcugen.hir.types import DType, TensorType
 from mcugen.importer.judge import objection
-from mcugen.ops.onnx_node import IMPORTERS, OnnxNode
+from mcugen.ops.onnx_node import BUILT_IN, OnnxNode
 
 
 def relu() -> onnx.ModelProto:
@@ -25,7 +25,7 @@ def test_a_bug_is_no_fault_of_the_model(bug: Exception, monkeypatch: pytest.Monk
     def broken(node: OnnxNode) -> list[object]:
         raise bug
 
-    monkeypatch.setitem(IMPORTERS, ("", "Relu"), broken)
+    monkeypatch.setitem(BUILT_IN.importers, ("", "Relu"), broken)
     with pytest.raises(type(bug)) as caught:
         imported(relu())
     assert caught.value is bug

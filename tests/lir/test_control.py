@@ -9,16 +9,15 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import Sketch
 
 from mcugen.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.moves import at_once
-from mcugen.lir.plan import plan_memory
 from mcugen.lir.printer import print_program
 from mcugen.lir.program import MOVE, Access, Buffer, Control, Instr, Operand, Program, Space
-from mcugen.lir.verify_plan import verify_plan
-
-from .programs import Sketch
+from mcugen.memory.plan import plan_memory
+from mcugen.memory.verify_plan import verify_plan
 
 CELL = 16
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 from onnx_models import Net
+from programs import chain
 
 from mcugen import compile_model
-from mcugen.lir.plan import plan_memory
 from mcugen.lir.printer import print_program
-
-from .programs import chain
+from mcugen.memory.plan import plan_memory
 
 
 def test_golden_dump(golden: Callable[[str, str], None]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcugen.lir import exact, order
+from mcugen.memory import exact, order
 
 
 @pytest.fixture(autouse=True)

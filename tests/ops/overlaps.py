@@ -20,8 +20,8 @@ from mcugen.codegen.render import Provenance, Sample, render
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
-from mcugen.lir.place import place
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Operand, Overlap, Program, Space
+from mcugen.memory.place import place
 from mcugen.simulate import simulate
 
 

@@ -16,7 +16,7 @@ from test_recurrent import Layer, recurrence
 from mcugen import CompileOptions, compile_model
 from mcugen.hir.interpreter import interpret, run
 from mcugen.hir.types import DType
-from mcugen.ops.kernels.cmsis.lstm import evaluate
+from mcugen.kernels.cmsis.lstm import evaluate
 from mcugen.options import CMSIS_NN
 from mcugen.quant.scheme import Scheme
 

@@ -17,10 +17,10 @@ from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.importer.load import load
+from mcugen.kernels.cmsis.s16 import LONGEST_SHIFT, Scaling
+from mcugen.kernels.cmsis.s16_activations import RoundedSum
+from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.ops.elementwise import Scalars
-from mcugen.ops.fixedpoint import Requantizer
-from mcugen.ops.kernels.cmsis.s16 import LONGEST_SHIFT, Scaling
-from mcugen.ops.kernels.cmsis.s16_activations import RoundedSum
 from mcugen.ops.pointwise import FixedSum
 from mcugen.options import CMSIS_NN, CompileOptions
 from mcugen.quant.quantize import float_model, quantizer

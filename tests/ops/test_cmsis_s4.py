@@ -12,8 +12,8 @@ from test_conv import Case
 
 from mcugen.board import load_board
 from mcugen.compiler import compile_model
+from mcugen.kernels.cmsis.common import packed_nibbles
 from mcugen.lir.program import Space
-from mcugen.ops.kernels.cmsis.common import packed_nibbles
 from mcugen.options import CMSIS_NN, CompileOptions
 
 pytestmark = pytest.mark.qemu

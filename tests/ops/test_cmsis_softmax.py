@@ -10,7 +10,7 @@ from test_fast_activations import Layers
 
 from mcugen.compiler import compile_model
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.ops.kernels.cmsis.softmax import LONGEST, Softmax8
+from mcugen.kernels.cmsis.softmax import LONGEST, Softmax8
 from mcugen.ops.softmax import FixedSoftmax, Signature
 from mcugen.options import CMSIS_NN, CompileOptions
 

@@ -17,9 +17,9 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
+from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
 from mcugen.lir.program import Access
-from mcugen.ops.kernels.conv_shape import ConvShape
-from mcugen.ops.kernels.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
 from mcugen.options import CompileOptions
 from mcugen.simulate import simulate
 

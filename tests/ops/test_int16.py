@@ -17,7 +17,7 @@ from mcugen.expressions.nodes import Argument, Table
 from mcugen.expressions.values import evaluate
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
-from mcugen.ops.curves import CODES, Line, interpolation
+from mcugen.numerics.curves import CODES, Line, interpolation
 from mcugen.ops.elementwise import Scalars
 from mcugen.ops.pointwise import UNARY
 from mcugen.ops.softmax import fixed_log2

@@ -15,7 +15,7 @@ from onnx_models import MICROSOFT, Net, assert_close, c_outputs, imported, numpy
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
 
 from mcugen.errors import UnsupportedError
-from mcugen.ops.onnx_node import IMPORTERS, LEFT_OUT
+from mcugen.ops.onnx_node import BUILT_IN
 
 X = real(2, 3, 8)
 
@@ -628,7 +628,7 @@ def test_every_operator_is_taken_or_left_out_with_a_reason() -> None:
     """Of those that ONNX Runtime has for its CPU."""
     kernels = get_all_opkernel_def()
     names = {k.op_name for k in kernels if k.domain == MICROSOFT and k.provider == "CPUExecutionProvider"}
-    taken = {name for domain, name in IMPORTERS if domain == MICROSOFT}
-    reasons = {name for domain, name in LEFT_OUT if domain == MICROSOFT}
+    taken = {name for domain, name in BUILT_IN.importers if domain == MICROSOFT}
+    reasons = {name for domain, name in BUILT_IN.left_out if domain == MICROSOFT}
     assert not names - taken - reasons
     assert not taken & reasons

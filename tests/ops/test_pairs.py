@@ -20,8 +20,8 @@ from pairs import CONSUMERS, PLACES, PRODUCERS, SHAPE, model_of
 
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.lir.verify_plan import verify_plan
-from mcugen.ops.onnx_node import IMPORTERS
+from mcugen.memory.verify_plan import verify_plan
+from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import simulate
 
@@ -144,7 +144,7 @@ def test_every_operator_of_several_outputs_is_a_consumer() -> None:
     def most_outputs(domain: str, name: str) -> int:
         return onnx.defs.get_schema(name, domain).max_output if onnx.defs.has(name, domain) else 1
 
-    several = {name for domain, name in IMPORTERS if most_outputs(domain, name) > 1}
+    several = {name for domain, name in BUILT_IN.importers if most_outputs(domain, name) > 1}
     net = Net(opset=18)
     for number, consumer in enumerate(CONSUMERS):
         PLACES["plain"](net, f"x{number}", "relu", consumer)

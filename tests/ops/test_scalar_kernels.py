@@ -16,7 +16,7 @@ from onnx_models import Net, numpy_outputs, random_feeds
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.ops.kernels.scalar import CHUNK_SUM, LONGEST_CHUNK, chunks
+from mcugen.kernels.scalar import CHUNK_SUM, LONGEST_CHUNK, chunks
 from mcugen.options import CompileOptions
 
 

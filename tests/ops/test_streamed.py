@@ -18,16 +18,16 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
+from mcugen.fitting.streaming import Streaming, Stretch, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
-from mcugen.lir.cost import cost_table
+from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Control
-from mcugen.lir.verify_plan import verify_plan
+from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
 from mcugen.options import CompileOptions
 from mcugen.pipeline import optimize
-from mcugen.streaming import Streaming, Stretch, with_groups
 
 STEP = 0.05
 ROWS = CompileOptions(optimize="ram")

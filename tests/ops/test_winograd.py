@@ -19,7 +19,7 @@ from shared_models import roomy
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.ops.kernels.winograd import CONV, pairs, transformed
+from mcugen.kernels.winograd import CONV, pairs, transformed
 from mcugen.options import CompileOptions
 
 KERNELS = [kernel.name for kernel in CONV]

@@ -12,7 +12,8 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.types import TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.ops.pointwise import Binary, Unary
-from mcugen.passes.rewrite import Log, Outcome, Rewriting, pattern
+from mcugen.passes import rewrite
+from mcugen.passes.rewrite import Log, Outcome, Rewriting, Turns, pattern
 
 NEG, EXP, ABS = Unary("Neg"), Unary("Exp"), Unary("Abs")
 VECTOR = TensorType((4,))
@@ -130,6 +131,22 @@ def test_laws_that_contradict_each_other_end():
 
     with pytest.raises(VerificationError, match=r"pass turn must end.*2001 rewrites, the last at .* 'n0'"):
         turn(chain(EXP))
+
+
+def test_passes_that_undo_each_other_end(monkeypatch: pytest.MonkeyPatch):
+    @pattern(Unary)
+    def there(graph: Graph, node: Node) -> Outcome:
+        """Exp(x) → Abs(x)."""
+        return node.op == EXP and bool(graph.rewrite(node, ABS, node.inputs))
+
+    @pattern(Unary)
+    def back(graph: Graph, node: Node) -> Outcome:
+        """Abs(x) → Exp(x)."""
+        return node.op == ABS and bool(graph.rewrite(node, EXP, node.inputs))
+
+    monkeypatch.setattr(rewrite, "MOST_TURNS", 7)
+    with pytest.raises(VerificationError, match=r"pass swing must end.*7 turns"):
+        Turns("swing", there, back)(chain(EXP))
 
 
 def test_refusals_are_those_that_hold_in_the_end():

@@ -16,13 +16,13 @@ from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
 from test_quantize_command import FLOAT, SAMPLES
 
+from mcugen.evaluation.metrics import sqnr_db
 from mcugen.hir.types import Array
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
 from mcugen.quant.estimate import estimated, hold_out
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.report.metrics import sqnr_db
 
 Sample = dict[str, Array]
 

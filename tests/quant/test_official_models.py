@@ -12,12 +12,12 @@ from onnx_tests import Case, cases
 
 from mcugen.compiler import compile_model
 from mcugen.errors import DoesNotFitError, UnsupportedError, UsageError
+from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.hir.types import Array
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization, float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.report.accuracy import run_onnxruntime
 
 Sample = dict[str, Array]
 

@@ -18,7 +18,7 @@ from mcugen import compile_model
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
-from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.recurrent import Recurrent
 from mcugen.quant.plan import Stored
 from mcugen.quant.recurrent import Scope, expand

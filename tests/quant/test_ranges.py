@@ -16,8 +16,9 @@ from onnx_models import Net
 from onnxruntime.quantization.calibrate import HistogramCollector
 from test_profile import fused, profile_of, profiled
 
+from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array, DType, QuantParams
-from mcugen.ops.fixedpoint import dequantize, quantize
+from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.options import METHODS
 from mcugen.quant import ranges, sensitivity
 from mcugen.quant.float_model import FloatModel
@@ -34,7 +35,6 @@ from mcugen.quant.ranges import (
 )
 from mcugen.quant.scheme import Scheme, activation_params
 from mcugen.quant.sensitivity import OutputNoise, judged_tensors, saturated_tensors
-from mcugen.report.session import Session
 
 INT8 = Scheme()
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from lir.programs import Sketch, chain
 from onnx_models import Net
+from programs import Sketch, chain
 from rich.console import Console
 
 from mcugen import CompileOptions, compile_model
-from mcugen.lir.plan import plan_memory
+from mcugen.memory.plan import plan_memory
 from mcugen.report.drawing import draw
 from mcugen.report.html import report_page
 from mcugen.report.listing import print_memory

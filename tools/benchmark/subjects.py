@@ -13,7 +13,7 @@ import onnx
 
 from mcugen.codegen.bundle import Port
 from mcugen.errors import UsageError
-from mcugen.report.accuracy import run_onnxruntime
+from mcugen.evaluation.accuracy import run_onnxruntime
 
 Sample = dict[str, np.ndarray]
 

@@ -14,7 +14,7 @@ from mcugen.limits import check_size
 from mcugen.ops.microsoft.attention import shaped
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
-from mcugen.ops.window import Window
+from mcugen.ops.spatial import window_of
 
 LOWEST = np.finfo(np.float32).min
 
@@ -126,7 +126,7 @@ def _import_masked_pool(node: OnnxNode) -> list[Value]:
         raise Refusal(
             "MaxpoolWithMask: the kernel must have all axes", f"{kernel} for {x.type.shape}", "repair the model"
         )
-    window = Window.of(node, x.type.shape[2:], tuple(kernel))
+    window = window_of(node, x.type.shape[2:], tuple(kernel))
     strides, pads = window.strides, (*window.before, *window.after)
     if min(window.output(x.type.shape[2:], tuple(kernel))) < 1:
         raise Refusal(

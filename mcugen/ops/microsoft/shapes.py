@@ -12,9 +12,9 @@ from mcugen.ops.inverse import Inverse
 from mcugen.ops.microsoft.axes import axes
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import (
+    BUILT_IN,
     COMPOSED,
     FLOATS,
-    IMPORTERS,
     MICROSOFT,
     OnnxNode,
     Refusal,
@@ -65,7 +65,7 @@ def _import_sample(node: OnnxNode) -> list[Value]:
 def _import_unique(node: OnnxNode) -> list[Value | None]:
     """In order of appearance; without the positions of first appearance, which ONNX's operator tells, too."""
     plain = _named(node, (node.outputs[0], f"{node.outputs[0]}.first", *node.outputs[1:]))
-    values, _, *rest = IMPORTERS["", "Unique"](plain)
+    values, _, *rest = BUILT_IN.importers["", "Unique"](plain)
     return [values, *rest]
 
 

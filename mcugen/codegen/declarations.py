@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a kernel's template reads what the kernel declares, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import jinja2
+from jinja2 import meta
+
+from mcugen.lir.kernel import Declared, Kernel
+
+GIVEN = frozenset({"fn", "p", "signature", "flags", "needs", "types"})
+"""What every template gets; see mcugen.codegen.render."""
+
+_MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
+"""A member's name, or how it begins where the template composes it."""
+
+
+def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
+    """A sentence for each name that only the template or only the declaration knows.
+
+    Text that several kernels import or include may read more: what it lacks fails when it is rendered.
+    """
+    name = f"kernels/{kernel.name}.c.j2"
+    own = _source(env, name)
+    sources = [own, *(_source(env, other) for other in _imported(env, own))]
+    read = {match for source in sources for match in _MEMBER.findall(source)}
+    needed = set(_MEMBER.findall(own))
+    found = [
+        f"{name} reads p->{text}, which {kernel.name} does not declare"
+        for text, goes_on in sorted(needed)
+        if not any(_is_meant(member, text, bool(goes_on)) for member in kernel.members)
+    ]
+    found += [
+        f"{kernel.name} declares the parameter {member.name}, which its template does not read"
+        for member in kernel.members
+        if not any(_is_meant(member, text, bool(goes_on)) for text, goes_on in read)
+    ]
+    options = {option.name for group in kernel.options for option in group.declared()}
+    undeclared = meta.find_undeclared_variables(env.parse(own))
+    found += [f"{name} reads {text}, which is no option" for text in sorted(undeclared - options - GIVEN)]
+    words = {word for source in sources for word in re.findall(r"\w+", source)}
+    found += [f"the option {option} is not read by {name}" for option in sorted(options - words)]
+    return found
+
+
+def _is_meant(member: Declared, text: str, goes_on: bool) -> bool:
+    """Whether a template's `p->text` is the member; `goes_on` with what it computes."""
+    if member.many or goes_on:
+        return member.name.startswith(text) or text.startswith(member.name)
+    return member.name == text
+
+
+def _source(env: jinja2.Environment, name: str) -> str:
+    assert env.loader is not None
+    return env.loader.get_source(env, name)[0]
+
+
+def _imported(env: jinja2.Environment, source: str) -> set[str]:
+    """The templates that it imports or includes, and those that they do."""
+    found: set[str] = set()
+    todo = [source]
+    while todo:
+        for name in re.findall(r'\{%-?\s*(?:import|from|include|extends)\s*"([^"]+)"', todo.pop()):
+            if name not in found:
+                found.add(name)
+                todo.append(_source(env, name))
+    return found

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model for one board, and all that can be asked of it: what the command line does, for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from mcugen.board import Board, load_board
+from mcugen.compiled import CompiledModel, stacked
+from mcugen.compiler import compile_model
+from mcugen.errors import UsageError
+from mcugen.evaluate import evaluate, metric_of, sample_endpoints
+from mcugen.evaluation.layers import DIVERGED_DB
+from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples
+from mcugen.hir.types import Array, DType
+from mcugen.importer.load import LoadedModel, load
+from mcugen.mixed import Demand, Search
+from mcugen.options import MIXED, CompileOptions
+from mcugen.parameters import require_room_quantized
+from mcugen.pipeline import Trace
+from mcugen.plugins import registry_of
+from mcugen.quant.estimate import estimated, hold_out, judged_samples
+from mcugen.quant.float_model import FloatModel
+from mcugen.quant.profile import Profile, profile_model, profile_notes
+from mcugen.quant.profile_file import read_profile
+from mcugen.quant.quantize import Progress, Quantization, float_model, no_progress, quantizer, with_states
+from mcugen.quant.scheme import Scheme
+from mcugen.report.figures import Report
+from mcugen.tasks import Judging, Quantizing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcugen.lir.program import Endpoint
+
+SampleSource = Path | Mapping[str, Array]
+"""A file or folder of samples, or arrays as an .npz file has them: see mcugen.evaluation.samples.load_samples."""
+
+
+@dataclass
+class Compilation:
+    """Quantizes, compiles, runs and judges a model; each step is done when it is first asked for, and once.
+
+    `progress` is told what is done, how many steps of it, of how many; `trace` watches passes. All methods raise the
+    errors of mcugen.errors.
+
+        net = Compilation("model.onnx", "rt1060", quantizing=Quantizing(calibration="samples.npz"))
+        net.write("net")
+        print(net.report("eval.npz").accuracy)
+    """
+
+    model: str | Path | onnx.ModelProto
+    board: str | Board = "host"
+    options: CompileOptions = field(default_factory=CompileOptions)
+    quantizing: Quantizing = field(default_factory=Quantizing)
+    judging: Judging = field(default_factory=Judging)
+    progress: Progress = no_progress
+    trace: Trace | None = None
+    search: Search | None = field(default=None, init=False)
+    """The search for the precisions of layers, once it has begun."""
+    notes: list[str] = field(default_factory=list, init=False)
+    """What was taken for granted of model and samples, once `run` has been asked for."""
+
+    @cached_property
+    def target(self) -> Board:
+        """The board."""
+        return self.board if isinstance(self.board, Board) else load_board(self.board)
+
+    @cached_property
+    def source(self) -> LoadedModel:
+        """The checked model, with the operators of mcugen and of the options' plug-ins."""
+        return load(self.model, registry_of(self.options.plugins))
+
+    @cached_property
+    def float_model(self) -> FloatModel:
+        """What is quantized or profiled."""
+        layers = self.quantizing.layers.values()
+        wide = self.quantizing.precision == MIXED or "int16" in layers
+        return float_model(self.source, self.options, self._scheme, wide)
+
+    @cached_property
+    def quantized(self) -> Quantization:
+        """The quantized model, by samples or a profile, judged; UsageError where neither is given."""
+        if not self.quantizing.is_wanted:
+            raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES")
+        target, fused, is_mixed = self.target, self.float_model, self.quantizing.precision == MIXED
+        endpoints = graph_endpoints(fused.graph, self.options.states)
+        sources = (self.quantizing.calibration, self.judging.data)
+        given, data = (None if source is None else self._samples(endpoints, source) for source in sources)
+        profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
+        known, held = hold_out(given.inputs if given else (), bool(self.options.states))
+        if is_mixed or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
+            known, held = given.inputs if given else (), ()
+        require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
+        maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
+        layers = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        if is_mixed:
+            samples = data or given or random_samples(endpoints)
+            demand = Demand(
+                metric_of(self.judging.metric, samples.labels), self.judging.max_drop, self.judging.min_sqnr
+            )
+            self.search = Search(maker, target, self.options, samples, demand, layers, self.progress)
+            found = self.search.run()
+        else:
+            found = maker.quantize(layers)
+        found = estimated(found, *judged_samples(held, known, data))
+        told = [note for samples in (given, data) if samples for note in samples.notes]
+        return replace(found, notes=(*found.notes, *told))
+
+    @cached_property
+    def compiled(self) -> CompiledModel:
+        """The model as it is, or quantized first."""
+        model = self.quantized if self.quantizing.is_wanted else self.model
+        return compile_model(model, self.target, self.options, self.trace)
+
+    def write(self, folder: str | Path | None = None) -> Path:
+        """Writes the C files, to a folder called like the model unless told otherwise."""
+        return self.compiled.write(folder or self.compiled.bundle.name)
+
+    def run(self, inputs: str | SampleSource) -> dict[str, Array]:
+        """The outputs of the generated code, with a leading axis of samples, built for the board and run."""
+        samples = self.samples(inputs, self.compiled.program.inputs)
+        self.notes = [*self.compiled.report.notes, *samples.notes]
+        total, name = len(samples.inputs), self.target.name
+
+        def advance(done: int) -> None:
+            self.progress(f"{name}: running", done, total)
+
+        return stacked(self.compiled.simulate(samples.inputs, measure=False, progress=advance).outputs)
+
+    def report(
+        self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int = 0
+    ) -> Report:
+        """Runs samples (default: those of `judging`, or a random one) and measures: accuracy, instructions, memory.
+
+        Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` are flash's.
+        """
+        source = self.judging.data if data is None else data
+        endpoints = sample_endpoints(self.compiled)
+        samples = random_samples(endpoints) if source is None else self.samples(source, endpoints)
+        metric = metric_of(self.judging.metric, samples.labels)
+        return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states)
+
+    def profile(self) -> tuple[Profile, list[str]]:
+        """What tensors of the float model are like on the samples of calibration, and notes of what was assumed."""
+        fused = self.float_model
+        assert self.quantizing.calibration is not None, "a profile is made of samples"
+        given = self._samples(graph_endpoints(fused.graph, self.options.states), self.quantizing.calibration)
+        samples = with_states(fused, given.inputs)
+        made = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
+        return made, [*fused.graph.notes, *given.notes, *profile_notes(fused, made)]
+
+    def samples(self, source: str | SampleSource, endpoints: Sequence[Endpoint]) -> Samples:
+        """Samples for these inputs, prepared as `judging` and `quantizing` say."""
+        return self._samples(endpoints, source)
+
+    def _samples(self, endpoints: Sequence[Endpoint], source: str | SampleSource) -> Samples:
+        where = Path(source) if isinstance(source, str) else source
+        return load_samples(where, endpoints, self.judging.pixel_scale, self.quantizing.preprocess)
+
+    @property
+    def _scheme(self) -> Scheme:
+        return self.quantizing.scheme or Scheme(DType(self.quantizing.activations))

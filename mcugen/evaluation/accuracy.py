@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good the generated code's outputs are, and how near to ONNX Runtime's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from mcugen.errors import VerificationError
+from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs
+from mcugen.evaluation.session import Session
+from mcugen.hir.types import Array
+from mcugen.lir.program import Endpoint
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Comparison over `samples` samples. Errors are in real units (dequantized); SQNR in dB.
+
+    `metric` (see mcugen.evaluation.metrics) judges three results: `float32` the reference's, `quantized` those of the
+    quantized model in ONNX Runtime, `target` the generated code's; None where there is nothing to judge by, or
+    where that number is infinite. The rest compares the generated code with `reference`: of a model that mcugen
+    quantized that is the float model. `agreement` is the share of samples for which both name the same class.
+    """
+
+    metric: str
+    reference: str
+    samples: int
+    float32: float | None
+    quantized: float | None
+    target: float | None
+    agreement: float
+    max_abs_error: float
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class QuantizationEstimate:
+    """The quantized model against the float one, both in ONNX Runtime, on a few samples.
+
+    `kind` is what these are: "held out" of calibration, "evaluation" data, or those that were calibrated on
+    ("calibration"), which flatters. `sqnr_db` is None where there is no error at all.
+    """
+
+    samples: int
+    kind: str
+    agreement: float
+    sqnr_db: float | None
+
+    def __str__(self) -> str:
+        noise = "exact" if self.sqnr_db is None else f"SQNR {self.sqnr_db:.1f} dB"
+        which = {"held out": "not calibrated on", "evaluation": "of --data", "calibration": "calibrated on"}[self.kind]
+        samples = f"{self.samples} sample{'s' * (self.samples != 1)} {which}"
+        return f"{100 * self.agreement:.1f} % agreement, {noise} against float32 on {samples}"
+
+
+def run_onnxruntime(
+    model: onnx.ModelProto,
+    samples: Sequence[Outputs],
+    progress: Callable[[int], None] | None = None,
+    fixed: Outputs | None = None,
+    states: Mapping[str, str] | None = None,
+) -> list[dict[str, Array]]:
+    """The model's outputs for each sample, by name, computed literally: graph optimization is off.
+
+    `fixed` are inputs that no sample has; `states` (output → input) go from each sample to the next, from `fixed`.
+    """
+    session = Session(model, rule="ONNX Runtime must run the model for comparison")
+    results, names = [], session.outputs
+    kept = dict(fixed or {})
+    for count, sample in enumerate(samples, 1):
+        found = session.run(names, kept | dict(sample))
+        outputs = {name: _plain(value) for name, value in found.items()}
+        kept |= {target: outputs[source] for source, target in (states or {}).items()}
+        results.append(outputs)
+        if progress:
+            progress(count)
+    return results
+
+
+def _plain(value: Any) -> Array:
+    """An output as an array; of dictionaries by class (ZipMap) the numbers, a row each."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return np.asarray([list(row.values()) for row in value])
+    return np.asarray(value)
+
+
+def compare(
+    endpoints: Sequence[Endpoint],
+    target: Sequence[Outputs],
+    reference: Sequence[Outputs],
+    labels: Array | None,
+    against: str = "ONNX Runtime",
+    metric: Metric | None = None,
+    quantized: Sequence[Outputs] | None = None,
+    inputs: Sequence[Outputs] = (),
+) -> Accuracy:
+    """Judges all results by `metric` (default: top1 by labels, else sqnr), and compares `target` with `reference`.
+
+    Where the reference names classes by strings, the next output tells. VerificationError if sizes that the model
+    computes differ, or if there are no numbers.
+    """
+    _check_sizes(endpoints, target, reference)
+    metric = metric or METRICS["sqnr" if labels is None else "top1"]
+    found = judged(endpoints, target, reference, labels, inputs)
+    twin = None if quantized is None else judged(endpoints, quantized, reference, labels, inputs)
+    return Accuracy(
+        metric=metric.name,
+        reference=against,
+        samples=len(target),
+        float32=None if metric.by_reference else _finite(metric.compute(replace(found, outputs=found.reference))),
+        quantized=None if twin is None else _finite(metric.compute(twin)),
+        target=_finite(metric.compute(found)),
+        agreement=METRICS["agreement"].compute(found),
+        max_abs_error=METRICS["max_abs_error"].compute(found),
+        sqnr_db=_finite(METRICS["sqnr"].compute(found)),
+    )
+
+
+def judged(
+    endpoints: Sequence[Endpoint],
+    outputs: Sequence[Outputs],
+    reference: Sequence[Outputs],
+    labels: Array | None = None,
+    inputs: Sequence[Outputs] = (),
+) -> Judged:
+    """Outputs in reals, those that are numbers in both; VerificationError if there are none."""
+    numeric = [e for e in endpoints if e.name in outputs[0] and reference[0][e.name].dtype.kind not in "OSU"]
+    if not numeric:
+        raise VerificationError("some output must be numbers, to be compared", "strings alone")
+    return Judged(reals(outputs, numeric), reals(reference, numeric), inputs, labels)
+
+
+def _check_sizes(endpoints: Sequence[Endpoint], target: Sequence[Outputs], reference: Sequence[Outputs]) -> None:
+    for endpoint in (e for e in endpoints if e.sizes and e.name in target[0]):
+        for found, wanted in zip(target, reference, strict=True):
+            if found[endpoint.name].shape != wanted[endpoint.name].shape:
+                shapes = f"{found[endpoint.name].shape} and {wanted[endpoint.name].shape}"
+                raise VerificationError(f"output '{endpoint.name}' must have the shape that ONNX Runtime gives", shapes)
+
+
+def reals(samples: Sequence[Outputs], endpoints: Sequence[Endpoint]) -> list[dict[str, Array]]:
+    """The tensors of these endpoints, quantized ones as float64."""
+    return [{e.name: _real(sample[e.name], e) for e in endpoints} for sample in samples]
+
+
+def _real(array: Array, endpoint: Endpoint) -> Array:
+    if endpoint.quant is None or array.dtype.kind == "f":
+        return array
+    return (array.astype(np.float64) - endpoint.quant.zero_point) * endpoint.quant.scale[0]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of samples: .npz and .npy with all of them, or a folder of .npz, .npy or .png with one each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.errors import UsageError, listed
+from mcugen.evaluation.array_files import read_npy, read_npz
+from mcugen.evaluation.preprocess import Preprocessing
+from mcugen.hir.types import Array
+from mcugen.limits import MAX_SAMPLES
+
+PIXELS = "x_uint8"
+"""What arrays of raw pixels are called."""
+
+_ONLY = "x"
+
+
+@dataclass(frozen=True)
+class RawArray:
+    """An array as the file has it. `place` names file and array for messages, `key` the array.
+
+    `layout` says where the channels of an image are (hwc or chw) if its file does.
+    """
+
+    place: str
+    key: str
+    array: Array
+    layout: str = ""
+
+
+RawSample = dict[str, RawArray]
+"""By name of the model's input."""
+
+
+def read_samples(
+    source: Path | Mapping[str, Array], inputs: Sequence[str], steps: Preprocessing
+) -> tuple[list[RawSample], Mapping[str, Array]]:
+    """At least one sample, each with all `inputs`; and all arrays, of a file that holds all samples or as given.
+
+    UsageError names what is wrong with which file.
+    """
+    path = source if isinstance(source, Path) else Path("samples")
+    if not isinstance(source, Path):
+        arrays: Mapping[str, Array] = {name: np.asarray(array) for name, array in source.items()}
+    elif path.is_dir():
+        return list(_read_folder(path, inputs, steps)), {}
+    else:
+        arrays = {_ONLY: read_npy(path)} if path.suffix == ".npy" else read_npz(path)
+    _require_images(path, steps, False)
+    chosen = {name: _array_of(path, arrays, name, len(inputs) == 1) for name in inputs}
+    for raw in chosen.values():
+        if raw.array.ndim == 0 or not len(raw.array):
+            raise UsageError(f"{raw.place} must have a leading axis of samples", str(raw.array.shape))
+    counts = {raw.key: len(raw.array) for raw in chosen.values()}
+    if len(set(counts.values())) != 1:
+        raise UsageError(f"{path}: inputs must have equally many samples", str(counts), "repair the file")
+    count = next(iter(counts.values()))
+    if count > MAX_SAMPLES:
+        raise UsageError(f"{path}: there must be at most {MAX_SAMPLES:,} samples", f"{count:,}", "give some of them")
+    samples = [{n: RawArray(f"{r.place}[{i}]", r.key, r.array[i]) for n, r in chosen.items()} for i in range(count)]
+    return samples, arrays
+
+
+def _read_folder(folder: Path, inputs: Sequence[str], steps: Preprocessing) -> Iterator[RawSample]:
+    """One sample a file, in the order of their names."""
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    kinds: Mapping[str, Callable[[Path], Mapping[str, Array]]] = {
+        ".npy": lambda path: {_ONLY: read_npy(path)},
+        ".npz": read_npz,
+        ".png": lambda path: {PIXELS: steps.read_image(path)},
+    }
+    rule = f"{folder}: a folder of samples must hold .npy, .npz or .png files"
+    if not files:
+        raise UsageError(rule, "nothing", "put one sample in each file")
+    suffixes = {path.suffix.lower(): path for path in files}
+    for suffix, path in suffixes.items():
+        if suffix not in kinds:
+            raise UsageError(rule, f"'{path.name}'", "move other files away")
+    if len(suffixes) > 1:
+        found = " and ".join(f"'{path.name}'" for path in list(suffixes.values())[:2])
+        raise UsageError(f"{rule}, all of one kind", found, "make a folder of each")
+    (suffix,) = suffixes
+    _require_images(folder, steps, suffix == ".png")
+    for path in files:
+        arrays = kinds[suffix](path)
+        yield {name: _array_of(path, arrays, name, len(inputs) == 1) for name in inputs}
+
+
+def _require_images(path: Path, steps: Preprocessing, images: bool) -> None:
+    keys = ["resize"] * bool(steps.size) + ["gray" if steps.mode == "L" else "rgb"] * bool(steps.mode)
+    if keys and not images:
+        remedy = "leave it out, or give a folder of .png"
+        raise UsageError(f"--preprocess {keys[0]} must be for images", f"arrays in {path}", remedy)
+
+
+def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) -> RawArray:
+    """The array of an input: called like it, or `x` or `x_uint8` where there is but one input."""
+    if not only and path.suffix.lower() in (".npy", ".png"):
+        rule = f"{path}: a sample of several inputs must be in an .npz file"
+        raise UsageError(rule, f"a {path.suffix} file", "name its arrays like the inputs")
+    names = [name, *((_ONLY, PIXELS) if only else ())]
+    for key in names:
+        if key in arrays:
+            return RawArray(f"{path}: '{key}'", key, arrays[key], "hwc" if path.suffix.lower() == ".png" else "")
+    wanted = " or ".join(f"'{n}'" for n in names)
+    present = listed(f"'{key}'" for key in arrays) or "nothing"
+    raise UsageError(f"{path}: there must be an array {wanted}", present, "name the arrays like the model's inputs")

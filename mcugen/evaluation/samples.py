@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration and evaluation data: files → one dict of arrays per sample, in the types that the model's inputs have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.errors import UsageError
+from mcugen.evaluation.preprocess import Preprocessing, parse_preprocessing
+from mcugen.evaluation.sample_files import PIXELS, RawArray, read_samples
+from mcugen.hir.graph import Graph
+from mcugen.hir.types import Array, DType, QuantParams, Shape
+from mcugen.lir.program import Buffer, Endpoint, Space
+from mcugen.numerics.fixedpoint import quantize
+
+_LABELS = ("labels", "y")
+
+_COLORS = (2, 3, 4)
+"""Extents of an image's axis that tell it to be the channels."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs by name for each sample, and class numbers where they are known (else None)."""
+
+    inputs: list[dict[str, Array]]
+    labels: Array | None
+    notes: tuple[str, ...] = ()
+    """How samples were taken that are not of the input's shape."""
+
+
+def load_samples(
+    source: Path | Mapping[str, Array], endpoints: Sequence[Endpoint], pixel_scale: float = 1.0, preprocess: str = ""
+) -> Samples:
+    """Reads an .npz or .npy file, or a folder of .npz, .npy or .png files with one sample each; or takes arrays.
+
+    A file of all samples has a leading axis for them, an .npz one array per model input and optional labels. An
+    input may be called by its name; a model's only input also `x`, or `x_uint8` for raw pixels, which are
+    multiplied by `pixel_scale` for a float input and are the codes of an 8-bit one (so are those of a .png).
+    `preprocess` is a line for `parse_preprocessing`. UsageError names what is wrong with which file.
+
+    A sample has the input's shape, with or without axes of length 1, or is a row of all its elements; an image may
+    have its channels at the other end, which is told in the notes unless its file says so. All else is refused.
+    """
+    steps = parse_preprocessing(preprocess)
+    if steps.scale != 1.0 and pixel_scale != 1.0:
+        raise UsageError("pixels must be scaled once", "--pixel-scale and --preprocess scale", "leave one out")
+    path = source if isinstance(source, Path) else Path("samples")
+    raw, arrays = read_samples(source, [e.name for e in endpoints], steps)
+    inputs = [{e.name: _convert(sample[e.name], e, pixel_scale, steps) for e in endpoints} for sample in raw]
+    turned = (note for sample in raw for e in endpoints for note in _turnings(path, sample[e.name], e, steps))
+    return Samples(inputs, _labels(path, arrays, len(raw)), tuple(dict.fromkeys(turned)))
+
+
+def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
+    """One seeded sample, for figures that need none in particular."""
+    random = np.random.default_rng(0)
+    sample = {}
+    for endpoint in endpoints:
+        normal = random.standard_normal(endpoint.shape)
+        kind = endpoint.dtype.numpy.kind
+        spread = normal if kind == "f" else np.clip(np.rint(normal * 40), *((-128, 127) if kind == "i" else (0, 1)))
+        sample[endpoint.name] = spread.astype(endpoint.dtype.numpy)
+    return Samples([sample], None)
+
+
+def _convert(raw: RawArray, endpoint: Endpoint, pixel_scale: float, steps: Preprocessing) -> Array:
+    """In the input's shape and type, with finite numbers."""
+    place, key, array = raw.place, raw.key, raw.array
+    if steps.changes_numbers and (endpoint.dtype.is_float or endpoint.quant is not None):
+        key, array = "", steps.numbers(place, array)
+    reading = _reading(array.shape, endpoint, raw.layout or steps.layout)
+    if reading is None:
+        found = f"{array.shape}, the input is {'at most ' * bool(endpoint.sizes)}{tuple(endpoint.shape)}"
+        remedy = "a sample has that shape, or is a row of all elements; a file's first axis counts samples"
+        raise UsageError(f"{place} must have samples of the input's shape", found, remedy)
+    shaped = reading.read(array)
+    target, quant = endpoint.dtype.numpy, endpoint.quant
+    if shaped.dtype.kind not in "fiub":
+        raise UsageError(f"{place} must be numeric", str(shaped.dtype), "store numbers")
+    if target.kind == "f":
+        with np.errstate(over="ignore"):  # what is not finite is refused
+            shaped = (shaped * (pixel_scale if key == PIXELS else 1.0)).astype(target)
+    if shaped.dtype.kind == "f" and not np.isfinite(shaped).all():
+        raise UsageError(f"{place} must be finite", f"NaN, or more than a {target} holds", "repair the data")
+    if target.kind == "f":
+        return shaped
+    if key == PIXELS and target == np.int8:
+        return (shaped.astype(np.int16) - 128).astype(np.int8)
+    if shaped.dtype.kind == "f" and quant is not None:
+        return quantize(shaped, QuantParams(quant.scale, quant.zero_point), endpoint.dtype)
+    if target.kind in "iu" and (shaped != shaped.astype(target)).any():
+        raise UsageError(f"{place} must hold values of type {target}", str(shaped.dtype), "convert the data")
+    return shaped.astype(target)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How a sample becomes an input of `shape`; `moved`: from where to where its channels go before."""
+
+    shape: Shape
+    moved: tuple[int, int] | None = None
+
+    def read(self, sample: Array) -> Array:
+        """The sample in the input's shape."""
+        image = sample.reshape(sample.shape[-3:]) if self.moved else sample
+        return (np.moveaxis(image, *self.moved) if self.moved else image).reshape(self.shape)
+
+
+def _reading(found: Shape, endpoint: Endpoint, layout: str) -> _Reading | None:
+    """Of a sample in that shape, whose channels are where `layout` says ("": unknown); None where it does not fit."""
+    full = _sized(found, endpoint) if endpoint.sizes else _fixed(found, endpoint)
+    if full is not None:
+        return _Reading(full)
+    if len(endpoint.shape) != 4 or len(found) not in (3, 4) or found[:-3] not in ((), (1,)):
+        return None
+    turns = {
+        "chw": _Reading((1, found[-1], *found[-3:-1]), (-1, 0)),
+        "hwc": _Reading((1, *found[-2:], found[-3]), (0, -1)),
+    }
+    possible = (turns[wanted] for wanted in _layouts(endpoint.shape) if wanted != layout)
+    return next((turn for turn in possible if _fits(turn.shape, endpoint)), None)
+
+
+def _layouts(image: Shape) -> tuple[str, ...]:
+    """Which layouts an input of these four axes may have: colors are few, and images often square."""
+    _, first, middle, last = image
+    if (first in _COLORS) != (last in _COLORS):
+        return ("chw",) if first in _COLORS else ("hwc",)
+    if (first == middle) != (middle == last):
+        return ("hwc",) if first == middle else ("chw",)
+    return "chw", "hwc"
+
+
+def _fixed(found: Shape, endpoint: Endpoint) -> Shape | None:
+    """The input's shape if it is the sample's but for axes of length 1, or if the sample is one row."""
+    wanted = tuple(endpoint.shape)
+    longer = [tuple(n for n in shape if n != 1) for shape in (found, wanted)]
+    is_row = len(longer[0]) <= 1 and math.prod(found) == math.prod(wanted)
+    return wanted if longer[0] == longer[1] or is_row else None
+
+
+def _sized(found: Shape, endpoint: Endpoint) -> Shape | None:
+    """The same for an input with axes of any length in a range; what has one axis alone may be no row."""
+    wanted = endpoint.shape
+    variable = [axis for axis, n in enumerate(wanted) if n != 1 or axis in endpoint.sizes]
+    spread = dict(zip(variable, found, strict=False)) if len(variable) == len(found) else {}
+    missing = len(wanted) - len(found)
+    padded = (1,) * missing + found if missing >= 0 else found[-missing:] if set(found[:-missing]) == {1} else ()
+    candidates = [padded, tuple(spread.get(axis, 1) for axis in range(len(wanted)))]
+    return next((shape for shape in candidates if _fits(shape, endpoint)), None)
+
+
+def _fits(shape: Shape, endpoint: Endpoint) -> bool:
+    """Whether an input has, or may have, this shape."""
+    pairs = enumerate(zip(shape, endpoint.shape, strict=False))
+    return len(shape) == len(endpoint.shape) and all(n == m or (n < m and a in endpoint.sizes) for a, (n, m) in pairs)
+
+
+def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessing) -> Iterator[str]:
+    """What is told of an array whose channels were moved; a picture's file says itself where they are."""
+    reading = _reading(raw.array.shape, endpoint, raw.layout or steps.layout)
+    if reading is not None and reading.moved and not raw.layout:
+        where, wanted = ("last", "first") if reading.moved == (-1, 0) else ("first", "last")
+        shapes = f"{raw.array.shape} for input '{endpoint.name}' of {tuple(endpoint.shape)}"
+        yield f"{path}: samples of {shapes} were taken to have their channels {where}, and turned to have them {wanted}"
+
+
+def _labels(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None:
+    for key in _LABELS:
+        if key in arrays:
+            labels = arrays[key].reshape(-1)
+            if len(labels) != count or labels.dtype.kind not in "iu":
+                found = f"{arrays[key].dtype} of {arrays[key].shape} for {count} sample{'s' * (count != 1)}"
+                remedy = "store integers, as many as samples"
+                raise UsageError(f"{path}: '{key}' must hold one class number a sample", found, remedy)
+            known = (labels >= 0).all() and len(np.unique(labels)) > 1
+            return labels if known else None  # one class for all (as in anomaly detection) ranks nothing
+    return None
+
+
+def as_stored(sample: Mapping[str, Array], endpoints: Sequence[Endpoint]) -> dict[str, Array]:
+    """A sample as the generated code takes it: reals become codes where an input is quantized."""
+    return {e.name: _codes(sample[e.name], e) for e in endpoints if e.name in sample}
+
+
+def _codes(array: Array, endpoint: Endpoint) -> Array:
+    if endpoint.quant is None or array.dtype.kind != "f":
+        return array
+    return quantize(array, endpoint.quant, endpoint.dtype)
+
+
+def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
+    """The inputs of a graph that is not lowered, but for those that keep an output (`states`: output → input)."""
+    nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
+    given = [v for v in graph.inputs if v.name not in (states or {}).values()]
+    return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in given]

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX Runtime for many runs of one model, of which only what the caller keeps is kept.
+
+This is the one place that makes its sessions, for our tests and tools too: integers that come out of it are exact on
+every CPU, and floats differ from one CPU to another by rounding alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from mcugen.errors import VerificationError
+from mcugen.evaluation.exact_products import with_exact_products
+from mcugen.hir.types import Array
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_ONLY_EXTENDED = 21
+"""Opsets after this one define operators anew for more element types, and leave the meaning of what there was."""
+
+
+class Session:
+    """A model that is ready to run. `literal` computes node by node as written, else nodes may be fused.
+
+    `rule` begins the message of the VerificationError that a model gets which does not run.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        literal: bool = True,
+        threads: int = 0,
+        rule: str = "ONNX Runtime must run the float model",
+    ) -> None:
+        import onnxruntime  # half as long as all else that is imported, and only what quantizes or compares needs it
+
+        levels = onnxruntime.GraphOptimizationLevel
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = levels.ORT_DISABLE_ALL if literal else levels.ORT_ENABLE_ALL
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 4  # errors are raised
+        options.add_session_config_entry("session.disable_quant_qdq", "1")  # fused, it mixes uint8 and int8
+        self._rule = rule
+        try:
+            self._session = _session(with_exact_products(model), options)
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise self._refused(error) from error
+
+    @property
+    def outputs(self) -> list[str]:
+        """The model's, in order."""
+        return [output.name for output in self._session.get_outputs()]
+
+    def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Any]:
+        """The named tensors for one sample (of ai.onnx.ml also lists of dictionaries)."""
+        if not outputs:  # to ONNX Runtime, no names are all names
+            return {}
+        try:
+            return dict(zip(outputs, self._session.run(list(outputs), dict(inputs)), strict=True))
+        except Exception as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> VerificationError:
+        return VerificationError(self._rule, str(error).split("\n")[0][:200])
+
+
+def _session(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    """As the model declares its opset; where that is newer than ONNX Runtime's kernels, as of the newest they have.
+
+    ONNX Runtime takes an opset that it has not heard of for the newest it has; one that it has heard of, and has no
+    kernels for yet, it refuses (1.32 does so for QuantizeLinear of opset 28).
+    """
+    from onnxruntime import InferenceSession
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    def session(declared: onnx.ModelProto) -> onnxruntime.InferenceSession:
+        return InferenceSession(declared.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    try:
+        return session(model)
+    except NoKernel:
+        older = onnx.ModelProto()
+        older.CopyFrom(model)
+        for entry in older.opset_import:
+            while entry.domain in ("", "ai.onnx") and entry.version > _ONLY_EXTENDED:
+                entry.version -= 1
+                with contextlib.suppress(Exception):  # what is told is why the model does not run as it is
+                    return session(older)
+        raise

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to make a program of a graph: as asked for, or, within a budget, the cheapest of several that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from mcugen.board import Board
+from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
+from mcugen.fitting.streaming import Streaming, with_groups
+from mcugen.hir.graph import Graph
+from mcugen.kernels.choose import Limits
+from mcugen.kernels.cost import cost_table
+from mcugen.limits import restart
+from mcugen.lir.program import Control, Program
+from mcugen.options import CompileOptions
+from mcugen.pipeline import lowered, planned
+
+AS_ASKED = "as asked"
+
+Build = Callable[[Graph, Board, CompileOptions], Program]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A way to make a program that keeps to a budget; it may help with RAM or flash, as `serves` says."""
+
+    name: str
+    serves: tuple[str, ...]
+    build: Build
+    goal: str = ""
+    """Another goal than the one asked for, if it is just that."""
+
+
+def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
+    """Lowers an optimized graph for a board and plans its memory, within the budget of `options`.
+
+    If the program as asked for exceeds that, STEPS are tried: the one that fits with the fewest instructions is taken.
+    DoesNotFitError says how near they came.
+    """
+    options = options or CompileOptions()
+    budget = Budget.of(options)
+
+    def attempt(name: str, build: Build) -> Attempt:
+        restart()
+        program = build(graph, board, options)
+        return Attempt(name, program, use_of(program, board, options))
+
+    asked = taken = attempt(AS_ASKED, _as_asked)
+    if budget.excess(asked.use):
+        serving = [step for step in STEPS if set(step.serves) & set(budget.limits)]
+        steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
+        taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
+    layer_by_layer = None
+    if any(instr.control is Control.STREAM for instr in taken.program.instrs):
+        layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate
+    return Fit(budget, taken, asked, layer_by_layer)
+
+
+def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    return _least(planned(lowered(way, board, options)) for way in _ways(graph, board, options))
+
+
+def _least(programs: Iterable[Program]) -> Program:
+    return min(programs, key=lambda program: program.arena_size)
+
+
+def _for_goal(goal: str) -> Build:
+    """As asked, but made for another goal."""
+    return lambda graph, board, options: _as_asked(graph, board, replace(options, optimize=goal))
+
+
+CORRECTIONS = 4
+"""How often kernels are chosen anew, with what the choice misjudged."""
+
+
+def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    """The goal as asked, but kernels chosen within the budget.
+
+    The choice knows nothing of the planner's tricks, nor of code without a choice: by what it misjudged, its limits
+    are moved. Of what that gives, the best is taken: what fits with the fewest instructions, or fits least badly.
+    """
+    budget = Budget.of(options)
+    limits = _limits(budget, board)
+    ways = list(_ways(graph, board, options))
+    tried: dict[Limits, Attempt] = {}
+    while limits not in tried and len(tried) < CORRECTIONS:
+        program = _least(planned(lowered(way, board, options, limits=limits)) for way in ways)
+        use = use_of(program, board, options)
+        tried[limits] = Attempt("", program, use)
+        limits = Limits(
+            limits.ram + (0 if budget.ram is None else budget.ram - use.ram),
+            limits.flash + (0 if budget.flash is None else budget.flash - use.flash),
+        )
+    return _best(tried.values(), budget)
+
+
+NEARBY = 1.1
+"""Estimates of the RAM of groups may be so much too high."""
+
+
+def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
+    """As many layers in groups as it takes, with kernels for the goal as asked."""
+    budget, costs = Budget.of(options), cost_table(board.cpu)
+    limits = _limits(budget, board)
+    streaming = Streaming(graph, board.features, costs, is_streamed_in=options.stream_input)
+    plans = list(streaming.plans())
+    near = [plan for plan in plans if max(s.ram for s in plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
+    attempts = []
+    for plan in near[-MOST_WAYS:]:
+        way = with_groups(graph, plan, is_streamed_in=options.stream_input)
+        program = planned(lowered(way, board, options, limits=limits))
+        attempts.append(Attempt("", program, use_of(program, board, options)))
+    return _best(attempts, budget)
+
+
+def _limits(budget: Budget, board: Board) -> Limits:
+    """Of the budget, where it has some, else of the board."""
+    return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
+
+
+def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
+    """What fits with the fewest instructions, or fits least badly."""
+    return min(attempts, key=lambda a: (budget.excess(a.use), a.instructions)).program
+
+
+STEPS: tuple[Step, ...] = (
+    Step("kernels chosen for the budget", ("ram", "flash"), _within_limits),
+    Step("layers in groups, row by row", ("ram",), _in_groups),
+    Step("all for the least RAM", ("ram",), _for_goal("ram"), "ram"),
+    Step("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
+)
+"""What is tried where a program as asked for is too large."""
+
+
+MOST_WAYS = 4
+"""Of grouping layers, that are planned: estimates of their RAM are right within some percent."""
+
+
+def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[Graph]:
+    """The graph; for the least RAM with layers in groups, in the ways that promise most.
+
+    Where the caller hands over the input row by row, the first layers are a group in any case.
+    """
+    is_streamed_in = options.stream_input
+    if options.optimize != "ram" and not is_streamed_in:
+        yield graph
+        return
+    streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
+    plans = list(streaming.plans())
+    chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
+    ways = [with_groups(graph, plan, is_streamed_in=is_streamed_in) for plan in chosen]
+    grouped = [way for way in ways if way is not graph]
+    yield from grouped
+    if not grouped or not is_streamed_in:
+        yield graph

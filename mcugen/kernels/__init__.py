@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of weighted layers by family: what each needs, how it packs the weights, and its instruction."""
+
+from __future__ import annotations
+
+from mcugen.kernels import depthwise, dsp_conv, floats, helium, portable, scalar, winograd
+from mcugen.lir.kernel import Kernel
+
+CONV: tuple[Kernel, ...] = (
+    *helium.DEPTHWISE,
+    *floats.DEPTHWISE,
+    *depthwise.DEPTHWISE,
+    *portable.DEPTHWISE,
+    *helium.CONV,
+    *floats.CONV,
+    *dsp_conv.CONV,
+    *winograd.CONV,
+    *scalar.CONV,
+    *portable.CONV,
+)
+"""Of convolutions."""
+
+DENSE: tuple[Kernel, ...] = (*helium.DENSE, *floats.DENSE, *dsp_conv.DENSE, *scalar.DENSE, *portable.DENSE)
+"""Of fully connected layers."""

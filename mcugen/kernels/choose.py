@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel computes each node, where several fit: by what each costs in instructions, RAM and flash.
+
+All choices are made together, because kernels share code and the arena is as large as its busiest moment.
+Starting from several extremes, one node after the other takes the kernel that serves the user's goal best, until
+none changes any more (coordinate descent); the best end is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mcugen.errors import UsageError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.kernels.cost import CostTable
+from mcugen.kernels.library import library_kernels, own_kernel
+from mcugen.lir.builder import trial
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.lower import lower
+from mcugen.lir.program import Access, Buffer, Instr, Program, Space
+from mcugen.memory.order import reorder
+from mcugen.memory.regions import Lives, freedom, joined_regions
+from mcugen.memory.spans import bytes_at
+from mcugen.options import AUTO, CMSIS_NN, OWN
+
+SURROUNDINGS = (32768, 0)
+"""Bytes of RAM and flash that count besides: so that products do not chase a few bytes of RAM."""
+
+LEAST_BESIDES = 1024
+"""The same of what the user wants most, which counts in earnest."""
+
+FAVOUR = {"speed": 1024, "ram": 32, "flash": 1024}
+"""What matters most counts so many times; a hundredth of RAM, whose last bytes cost most, as a third of speed."""
+
+MAX_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a plan must not exceed, in bytes."""
+
+    ram: int
+    flash: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel for a node, and what it would cost."""
+
+    kernel: Kernel
+    instructions: float
+    flash: Mapping[int, int]
+    """Bytes of constants and of functions, by numbers: equal constants, and functions of one text, are shared."""
+    ram: int
+    """Bytes alive while it runs: what waits for later, inputs, outputs and scratch."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a whole model, as far as kernels matter."""
+
+    instructions: float
+    ram: int
+    flash: int
+
+    def rank(self, goal: str) -> float:
+        """The logarithm of instructions · RAM · flash, of which the goal's counts FAVOUR times; less is better."""
+        totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *SURROUNDINGS), strict=True)
+        return sum(
+            FAVOUR[goal] * math.log(total + min(besides, LEAST_BESIDES)) if goal == name else math.log(total + besides)
+            for name, total, besides in totals
+        )
+
+
+_TOTALS = ("speed", "ram", "flash")
+"""The goal that each total serves; `balanced` favours none."""
+
+
+def choose_kernels(
+    graph: Graph,
+    features: frozenset[str],
+    costs: CostTable,
+    goal: str,
+    limits: Limits,
+    *,
+    family: str = OWN,
+    wanted: Collection[str] = (),
+    any_size: bool = False,
+) -> dict[Node, Kernel]:
+    """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
+
+    `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits, `auto` where it
+    takes fewer instructions than what was chosen of our own, both as measured. `any_size` leaves those whose
+    parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
+    """
+    fitting = all_fitting(graph, features, any_size)
+    library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
+    _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
+    if family == CMSIS_NN:
+        fitting = {node: found for node, found in fitting.items() if node not in library}
+    own = _chosen(graph, features, costs, goal, limits, fitting, wanted, {} if family == AUTO else library)
+    if family == AUTO:
+        library = {node: k for node, k in library.items() if _is_cheaper(k, node, own.get(node), features, costs)}
+    return own | library
+
+
+def _chosen(
+    graph: Graph,
+    features: frozenset[str],
+    costs: CostTable,
+    goal: str,
+    limits: Limits,
+    fitting: Mapping[Node, Sequence[Kernel]],
+    wanted: Collection[str],
+    settled: Mapping[Node, Kernel],
+) -> dict[Node, Kernel]:
+    """One of the kernels that fit each node, by the goal for all together; other nodes have `settled` ones."""
+    narrowed = {node: [k for k in found if k.name in wanted][:1] or found for node, found in fitting.items()}
+    if all(len(found) == 1 for found in narrowed.values()):
+        return {node: found[0] for node, found in narrowed.items()}
+    offers, others = offers_of(graph, features, costs, narrowed, settled)
+    taken = _search(list(offers.values()), goal, limits, max(others.values(), default=0))
+    return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
+
+
+def offers_of(
+    graph: Graph,
+    features: frozenset[str],
+    costs: CostTable,
+    fitting: Mapping[Node, Sequence[Kernel]],
+    settled: Mapping[Node, Kernel] | None = None,
+) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
+    """What each kernel that fits would cost, by node; the bytes that other nodes need, by their first outputs' names.
+
+    Some of those have kernels already: `settled`.
+    """
+    program = lower(graph, features, choices={**(settled or {}), **{node: found[0] for node, found in fitting.items()}})
+    reorder(program)
+    alive = alive_at(program)
+    lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
+    times = dict(_nodes(graph))
+    numbers: dict[object, int] = {}
+    offers = {
+        node: [_candidate(node, k, features, costs, times[node], alive, lasting, numbers) for k in found]
+        for node, found in fitting.items()
+    }
+    others = alive.keys() - {node.outputs[0].name for node in fitting}
+    return offers, {name: alive[name].nbytes - alive[name].saved for name in others}
+
+
+def _is_cheaper(kernel: Kernel, node: Node, own: Kernel | None, features: frozenset[str], costs: CostTable) -> bool:
+    """Whether a library's kernel takes fewer instructions than our own, which has been measured too."""
+    mine = own or own_kernel(node, features)
+    if mine is None or not (costs.knows(node, kernel) and costs.knows(node, mine)):
+        return False
+    return costs.instructions(node, kernel) < costs.instructions(node, mine)
+
+
+def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
+    """Of the nodes that have these kernels, in one inference; None if there are none."""
+    if not kernels:
+        return None
+    return sum(times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels)
+
+
+def _nodes(graph: Graph, times: int = 1) -> Iterator[tuple[Node, int]]:
+    """All nodes, those of bodies included, and how often each runs."""
+    for node in graph.nodes:
+        for body, repeats in zip(node.op.bodies, node.op.repeats, strict=True):
+            yield from _nodes(body, times * repeats)
+        yield node, times
+
+
+def all_fitting(graph: Graph, features: frozenset[str], any_size: bool = False) -> dict[Node, list[Kernel]]:
+    """Our kernels that fit, by the nodes that have any, those of bodies included."""
+    return {node: found for node, _ in _nodes(graph) if (found := fitting_kernels(node, features, any_size))}
+
+
+def fitting_kernels(node: Node, features: frozenset[str], any_size: bool) -> list[Kernel]:
+    """The kernels that fit a node and write their instruction themselves, the preferred ones first."""
+    found = [k for k in getattr(node.op, "kernels", ()) if k.emit and k.fits(node, features)]
+    return [k for k in found if k.any_size] or found if any_size else found
+
+
+def _require(wanted: Collection[str], known: set[str]) -> None:
+    missing = sorted(set(wanted) - known)
+    if missing:
+        offered = f"one of: {', '.join(sorted(known))}" if known else "this model has no layer with a choice"
+        raise UsageError("a wanted kernel must fit some layer", ", ".join(missing), offered)
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Bytes alive while an instruction runs, but for its scratch; and those of them that it saves in place.
+
+    `is_free`: whether its output has a place of its own, and is not a part of something larger.
+    """
+
+    nbytes: int
+    saved: int
+    is_free: bool
+
+
+def alive_at(program: Program) -> dict[str, Alive]:
+    """By the name of a node's first output, at its busiest instruction."""
+    scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
+    lives = Lives(program, 0)
+    places = {
+        b: (number, at, len(region.members) == 1)
+        for number, region in enumerate(joined_regions(lives, True))
+        for b, at in region.members.items()
+        if b not in scratch
+    }
+    spans = {b: (number, at, at + b.nbytes) for b, (number, at, _) in places.items()}
+    taken = bytes_at(spans, lives.ranges, len(program.instrs))
+    ending: dict[int, set[Buffer]] = defaultdict(set)
+    for buffer, (_, last) in lives.ranges.items():
+        ending[last].add(buffer)
+    found: dict[str, Alive] = {}
+    for index, instr in enumerate(program.instrs):
+        is_free = all(places[o.buffer][2] for o in instr.operands if o.access is Access.OUT and o.buffer in places)
+        now = Alive(taken[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
+        found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
+    return found
+
+
+def _candidate(
+    node: Node,
+    kernel: Kernel,
+    features: frozenset[str],
+    costs: CostTable,
+    times: int,
+    alive: Mapping[str, Alive],
+    lasting: Collection[Value],
+    numbers: dict[object, int],
+) -> Candidate:
+    """What a kernel costs at a node, by lowering the node alone.
+
+    `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
+    """
+    builder = trial(node, kernel, features)
+    program, code = builder.program, costs.code_of(kernel.name)
+    stored: dict[object, int] = {instr.function_key: code for instr in program.instrs}
+    stored |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
+    flash = {numbers.setdefault(content, len(numbers)): nbytes for content, nbytes in stored.items()}
+    around = alive.get(node.outputs[0].name)
+    ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
+    saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
+    ram = (around.nbytes if around else 0) - saved + program.scratch_size
+    return Candidate(kernel, times * costs.instructions(node, kernel), flash, ram)
+
+
+def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:
+    """Bytes that an output need not take because it may lie over one of the buffers that nobody reads later."""
+    outs = ((i, out.buffer) for i in instrs for out in i.operands if out.access is Access.OUT)
+    pairs = ((i, y, x.buffer) for i, y in outs for x in i.operands if x.buffer in ending)
+    found = ((y, x, freedom(i, y, x)) for i, y, x in pairs)
+    return max((free.most_shared(y.nbytes, x.nbytes) for y, x, free in found if free is not None), default=0)
+
+
+class _Plan:
+    """A candidate for each node, and the running totals. `floor` is the RAM that other nodes take."""
+
+    def __init__(self, taken: Sequence[Candidate], floor: int) -> None:
+        self.taken = list(taken)
+        self._instructions = sum(c.instructions for c in taken)
+        self._ram = _Largest([floor, *(c.ram for c in taken)])
+        self._users: Counter[int] = Counter()
+        self._flash = sum(self._add_code(candidate) for candidate in taken)
+
+    def cost(self) -> Cost:
+        """Of the whole."""
+        return Cost(self._instructions, self._ram.most, self._flash)
+
+    def change(self, index: int, candidate: Candidate) -> None:
+        """Lets a node take another candidate."""
+        old, self.taken[index] = self.taken[index], candidate
+        self._instructions += candidate.instructions - old.instructions
+        self._ram.exchange(old.ram, candidate.ram)
+        self._flash -= self._remove_code(old)
+        self._flash += self._add_code(candidate)
+
+    def costs_with(self, index: int, offer: Sequence[Candidate]) -> list[Cost]:
+        """What the whole would cost if a node took each of these."""
+        old = self.taken[index]
+        ram, flash = self._ram.most_without(old.ram), self._flash - self._remove_code(old)
+        found = [
+            Cost(
+                self._instructions + (candidate.instructions - old.instructions),
+                max(ram, candidate.ram),
+                flash + self._unshared(candidate),
+            )
+            for candidate in offer
+        ]
+        self._add_code(old)
+        return found
+
+    def _add_code(self, candidate: Candidate) -> int:
+        """Bytes that it adds."""
+        added = self._unshared(candidate)
+        for key in candidate.flash:
+            self._users[key] += 1
+        return added
+
+    def _remove_code(self, candidate: Candidate) -> int:
+        """Bytes that are gone with it."""
+        for key in candidate.flash:
+            self._users[key] -= 1
+        return self._unshared(candidate)
+
+    def _unshared(self, candidate: Candidate) -> int:
+        """Bytes of what nobody else has."""
+        return sum(nbytes for key, nbytes in candidate.flash.items() if not self._users[key])
+
+
+class _Largest:
+    """The largest of numbers of which one after the other is exchanged."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.most = max(numbers)
+        self._counts = Counter(numbers)
+
+    def most_without(self, number: int) -> int:
+        """The largest of all but one that equals `number`; only where it is the largest itself, others are sought."""
+        if number < self.most or self._counts[number] > 1:
+            return self.most
+        return max((other for other in self._counts if other != number), default=0)
+
+    def exchange(self, old: int, new: int) -> None:
+        """Takes out one that equals `old`, and puts `new` in its place."""
+        self.most = max(self.most_without(old), new)
+        self._counts[new] += 1
+        self._counts[old] -= 1
+        if not self._counts[old]:
+            del self._counts[old]
+
+
+def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
+    """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
+
+    def rank(cost: Cost) -> tuple[float, float]:
+        over = max(cost.ram - limits.ram, 0) + max(cost.flash - limits.flash, 0)
+        return over, cost.rank(goal)
+
+    ends = []
+    starts = {tuple(map(id, start)): start for start in _starts(offers)}
+    for start in starts.values():
+        plan = _Plan(start, floor)
+        _descend(plan, offers, rank)
+        ends.append(plan)
+    return min(ends, key=lambda plan: rank(plan.cost())).taken
+
+
+def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
+    """The fastest, the smallest, and for each kernel: that one wherever it is offered, else the smallest."""
+
+    def flash(candidate: Candidate) -> int:
+        return sum(candidate.flash.values())
+
+    for extreme in (lambda c: c.instructions, lambda c: c.ram, flash):
+        yield [min(offer, key=extreme) for offer in offers]
+    for name in sorted({c.kernel.name for offer in offers for c in offer}):
+        yield [min(offer, key=lambda c: (c.kernel.name != name, flash(c))) for offer in offers]
+
+
+def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Callable[[Cost], tuple[float, float]]) -> None:
+    """Changes one node at a time until nothing gets better."""
+    for _ in range(MAX_ROUNDS):
+        changed = False
+        for index, offer in enumerate(offers):
+            ranks = [rank(cost) for cost in plan.costs_with(index, offer)]
+            best = min(ranks)
+            if best < rank(plan.cost()):
+                plan.change(index, offer[ranks.index(best)])
+                changed = True
+        if not changed:
+            return

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels cost on a CPU: instructions by a linear model of a layer's work, and bytes of code.
+
+The coefficients are measured under QEMU by tools/measure_costs.py, which writes boards/costs/<cpu>.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from mcugen.hir.graph import Node
+from mcugen.lir.kernel import Kernel
+from mcugen.resources import resource_dir
+
+TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
+"""What instructions grow with: `gathered` are elements of im2col, `extra` is what a kernel says of itself."""
+
+REPLACEMENT = "cortex-m3"
+"""Whose costs stand for those of CPUs without a table: a plain 32-bit CPU."""
+
+ALIKE = {"rv32imac": "rv32imc"}
+"""CPUs whose costs are another's: no kernel has atomic instructions."""
+
+
+def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
+    """The TERMS of a node: elements, but for its one call and its multiply-accumulates; of windows as often as read."""
+    inputs = node.op.reads(node.sig) or sum(v.type.count for v in node.inputs if v is not None and not v.is_constant)
+    constants = [v.type.count for v in node.inputs if v is not None and v.is_constant]
+    outputs, macs = node.outputs[0].type, node.op.macs(node.sig)
+    channels = max(outputs.shape[-1] if outputs.shape else 1, 1)
+    extra = kernel.extra(node) if kernel.extra else 0
+    counts = (macs, outputs.count, inputs, outputs.count // channels, macs // channels, sum(constants))
+    return (1, *counts, extra)
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """Instructions by TERMS, in each of its ways ("" if it has but one); the bytes of one C function with helpers."""
+
+    per: Mapping[str, tuple[float, ...]]
+    code: int
+
+
+UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
+"""Of kernels that were not measured, a user's own perhaps: what simple C takes."""
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The costs of one CPU by kernel name."""
+
+    kernels: Mapping[str, KernelCost]
+
+    def instructions(self, node: Node, kernel: Kernel) -> float:
+        """Of one call."""
+        per = self._per(node, kernel) or UNKNOWN.per[""]
+        return sum(p * t for p, t in zip(per, work(node, kernel), strict=True))
+
+    def knows(self, node: Node, kernel: Kernel) -> bool:
+        """Whether what the kernel does with the node was measured."""
+        return self._per(node, kernel) is not None
+
+    def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
+        found = self.kernels.get(kernel.name, UNKNOWN)
+        return None if found is UNKNOWN else found.per.get(kernel.way(node) if kernel.way else "")
+
+    def code_of(self, kernel: str) -> int:
+        """Bytes of one C function of a kernel of that name, by estimate where it was not measured."""
+        return self.kernels.get(kernel, UNKNOWN).code
+
+
+@cache
+def cost_table(cpu: str) -> CostTable:
+    """The measured costs of a CPU."""
+    folder = resource_dir("boards") / "costs"
+    path = folder / f"{ALIKE.get(cpu, cpu)}.json"
+    return _parsed(json.loads((path if path.is_file() else folder / f"{REPLACEMENT}.json").read_text("utf-8")))
+
+
+def _parsed(table: Mapping[str, Any]) -> CostTable:
+    def by_terms(counts: Mapping[str, float]) -> tuple[float, ...]:
+        return tuple(counts.get(term, 0.0) for term in TERMS)
+
+    kernels = {}
+    for name, entry in table["kernels"].items():
+        ways = entry["ways"] if "ways" in entry else {"": entry["instructions"]}
+        kernels[name] = KernelCost({way: by_terms(counts) for way, counts in ways.items()}, entry["code"])
+    return CostTable(kernels)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that call a library: which nodes they can compute, and what they give where they round in their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.interpreter import Reference
+from mcugen.kernels.cost import CostTable
+from mcugen.lir.builder import Builder, trial
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import Program
+
+
+def library_kernels(
+    graph: Graph, features: frozenset[str], costs: CostTable, goal: str, wanted: Collection[str] = ()
+) -> dict[Node, Kernel]:
+    """Of the kernels that fit a node, the first, unless another serves the goal better; `wanted` names before others.
+
+    In bodies only those that round as we do (see Kernel).
+    """
+    found = {}
+    for node, is_outside in _nodes(graph):
+        fitting = [k for k in _kernels(node) if k.fits(node, features) and (is_outside or k.evaluate is None)]
+        fitting = [k for k in fitting if k.name in wanted] or fitting
+        if fitting:
+            found[node] = _best(node, fitting, features, costs, goal)
+    return found
+
+
+def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs: CostTable, goal: str) -> Kernel:
+    """That of the smallest constants for the goal `flash`, else of the fewest instructions as far as measured."""
+    if goal == "flash":
+        return min(fitting, key=lambda k: trial(node, k, features).program.weights_size)
+    if not costs.knows(node, fitting[0]):
+        return fitting[0]
+    return min((k for k in fitting if costs.knows(node, k)), key=lambda k: costs.instructions(node, k))
+
+
+def references(graph: Graph, program: Program) -> dict[Node, Reference]:
+    """For nodes of `graph` that `program`, made of it, computes with another rounding than the operator's reference."""
+    used = {(instr.name, instr.kernel) for instr in program.instrs if instr.library}
+    return {
+        node: kernel.evaluate
+        for node in graph.nodes
+        for kernel in _kernels(node)
+        if kernel.evaluate is not None and (node.outputs[0].name, kernel.name) in used
+    }
+
+
+def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
+    """The kernel of an operator without a choice, if it writes one instruction; its costs are by what it computes."""
+    builder = Builder(Program("trial"), features)
+    node.op.lower(node, builder)  # type: ignore[attr-defined]
+    names = {instr.kernel for instr in builder.program.instrs}
+    return Kernel(names.pop(), way=_own_way) if len(names) == 1 else None
+
+
+def _own_way(node: Node) -> str:
+    return f"{node.op.name}_{node.sig.input(0).dtype.value}"
+
+
+def _nodes(graph: Graph) -> Iterator[tuple[Node, bool]]:
+    """All nodes, and whether they are outside of bodies."""
+    return ((node, part is graph) for part in graph.nested() for node in part.nodes)
+
+
+def _kernels(node: Node) -> tuple[Kernel, ...]:
+    return getattr(node.op, "library", ())

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Winograd's F(2×2, 3×3), exact in integers: 3×3 convolutions with 16 products for 4 outputs instead of 36.
+
+Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A with G doubled, so that U = (2G) g (2G)ᵀ is whole and Y is 4 times the convolution
+(Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.reading_order import overlaps, rows
+from mcugen.kernels.weighted import clamp_of, folded_bias_of, largest_sums_of, weights_of
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import Access, Param
+from mcugen.lir.traversal import Traversal
+from mcugen.numerics.fixedpoint import Requantizer, clamp_range
+from mcugen.numerics.sums import requantizer
+
+FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
+"""2G."""
+
+COLUMNS = (1, 2, 3, 0)
+"""The order in which the products of a row of M are made: sums of products come for free then."""
+
+
+# ------------------------------------------------------------------------------------------------ conditions
+
+
+def is_3x3(node: Node) -> bool:
+    """3×3 with stride 1, of 8 or more input channels by fours"""
+    s = ConvShape.of(node)
+    steps = (s.stride_h, s.stride_w, s.dilation_h, s.dilation_w, s.groups)
+    return (s.k_h, s.k_w) == (3, 3) and set(steps) == {1} and s.in_c >= 8 and s.in_c % 4 == 0 and s.out_c >= 2
+
+
+def int8_codes(node: Node) -> bool:
+    """int8 tensors and weights"""
+    return all(t.dtype is DType.INT8 for t in (node.sig.input(0), node.sig.input(1), node.sig.output))
+
+
+def small_sums(node: Node) -> bool:
+    """four times the sums fit in 32 bits; scales below 1"""
+    return bool(4 * largest_sums_of(node).max() < 2**31) and _requantizer(node).shift >= 31
+
+
+FITS = (int8_codes, is_3x3, small_sums)
+
+
+def _requantizer(node: Node) -> Requantizer:
+    return requantizer(node.sig).for_high_word()
+
+
+# --------------------------------------------------------------------------------------------------- packing
+
+
+def transformed(weights: Array) -> Array:
+    """U of [O, 3, 3, C] as [O, 4, 4, C], int64."""
+    product: Array = np.einsum("ir,orsc,js->oijc", FILTER, weights.astype(np.int64), FILTER, optimize=True)
+    return product
+
+
+def pairs(channels: int) -> Array:
+    """Channels two by two as [pairs, 2]; an odd last one is computed together with its neighbour, once more."""
+    first = np.minimum(np.arange(0, channels, 2), channels - 2)
+    return np.stack([first, first + 1], 1)
+
+
+def packed_groups(values: Array) -> Array:
+    """[…, C] int16 → […, C/4, 2] words (k0, k2), (k1, k3): what SXTB16 makes of four bytes."""
+    fours = values.astype(np.int16).reshape(*values.shape[:-1], -1, 4)[..., [0, 2, 1, 3]]
+    return np.ascontiguousarray(fours).view(np.int32)
+
+
+def chunk_of(groups: int) -> int:
+    """How many groups of four channels are written out: a divisor."""
+    return max(n for n in range(1, 9) if groups % n == 0)
+
+
+def at_once(groups: int) -> bool:
+    """Whether all groups of all products of a row are written out, so that the stream needs no steps."""
+    return groups <= 4
+
+
+def next_steps(groups: int) -> Array:
+    """What comes after each chunk, [4 rows, 4 columns, chunks, 1]: more of the same, or the column's (or row's) end."""
+    if at_once(groups):
+        return np.zeros((4, 4, 1, 0), np.int32)
+    steps = np.zeros((4, 4, groups // chunk_of(groups), 1), np.int32)
+    steps[:, :, -1, 0] = np.arange(1, 5)
+    steps[3, 3, -1] = 5
+    return steps
+
+
+def sum_starts(biases: Array, groups: int) -> Array:
+    """Before each row, [pairs, 4 rows, 4]: both channels' bias at row 1, and either again or whether rows follow."""
+    starts = np.zeros((len(biases), 4, 4), np.int64)
+    starts[:, 1] = np.tile(biases, 2)
+    if at_once(groups):
+        starts[:, :, 2:] = [[1, 0], [1, 0], [1, 0], [0, 0]]
+    return starts
+
+
+def stream(node: Node) -> Array:
+    """All that the products of all pairs of channels read, int32, in reading order."""
+    channels = pairs(ConvShape.of(node).out_c)
+    u = packed_groups(transformed(weights_of(node))[channels])[:, :, :, list(COLUMNS)]  # [pair, 2, 4, 4, groups, 2]
+    groups, count = u.shape[4], len(channels)
+    u = u.transpose(0, 2, 3, 4, 1, 5).reshape(count, 4, 4, -1, 4 * chunk_of(groups))
+    steps = np.broadcast_to(next_steps(groups), (count, *next_steps(groups).shape))
+    starts = sum_starts(_biases(node)[channels], groups)
+    by_row = np.concatenate([starts, np.concatenate([u, steps], -1).reshape(count, 4, -1)], -1)
+    tails = np.empty((count, 6), np.int64)
+    tails[:, :2] = _multipliers(node)[channels]
+    tails[:, 2], tails[:, 4], tails[:, 5] = _limits(node)
+    tails[:, 3] = np.append(np.diff(channels[:, 0]), 0)
+    return np.concatenate([by_row.reshape(count, -1), tails], -1).astype(np.int32).reshape(-1)
+
+
+def int8_stream(node: Node) -> Array:
+    """By pairs of channels: biases, multipliers, then for each four inputs nine words of the second's taps, and of
+    the first's; int32."""
+    weights, channels = weights_of(node), pairs(ConvShape.of(node).out_c)
+    fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
+    words = np.ascontiguousarray(fours.astype(np.int8)).view(np.int32).reshape(len(channels), -1)
+    head = np.concatenate([_biases(node)[channels], _multipliers(node)[channels]], -1)
+    return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
+
+
+def plain_stream(node: Node) -> Array:
+    """The same for one channel at a time."""
+    u = transformed(weights_of(node))[:, :, list(COLUMNS)]
+    words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
+    starts = np.zeros((len(u), 4, 1), np.int64)
+    starts[:, 1, 0] = _biases(node)
+    tails = np.empty((len(u), 5), np.int64)
+    tails[:, 0] = _multipliers(node)
+    tails[:, 1], tails[:, 3], tails[:, 4] = _limits(node)
+    tails[:, 2] = np.arange(len(u)) < len(u) - 1
+    by_row = np.concatenate([starts, words], -1).reshape(len(u), -1)
+    return np.concatenate([by_row, tails], -1).astype(np.int32).reshape(-1)
+
+
+def plain_int8_stream(node: Node) -> Array:
+    """By channels: bias, multiplier, then for each two inputs nine taps of both; int32."""
+    weights = weights_of(node)
+    twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
+    words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
+    head = np.stack([_biases(node), _multipliers(node)], -1)
+    return np.concatenate([head, words], -1).astype(np.int32).reshape(-1)
+
+
+def _biases(node: Node) -> Array:
+    """Of sums four times as large as the convolution, the input's zero point folded in."""
+    return 4 * folded_bias_of(node)
+
+
+def _multipliers(node: Node) -> Array:
+    """By channel."""
+    return np.broadcast_to(_requantizer(node).multiplier, node.output.type.shape[-1])
+
+
+def _limits(node: Node) -> tuple[int, int, int]:
+    """Zero point and rounding of the upper words of products four times as large; the lowest and highest code."""
+    requantize, out = _requantizer(node), node.sig.output
+    down = requantize.shift - 30
+    rounding = (requantize.zero_point << down) + (1 << (down - 1))
+    return (rounding, *clamp_range(clamp_of(node), out.q, out.dtype))
+
+
+# --------------------------------------------------------------------------------------------------- kernels
+
+
+SHAPE = ("batch", "in_c", "out_c", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w")
+"""The numbers of a shape that these kernels read."""
+
+FILTER_WORK = 14
+"""Products that take as long as to transform a weight, for the cost model."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A family of kernels: how much its products' function computes at a time, and what it reads."""
+
+    across: int
+    """Pixels of a block, two of a tile."""
+    together: int
+    """Output channels."""
+    v: DType
+    """Of transformed inputs: 16 for each tile and channel."""
+    loops: Callable[[int], dict[str, object]]
+    """What is written out of a loop over so many input channels, for the template."""
+    words: Callable[[int], int]
+    """int32 words of the stream of one pass over so many input channels."""
+    stream: Callable[[Node], Array]
+    """Transformed weights, biases and multipliers."""
+    int8_stream: Callable[[Node], Array]
+    """The same from int8 weights."""
+
+    def v_size(self, channels: int) -> int:
+        """Elements of V of a block."""
+        return 8 * self.across * channels
+
+    def blocks(self, shape: ConvShape) -> int:
+        """Blocks of two rows that cover an image."""
+        return -(-shape.out_w // self.across) * -(-shape.out_h // 2)
+
+    def work(self, node: Node) -> int:
+        """Products of whole blocks, by the direct form: what is computed, some of it to be thrown away."""
+        shape = ConvShape.of(node)
+        return shape.batch * self.blocks(shape) * 2 * self.across * 9 * shape.in_c * shape.out_c
+
+    def strip_work(self, node: Node, strip: int) -> int:
+        """The same, and what it costs to transform the weights for every strip of so many tiles."""
+        shape = ConvShape.of(node)
+        strips = shape.batch * -(-self.blocks(shape) * self.across // (2 * strip))
+        return self.work(node) + strips * FILTER_WORK * weights_of(node).size
+
+    def written(self, shape: ConvShape, strip: int) -> Array:
+        """By pair of rows of blocks' inputs: where the outputs end that full strips of so many blocks give by then."""
+        width, count = -(-shape.out_w // self.across), self.blocks(shape)
+        done = np.arange(width, count + 1, width) // strip * strip
+        done[-1] = count
+        oy, ox = done // width * 2, done % width * self.across
+        above = np.minimum(oy, shape.out_h) * shape.out_w
+        within = (np.minimum(oy + 2, shape.out_h) - 1) * shape.out_w + np.minimum(ox, shape.out_w)
+        ends: Array = np.where(ox > 0, within, above) * shape.out_c
+        return ends
+
+    def is_cut(self, shape: ConvShape) -> bool:
+        """Whether some blocks reach over the border."""
+        return shape.out_w % self.across != 0 or shape.out_h % 2 != 0
+
+
+def _dsp_loops(channels: int) -> dict[str, object]:
+    """In groups of four."""
+    return {"chunk": chunk_of(channels // 4), "once": at_once(channels // 4)}
+
+
+def _dsp_words(channels: int) -> int:
+    """Rows of M, each with starts and steps, and a tail."""
+    return 16 * (1 + channels) + next_steps(channels // 4).size + 6
+
+
+def _plain_loops(channels: int) -> dict[str, object]:
+    """In single channels."""
+    return {"chunk": math.gcd(channels, 8)}
+
+
+def _plain_words(channels: int) -> int:
+    """Rows of M, each with a start, and a tail."""
+    return 4 * (1 + 2 * channels) + 5
+
+
+DSP = Tiles(4, 2, DType.INT16, _dsp_loops, _dsp_words, stream, int8_stream)
+PLAIN = Tiles(8, 1, DType.INT32, _plain_loops, _plain_words, plain_stream, plain_int8_stream)
+
+Scratch = dict[str, tuple[DType, int]]
+
+
+def emit_flash(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles) -> None:
+    """Transformed weights in flash, one block at a time."""
+    shape = ConvShape.of(node)
+    scratch: Scratch = {"v": (tiles.v, tiles.v_size(shape.in_c))}
+    if tiles.is_cut(shape):
+        scratch["patch"] = (DType.INT8, 2 * tiles.across * shape.out_c)
+    _emit(node, builder, kernel, tiles, tiles.stream(node), scratch, {}, rows(shape, 2))
+
+
+def emit_fly(node: Node, builder: Builder, kernel: Kernel, tiles: Tiles, strip: int) -> None:
+    """int8 weights in flash, transformed for every strip of so many tiles."""
+    shape = ConvShape.of(node)
+    blocks = min(2 * strip // tiles.across, tiles.blocks(shape))
+    scratch = {"v": (tiles.v, tiles.v_size(shape.in_c) * blocks), "u": (DType.INT32, tiles.words(shape.in_c))}
+    rounding, low, high = _limits(node)
+    params: dict[str, Param] = {"blocks": blocks, "rounding": rounding, "low": low, "high": high}
+    order = rows(shape, 2, tiles.written(shape, blocks))
+    _emit(node, builder, kernel, tiles, tiles.int8_stream(node), scratch, params, order)
+
+
+def _emit(
+    node: Node,
+    builder: Builder,
+    kernel: Kernel,
+    tiles: Tiles,
+    packed: Array,
+    scratch: Scratch,
+    params: dict[str, Param],
+    order: Traversal,
+) -> None:
+    """With a ring of four rows, padded to whole blocks."""
+    shape, name = ConvShape.of(node), node.output.name
+    pitch = max(shape.pad_w + shape.in_w, -(-shape.out_w // tiles.across) * tiles.across + 2) * shape.in_c
+    working = {"rows": (DType.INT8, 4 * pitch)} | scratch
+    operands = [
+        ("x", Access.IN, builder.buffer(node.input(0))),
+        ("w", Access.IN, builder.const(f"{name}.winograd", packed)),
+        ("y", Access.OUT, builder.buffer(node.output)),
+        *((role, Access.SCRATCH, builder.scratch(f"{name}.{role}", *size)) for role, size in working.items()),
+    ]
+    numbers = {key: shape.params()[key] for key in SHAPE}
+    params = numbers | {"pitch": pitch, "x_zero": node.sig.input(0).q.zero_point} | params
+    variant = "cut" if tiles.is_cut(shape) else ""
+    free = overlaps(node, order)
+    builder.emit(node, kernel, operands, params, code=_code(node, tiles), overlaps=free, variant=variant)
+
+
+def _code(node: Node, tiles: Tiles) -> dict[str, object]:
+    """What the C functions are made for."""
+    shape, (_, low, high) = ConvShape.of(node), _limits(node)
+    return tiles.loops(shape.in_c) | {
+        "across": tiles.across,
+        "together": tiles.together,
+        "v_t": tiles.v.c,
+        "v_size": tiles.v_size(1),
+        "shift": _requantizer(node).shift,
+        "clamp_low": low > -128,
+        "clamp_high": high < 127,
+        "cut": tiles.is_cut(shape),
+    }
+
+
+def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
+    return Kernel(name, frozenset(needs), FITS, partial(emit_flash, tiles=tiles), tiles.work)
+
+
+def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
+    emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
+    return Kernel(f"{name}_t{strip}", frozenset(needs), FITS, emit, work)
+
+
+CONV: tuple[Kernel, ...] = (
+    _flash("conv2d_s8_winograd_dsp", DSP, "dsp"),
+    *(_fly("conv2d_s8_winograd_fly_dsp", DSP, strip, "dsp") for strip in (8, 16, 32)),
+    _flash("conv2d_s8_winograd", PLAIN),
+    *(_fly("conv2d_s8_winograd_fly", PLAIN, strip) for strip in (4, 8, 16)),
+)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel is, declared once: for the code that emits it, its template, the documents and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+
+from mcugen.errors import VerificationError
+from mcugen.hir.graph import Node
+from mcugen.hir.interpreter import Reference
+from mcugen.hir.types import DType
+from mcugen.lir.program import Access, Buffer, Double, Operand, Overlap, Param, Wide
+
+if TYPE_CHECKING:
+    from mcugen.lir.builder import Builder
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A member of a parameter struct or an option of a template, as its class declares it.
+
+    `kind` is int (int32_t in C), Wide (int64_t), float, Double, or object for one whose value brings its type: float
+    or Double as the kernel computes, and numbers of an expression. With `many` the value is a mapping of several
+    members by name, which begin with the field's name.
+    """
+
+    name: str
+    kind: type
+    meaning: str
+    many: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """A group of members of a kernel's parameter struct; subclasses annotate each with its meaning and unit.
+
+    A member is an int, Wide, float, Double or Real; `| None` where some variants of the kernel lack it; a mapping of
+    names to numbers where their count depends on the layer (an axis each, say).
+    """
+
+    @classmethod
+    def declared(cls) -> tuple[Declared, ...]:
+        """The members in order."""
+        return _declared(cls)  # type: ignore[arg-type]  # classes can be hashed
+
+    def values(self) -> dict[str, Param]:
+        """The members that this variant has, each as its C type asks for.
+
+        VerificationError if an int needs more than 32 bits: what fits must not depend on the values of a layer.
+        """
+        found: dict[str, Param] = {}
+        for member in self.declared():
+            value = getattr(self, member.name)
+            if value is None:
+                continue
+            for name, number in value.items() if member.many else ((member.name, value),):
+                found[name] = _typed(name, member.kind, number)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What only a kernel's template sees: flags, C types, texts. Subclasses annotate each with its meaning.
+
+    Equal options and equal baked parameters give one C function.
+    """
+
+    @classmethod
+    def declared(cls) -> tuple[Declared, ...]:
+        """The options in order."""
+        return _declared(cls)  # type: ignore[arg-type]  # classes can be hashed
+
+    def values(self) -> dict[str, object]:
+        """By name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+Real = Annotated[float, "real"]
+"""float or Double: as the kernel computes, see mcugen.lir.program.real_param."""
+
+
+@cache
+def _declared(cls: type) -> tuple[Declared, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple(_member(f.name, hints[f.name]) for f in fields(cls))
+
+
+def _member(name: str, hint: Any) -> Declared:
+    assert get_origin(hint) is Annotated, f"{name} needs a meaning: Annotated[…, meaning]"
+    *marks, meaning = hint.__metadata__
+    hint = hint.__origin__
+    if get_origin(hint) is UnionType:
+        (hint,) = (arg for arg in get_args(hint) if arg is not NoneType)
+    many = get_origin(hint) is not None and issubclass(get_origin(hint), Mapping)
+    if many:
+        hint = get_args(hint)[1]
+    if get_origin(hint) is Annotated:
+        marks, hint = list(hint.__metadata__), hint.__origin__
+    kind = object if "real" in marks or hint not in (int, Wide, float, Double) else hint
+    return Declared(name, kind, meaning, many)
+
+
+def _typed(name: str, kind: type, value: Any) -> Param:
+    if kind is object:
+        return value  # type: ignore[no-any-return]
+    if kind is int and not -(2**31) <= value < 2**31:
+        raise VerificationError(f"parameter {name} must fit 32 bits", f"{value}", "report this as a bug of mcugen")
+    return kind(value)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Role:
+    """An operand of a kernel: its name is the C parameter's.
+
+    `types` are the elements that it may have, () if any; `several` stands for operands whose names begin so: x0, x1, …
+    """
+
+    name: str
+    access: Access
+    meaning: str
+    types: tuple[DType, ...] = ()
+    optional: bool = False
+    several: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Whether an operand of that name is meant."""
+        return name.startswith(self.name) if self.several else name == self.name
+
+
+def reads(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
+    """An operand that is read."""
+    return Role(name, Access.IN, meaning, types, optional, several)
+
+
+def writes(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
+    """An operand whose earlier contents do not matter."""
+    return Role(name, Access.OUT, meaning, types, optional, several)
+
+
+def updates(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
+    """An operand that is read and written."""
+    return Role(name, Access.INOUT, meaning, types, optional, several)
+
+
+def scratch(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
+    """Working memory."""
+    return Role(name, Access.SCRATCH, meaning, types, optional, several)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A way to compute a layer, named like its template `kernels/<name>.c.j2` and its C function.
+
+    `what` says in a sentence what it computes, and how. `operands`, `params` and `options` are what the template
+    reads, and nothing else; `baked` are parameters that become literals in a copy of the function.
+
+    `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the layer that
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` writes its instruction; None: the
+    operator does. `extra` counts what its instructions grow with besides the terms of mcugen.kernels.cost; `way` names
+    which of several ways it takes, whose costs are apart. `any_size`: its parameters are polynomials of the sizes, so
+    that these may be known at run time only.
+
+    A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
+    `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
+    body, the operator's own would stand, so those are for nodes outside of bodies.
+    """
+
+    name: str
+    needs: frozenset[str] = frozenset()
+    when: tuple[Callable[[Node], bool], ...] = ()
+    emit: Callable[[Node, Builder, Kernel], None] | None = None
+    extra: Callable[[Node], int] | None = None
+    any_size: bool = False
+    library: str = ""
+    evaluate: Reference | None = None
+    lacks: frozenset[str] = frozenset()
+    way: Callable[[Node], str] | None = None
+    what: str = ""
+    operands: tuple[Role, ...] = ()
+    params: tuple[type[Params], ...] = ()
+    options: tuple[type[Options], ...] = ()
+    baked: frozenset[str] = frozenset()
+
+    def fits(self, node: Node, features: frozenset[str]) -> bool:
+        """Whether the CPU, the shapes and the constants allow it."""
+        return self.needs <= features and not self.lacks & features and all(holds(node) for holds in self.when)
+
+    @property
+    def reason(self) -> str:
+        """Why this kernel and not another, for the report."""
+        reasons = ((holds.__doc__ or holds.__name__).strip().split("\n")[0] for holds in self.when)
+        library = [self.library] * bool(self.library)
+        return "; ".join([*library, *sorted(self.needs), *reasons]) or "portable C"
+
+    def meaning(self, name: str) -> str:
+        """Of a member of the struct; "" if it is not declared."""
+        found = (m.meaning for m in self.members if name == m.name or (m.many and name.startswith(m.name)))
+        return next(found, "")
+
+    def role(self, name: str) -> Role:
+        """The declaration of an operand. VerificationError if there is none."""
+        found = next((role for role in self.operands if role.takes(name)), None)
+        if found is None:
+            declared = ", ".join(role.name for role in self.operands)
+            raise VerificationError(f"kernel {self.name} has no operand {name}", declared, "declare it")
+        return found
+
+    @property
+    def members(self) -> tuple[Declared, ...]:
+        """Of its parameter struct, in order."""
+        return tuple(member for group in self.params for member in group.declared())
+
+
+@dataclass(frozen=True)
+class Call:
+    """One instruction to be: a kernel on buffers by role, in the order of its C parameters.
+
+    `params` and `options` are instances of the kernel's groups, in their order. `access` is of operands that are used
+    otherwise than declared: a part of a larger result is INOUT. `overlaps` say how far its output may lie over inputs,
+    `inplace` are pairs (output role, input role) that may begin at one address; `variant` is what the C function's
+    name tells besides, `note` what the listing says (by default: the types).
+    """
+
+    kernel: Kernel
+    operands: Mapping[str, Buffer]
+    params: Sequence[Params] = ()
+    options: Sequence[Options] = ()
+    access: Mapping[str, Access] = field(default_factory=dict)
+    overlaps: Sequence[Overlap] = ()
+    inplace: Sequence[tuple[str, str]] = ()
+    variant: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """VerificationError unless this is what the kernel declares."""
+        kernel = self.kernel
+        for given, declared in ((self.params, kernel.params), (self.options, kernel.options)):
+            if tuple(type(group) for group in given) != declared:
+                self._refuse(f"{[type(g).__name__ for g in given]} for {[d.__name__ for d in declared]}")
+        places = [kernel.operands.index(kernel.role(name)) for name in self.operands]
+        needed = {i for i, role in enumerate(kernel.operands) if not role.optional}
+        if places != sorted(places) or not needed <= set(places):
+            self._refuse(f"operands {', '.join(self.operands)}")
+        for name, buffer in self.operands.items():
+            types = kernel.role(name).types
+            if types and buffer.dtype not in types:
+                self._refuse(f"{name} of {buffer.dtype.value}")
+
+    def _refuse(self, found: str) -> None:
+        raise VerificationError(f"kernel {self.kernel.name} must be called as declared", found, "report this as a bug")
+
+    def operand_list(self) -> tuple[Operand, ...]:
+        """The operands with their access."""
+        return tuple(
+            Operand(name, self.access.get(name, self.kernel.role(name).access), buffer)
+            for name, buffer in self.operands.items()
+        )
+
+    def scalars(self) -> dict[str, Param]:
+        """The members of the parameter struct, and those baked into the code."""
+        return {name: value for group in self.params for name, value in group.values().items()}
+
+    def template_options(self) -> dict[str, object]:
+        """What the template sees besides."""
+        return {name: value for group in self.options for name, value in group.values().items()}

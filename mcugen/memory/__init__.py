@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where everything lies: lives of buffers, order, placement, and the check of it."""

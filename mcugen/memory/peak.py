@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the arena is in use, and when it is most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mcugen.lir.program import Buffer, Program
+from mcugen.memory.regions import bytes_taken
+
+CONTRIBUTORS = 4
+"""How many of the largest buffers a refusal names."""
+
+LONGEST = 40
+"""Characters of a name in a refusal."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is alive during instruction `index` (−1 before the first, their number behind the last).
+
+    `nbytes` are the bytes in use: those that buffers share count once.
+    """
+
+    index: int
+    buffers: tuple[Buffer, ...]
+    nbytes: int
+
+
+def moments(program: Program) -> list[Moment]:
+    """All of a planned program, from the call to its end; buffers in order of their addresses."""
+    ranges = program.live_ranges()
+    beginning: dict[int, list[Buffer]] = defaultdict(list)
+    for buffer, (first, _) in ranges.items():
+        beginning[first].append(buffer)
+    found, alive = [], list[Buffer]()
+    for index in range(-1, len(program.instrs) + 1):
+        alive = [b for b in alive if index <= ranges[b][1]] + beginning[index]
+        ordered = tuple(sorted(alive, key=lambda b: (address(program, b), -b.nbytes, b.name)))
+        spans = ((b.area, b.offset or 0, (b.offset or 0) + b.nbytes) for b in alive)
+        found.append(Moment(index, ordered, bytes_taken(spans)))
+    return found
+
+
+def busiest(moments: Iterable[Moment]) -> Moment:
+    """The one with the most bytes in use; of several that with the most buffers, and of those the first."""
+    return max(moments, key=lambda moment: (moment.nbytes, len(moment.buffers)))
+
+
+def address(program: Program, buffer: Buffer) -> int:
+    """Of a planned buffer, in bytes, as if the areas of the arena lay one behind the other."""
+    return sum(program.area_sizes[: buffer.area]) + (buffer.offset or 0)
+
+
+def largest(buffers: Iterable[Buffer]) -> str:
+    """The largest ones, for a refusal."""
+    ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
+    listing = ", ".join(f"'{shortened(b.name)}' {b.nbytes:,}" for b in ordered[:CONTRIBUTORS])
+    return f"{listing} …" if len(ordered) > CONTRIBUTORS else listing
+
+
+def shortened(text: str, room: int = LONGEST) -> str:
+    """At most so many characters; of long names the end, where those of exporters differ."""
+    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a program fits a board, and what of it lies in which memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mcugen.board import Board, Memory
+from mcugen.errors import DoesNotFitError, UsageError
+from mcugen.lir.program import Buffer, Program, Space, aligned
+from mcugen.memory.areas import split
+from mcugen.memory.peak import busiest, largest, moments
+from mcugen.memory.traffic import traffic
+from mcugen.options import AUTO_PLACE, Places
+
+NOWHERE = Places()
+"""The user says nothing."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The memory of each area of the arena, and that of the weights, of which start-up may copy some to RAM."""
+
+    arenas: tuple[Memory, ...]
+    weights: Memory
+    copies: Mapping[Buffer, Memory] = field(default_factory=dict)
+    """Constants that lie in RAM while the model runs; their initial values are in the memory of the weights."""
+    names_arena: bool = False
+    """Whether the C code says where the arena lies: it does unless that is the board's default, and nobody asked."""
+    names_weights: bool = False
+    """The same of the weights."""
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """All that hold something of the program."""
+        return tuple(dict.fromkeys((*self.arenas, *self.copies.values(), self.weights)))
+
+    def copied_to(self, memory: Memory) -> int:
+        """Bytes of weights that are copied to a memory."""
+        return sum(aligned(b.nbytes) for b, other in self.copies.items() if other == memory)
+
+
+def place(program: Program, board: Board, places: Places = NOWHERE) -> Placement:
+    """Where everything lies; for an arena in several memories, `program` is planned anew.
+
+    What the user says nothing of lies in the board's default memory, or else in the fastest one that is large enough.
+    DoesNotFitError if none is; UsageError if a memory does not exist, or is of the wrong kind.
+    """
+    weights = _weights_memory(program, board, places)
+    copies = _copies(program, board, places)
+    room = {m: m.room - sum(aligned(b.nbytes) for b, other in copies.items() if other == m) for m in board.memories}
+    for memory in room:
+        if room[memory] < 0:
+            found = f"{memory.room - room[memory]:,} bytes, {-room[memory]:,} more than '{memory.name}' has"
+            raise DoesNotFitError("copies of weights must fit in their memory", found, "copy fewer of them")
+    arenas = _arenas(program, board, places, room)
+    return Placement(
+        arenas,
+        weights,
+        copies,
+        names_arena=bool(places.arena) or arenas != (board.memory(board.arena_memory),),
+        names_weights=places.weights == weights.name or weights.name != board.weights_memory,
+    )
+
+
+def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
+    """The fastest first; of equal ones that at address 0 last, which is meant for code."""
+    return sorted(memories, key=lambda m: (m.speed, m.origin == 0, m.name))
+
+
+def _ram(board: Board, name: str, option: str) -> Memory:
+    """A memory that can be written to."""
+    memory = board.memory(name)
+    if memory.kind != "ram":
+        names = ", ".join(m.name for m in board.memories if m.kind == "ram")
+        raise UsageError(f"--place {option} must name RAM of board '{board.name}'", f"'{name}'", f"one of {names}")
+    return memory
+
+
+# ------------------------------------------------------------------------------------------------------- weights
+
+
+def weights_memories(board: Board, places: Places) -> list[Memory]:
+    """Where all weights may lie while the power is off: the one that is asked for, or the board's own, then others."""
+    asked = board.memory(places.weights) if places.weights else None
+    if asked is not None and asked.kind == "flash":
+        return [asked]
+    others = [m for m in board.memories if m.kind == "flash"]
+    return list(dict.fromkeys((board.memory(board.weights_memory), *_by_speed(others))))
+
+
+def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
+    """Where the weights lie while the power is off."""
+    choices = weights_memories(board, places)
+    where = f"memory '{choices[0].name}'" if places.weights == choices[0].name else "one flash memory"
+    fitting = [m for m in choices if m.room >= program.weights_size]
+    if not fitting:
+        roomiest = max(choices, key=lambda m: m.room)
+        what = f"weights must fit in {where}"
+        raise _refusal(what, board, program.weights_size, {roomiest: roomiest.room}, _constants(program))
+    return fitting[0]
+
+
+def copied_bytes(program: Program, board: Board, places: Places) -> int:
+    """Bytes of RAM that copies of weights take."""
+    return sum(aligned(buffer.nbytes) for buffer in _copies(program, board, places))
+
+
+def _copies(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
+    """The constants that are to lie in RAM: of hot weights, those that are read most often for their size."""
+    copies: dict[Buffer, Memory] = {}
+    if places.hot_weights:
+        name, allowed = places.hot_weights
+        memory, reads = _ram(board, name, "hot-weights"), traffic(program)
+        for buffer in sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name)):
+            if aligned(buffer.nbytes) <= allowed:
+                copies[buffer] = memory
+                allowed -= aligned(buffer.nbytes)
+    if places.weights and board.memory(places.weights).kind == "ram":
+        memory = board.memory(places.weights)
+        copies |= {b: memory for b in _constants(program) if b not in copies}
+    return copies
+
+
+def _constants(program: Program) -> list[Buffer]:
+    return [b for b in program.buffers if b.space is Space.CONST and b.nbytes]
+
+
+# --------------------------------------------------------------------------------------------------------- arena
+
+
+def _arenas(program: Program, board: Board, places: Places, room: Mapping[Memory, int]) -> tuple[Memory, ...]:
+    """The memory of each area. An arena may lie in several memories only where the user says so."""
+    rams = _by_speed(m for m in board.memories if m.kind == "ram")
+    if not places.arena:
+        for memory in (board.memory(board.arena_memory), *rams):
+            if program.arena_size <= room[memory]:
+                return (memory,)
+        roomiest = max(rams, key=lambda m: room[m])
+        what, left = "arena must fit in one RAM memory", {roomiest: room[roomiest]}
+        remedy = "let it lie in several memories with --place auto, or " if len(rams) > 1 else ""
+        raise _refusal(what, board, program.arena_size, left, busiest(moments(program)).buffers, remedy)
+    if AUTO_PLACE in places.arena:
+        memories = rams
+    else:
+        memories = list(dict.fromkeys(_ram(board, name, "arena") for name in places.arena))
+    for memory in memories:  # one area is simpler than several in memories of that speed
+        if memory.speed == memories[0].speed and program.arena_size <= room[memory]:
+            return (memory,)
+    needed, most = program.arena_size, busiest(moments(program)).buffers
+    used = split(program, [room[m] for m in memories], [m.speed for m in memories]) if len(memories) > 1 else None
+    if used is None:
+        where = "the memories" if len(memories) > 1 else "memory"
+        what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
+        raise _refusal(what, board, needed, {m: room[m] for m in memories}, most)
+    return tuple(memories[index] for index in used)
+
+
+# ------------------------------------------------------------------------------------------------------ refusals
+
+
+def _refusal(
+    what: str, board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer], remedy: str = ""
+) -> DoesNotFitError:
+    """`what` says what must lie where; `room` are the bytes that the largest memory for it, or all of them, have."""
+    if len(room) == 1:
+        more = "".join(f"{nbytes - n:,} more than '{m.name}' has" for m, n in room.items())
+    else:
+        more = " and ".join(f"'{m.name}' has {n:,}" for m, n in room.items())
+    return DoesNotFitError(
+        f"the {what} of board '{board.name}'",
+        f"{nbytes:,} bytes, {more}; largest: {largest(contributors)}",
+        f"{remedy}use a smaller or a quantized model, or a board with more memory",
+    )

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Static memory planning: buffers joined by moves, distances that keep what lives apart, and the least arena."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import gcd
+
+import numpy as np
+
+from mcugen.lir.program import ALIGNMENT, MOVE, Buffer, Control, Program, aligned
+from mcugen.memory.exact import Interval, Problem, solve
+from mcugen.memory.regions import Freedom, Lives, Region, bytes_taken, freedom, joined_regions
+
+MOST_MEETINGS = 100_000
+"""Pairs of buffers alive at once, hundreds of times those of any shared model: with more, each is placed but once."""
+
+
+def plan_memory(program: Program) -> None:
+    """Sets the offset of every planned buffer, and the sizes and lower bounds of the areas of `program`."""
+    planned = [b for b in program.buffers if b.planned]
+    areas = range(1 + max((b.area for b in planned), default=0))
+    for buffer in planned:
+        buffer.offset = 0  # what has no elements lies anywhere
+    plans = [_plan_area(program, area) for area in areas]
+    program.area_sizes = [plan.nbytes for plan in plans]
+    program.area_bounds = [plan.bound for plan in plans]
+
+
+def peak_live_bytes(program: Program) -> int:
+    """The most bytes alive at one instruction, of the first area: less than any plan that joins the same moves."""
+    return _Layout(Lives(program, 0), True).peak
+
+
+def _plan_area(program: Program, area: int) -> _Plan:
+    """The best plan that joins what moves connect, or one that does not, if that takes less."""
+    lives = Lives(program, area)
+    if _meetings(lives) > MOST_MEETINGS:
+        crowd = _first_fit(lives)
+        crowd.apply()
+        return crowd
+    best = _best_plan(_Layout(lives, True))
+    if any(instr.kernel == MOVE for instr in program.instrs):
+        apart = _Layout(lives, False)
+        best = min(best, _best_plan(apart), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
+    best.apply()
+    return best
+
+
+def _best_plan(layout: _Layout) -> _Plan:
+    """Greedy in several orders; if that is not the least possible, exact."""
+    plan = min((_greedy(layout, order) for order in _ORDERS), key=lambda plan: plan.nbytes)
+    if plan.nbytes == plan.bound:
+        return plan
+    offsets, bound = solve(layout.problem, [at // ALIGNMENT for at in plan.offsets], layout.peak // ALIGNMENT)
+    return _Plan(layout.regions, [at * ALIGNMENT for at in offsets], bound * ALIGNMENT)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where each region begins, and what no other plan of them falls below."""
+
+    regions: Sequence[Region]
+    offsets: Sequence[int]
+    bound: int
+
+    @property
+    def nbytes(self) -> int:
+        return max((at + r.nbytes for at, r in zip(self.offsets, self.regions, strict=True)), default=0)
+
+    def apply(self) -> None:
+        """Tells the buffers."""
+        for start, region in zip(self.offsets, self.regions, strict=True):
+            for buffer, at in region.members.items():
+                buffer.offset = start + at
+
+
+# ----------------------------------------------------------------------------------------------- constraints
+
+
+class _Layout:
+    """The regions of an area, and how far apart they must be."""
+
+    def __init__(self, lives: Lives, joins: bool) -> None:
+        self.lives = lives
+        self.regions = joined_regions(lives, joins)
+        self._region_of = {b: (i, at) for i, region in enumerate(self.regions) for b, at in region.members.items()}
+        self.problem = Problem([r.nbytes // ALIGNMENT for r in self.regions], self._forbidden())
+
+    @cached_property
+    def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
+        """How outputs may lie over inputs that end their lives where the outputs begin theirs."""
+        program, ranges = self.lives.program, self.lives.ranges
+        ends = {start: end for start, end in program.blocks() if program.instrs[start].control is Control.STREAM}
+        found = {}
+        for index, instr in enumerate(program.instrs):
+            buffers = list(dict.fromkeys(o.buffer for o in instr.operands if o.buffer in ranges))
+            for out in (b for b in buffers if ranges[b][0] == index):
+                for into in (b for b in buffers if b is not out and ranges[b][1] == ends.get(index, index)):
+                    free = freedom(instr, out, into)
+                    if free is not None:
+                        found[out, into] = free
+        return found
+
+    @cached_property
+    def _intos(self) -> dict[Buffer, list[Buffer]]:
+        """By output the inputs that it may lie over."""
+        found: defaultdict[Buffer, list[Buffer]] = defaultdict(list)
+        for out, into in self.freedoms:
+            found[out].append(into)
+        return found
+
+    def _forbidden(self) -> dict[tuple[int, int], list[Interval]]:
+        """By pairs of regions: which distances between their beginnings, in units of ALIGNMENT, they must not have."""
+        found: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
+        alive: list[Buffer] = []
+        for b in sorted(self.lives.ranges, key=lambda b: self.lives.ranges[b][0]):
+            alive = [a for a in alive if self.lives.meet(a, b)]
+            for a in alive:
+                (p, a_at), (q, b_at) = self._region_of[a], self._region_of[b]
+                if p != q:
+                    apart = self._apart(a, b) if p < q else self._apart(b, a)
+                    by = a_at - b_at if p < q else b_at - a_at
+                    found[min(p, q), max(p, q)] += [(low + by, high + by) for low, high in apart]
+            alive.append(b)
+        return {pair: units for pair in sorted(found) if (units := _in_units(found[pair]))}
+
+    def _apart(self, a: Buffer, b: Buffer) -> list[Interval]:
+        """The distances from `a` to `b`, in bytes and exclusive of their ends, at which they disturb each other."""
+        low, high = -b.nbytes, a.nbytes
+        if (b, a) in self.freedoms:
+            free = self.freedoms[b, a]
+            low = low if free.up_to is None else max(low, free.up_to)
+            cuts = free.at
+        elif (a, b) in self.freedoms:
+            free = self.freedoms[a, b]
+            high = high if free.up_to is None else min(high, -free.up_to)
+            cuts = frozenset(-at for at in free.at)
+        else:
+            return [(low, high)]
+        points = [low, *sorted(at for at in cuts if low < at < high), high]
+        return list(pairwise(points))
+
+    # -------------------------------------------------------------------------------------------- lower bound
+
+    @cached_property
+    def peak(self) -> int:
+        """The most bytes that are alive at one instruction and cannot lie over each other."""
+        granule = gcd(ALIGNMENT, *(r.granule for r in self.regions))
+        steps = range(-1, len(self.lives.program.instrs) + 1)
+        starting: defaultdict[int, list[Buffer]] = defaultdict(list)
+        for buffer, (first, _) in self.lives.ranges.items():
+            starting[first].append(buffer)
+        most, alive = 0, list[Buffer]()
+        for index in steps:
+            if starting[index]:
+                alive = [b for b in alive if self.lives.ranges[b][1] >= index] + starting[index]
+                most = max(most, self._least_extent(alive, granule))
+        return aligned(most)
+
+    def _least_extent(self, alive: Sequence[Buffer], granule: int) -> int:
+        """A lower bound of the bytes that buffers take which are alive at once.
+
+        That is all they have, but for what outputs may share with inputs; at least all inputs, and all outputs, apart.
+        """
+        now = set(alive)
+        pairs = [(out, into) for out in alive for into in self._intos.get(out, ()) if into in now]
+        outs, intos = {out for out, _ in pairs}, {into for _, into in pairs}
+        rounded = {b: -(-b.nbytes // granule) * granule for b in (*outs, *intos)}
+        shared = sum(self.freedoms[y, x].most_shared(rounded[y], rounded[x], granule) for y, x in pairs)
+        return max(
+            self._extent(alive, granule) - shared,
+            self._extent([b for b in alive if b not in outs], granule),
+            self._extent([b for b in alive if b not in intos], granule),
+        )
+
+    def _extent(self, alive: Sequence[Buffer], granule: int) -> int:
+        """Bytes that buffers of different regions take together if they are apart."""
+        return bytes_taken(self._span(b, granule) for b in alive)
+
+    def _span(self, buffer: Buffer, granule: int) -> tuple[int, int, int]:
+        """Its region, and its bytes there in whole granules: no other buffer begins within one."""
+        region, at = self._region_of[buffer]
+        return region, at, -(-(at + buffer.nbytes) // granule) * granule
+
+
+def _in_units(apart: list[Interval]) -> list[Interval]:
+    """The multiples of ALIGNMENT strictly within any of the intervals, as sorted intervals with gaps between."""
+    units = sorted((low // ALIGNMENT + 1, -(-high // ALIGNMENT) - 1) for low, high in apart)
+    merged: list[Interval] = []
+    for low, high in units:
+        if low <= high:
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+            else:
+                merged.append((low, high))
+    return merged
+
+
+# ---------------------------------------------------------------------------------------------------- greedy
+
+
+_Order = Callable[[Region, int, int], tuple[object, ...]]
+_ORDERS: tuple[_Order, ...] = (
+    lambda r, first, last: (-r.nbytes, first),
+    lambda r, first, last: (-r.nbytes * (last - first + 1), first),
+    lambda r, first, last: (first, -r.nbytes),
+    lambda r, first, last: (-first, -r.nbytes),
+    lambda r, first, last: (first - last, -r.nbytes),
+)
+"""Of a region, and of its life. Largest first is the classic order; the others win on some graphs, all are cheap."""
+
+
+def _greedy(layout: _Layout, order: _Order) -> _Plan:
+    """One region after another, each as low as those before it allow."""
+    lives, rivals = layout.lives, defaultdict[int, list[tuple[int, list[Interval]]]](list)
+    for (p, q), units in layout.problem.forbidden.items():
+        rivals[q].append((p, units))
+        rivals[p].append((q, [(-high, -low) for low, high in reversed(units)]))
+    ranges = [[lives.ranges[b] for b in region.members] for region in layout.regions]
+    keys = [
+        (order(region, min(first for first, _ in life), max(last for _, last in life)), number)
+        for number, (region, life) in enumerate(zip(layout.regions, ranges, strict=True))
+    ]
+    offsets: dict[int, int] = {}
+    for _, number in sorted(keys):
+        taken = [
+            (offsets[r] + low, offsets[r] + high) for r, units in rivals[number] if r in offsets for low, high in units
+        ]
+        offsets[number] = _lowest_free(taken)
+    return _Plan(layout.regions, [offsets[i] * ALIGNMENT for i in range(len(ranges))], layout.peak)
+
+
+def _meetings(lives: Lives) -> int:
+    """How many pairs of buffers are alive at once."""
+    first, last = (np.sort([life[end] for life in lives.ranges.values()]) for end in (0, 1))
+    begun = np.arange(len(first))
+    return int((begun - np.searchsorted(last, first)).sum())  # those before it that have not ended
+
+
+def _first_fit(lives: Lives) -> _Plan:
+    """Each buffer for itself, the largest first, where it is the first to fit: nothing lies over anything else."""
+    buffers = sorted(lives.ranges, key=lambda b: (-b.nbytes, lives.ranges[b][0]))
+    placed = np.empty((4, 0), np.int64)  # begin, end, first and last moment, by begin
+    offsets = []
+    for buffer in buffers:
+        (first, last), size = lives.ranges[buffer], aligned(buffer.nbytes)
+        begins, ends = placed[:2, (placed[2] <= last) & (placed[3] >= first)]
+        reached = np.maximum.accumulate(np.concatenate([[0], ends]))
+        gaps = np.flatnonzero(np.concatenate([begins, [np.iinfo(np.int64).max]]) - reached >= size)
+        offset = int(reached[gaps[0]])
+        at = np.searchsorted(placed[0], offset)
+        placed = np.insert(placed, at, (offset, offset + size, first, last), axis=1)
+        offsets.append(offset)
+    return _Plan([Region({b: 0}) for b in buffers], offsets, aligned(max(b.nbytes for b in buffers)))
+
+
+def _lowest_free(taken: list[Interval]) -> int:
+    """The least number from 0 on in none of the intervals."""
+    start = 0
+    for low, high in sorted(taken):
+        if low > start:
+            return start
+        start = max(start, high + 1)
+    return start

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What numbers become: fixed point, curves, windows, and bounds of sums."""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of codes: what they stay within, the accumulators that hold them, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import Array, Bounds, DType, TensorType
+from mcugen.numerics.fixedpoint import LONGEST_SUM, Range, Requantizer, clamp_range
+
+
+def exact_product(a: Array, b: Array) -> Array:
+    """Integer matrix product. float64 carries it exactly (|sums| < 2^53) and runs on BLAS."""
+    product: Array = np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+    return product
+
+
+def farthest(x: TensorType) -> int:
+    """The largest magnitude of a code less its zero point."""
+    low, high = x.dtype.limits
+    return max(high - x.q.zero_point, x.q.zero_point - low)
+
+
+def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
+    """What no accumulator exceeds, on the way neither, by output channel (axis 0 of the weights)."""
+    rows = np.abs(weights.astype(np.int64)).reshape(len(weights), -1)
+    sums: Array = rows.sum(1) * farthest(x) + np.abs(bias.astype(np.int64))
+    return sums
+
+
+def product_sums(sig: Signature) -> Array:
+    """What no accumulator of a product of two activations exceeds (one number)."""
+    a, b = sig.input(0), sig.input(1)
+    return np.asarray([a.shape[-1] * farthest(a) * farthest(b)], np.int64)
+
+
+def sum_dtype(sums: Array) -> DType:
+    """The type of accumulators that stay within `sums`."""
+    return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64
+
+
+def most_sum(sig: Signature) -> int:
+    """Sums must stay below: those that are the result itself have 32 bits."""
+    return 2**31 if sig.output.dtype is DType.INT32 else LONGEST_SUM
+
+
+def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
+    """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or as they are."""
+    out = sig.output
+    if out.dtype in (DType.INT32, DType.INT64):
+        return acc.astype(out.dtype.numpy)
+    low, high = clamp_range(clamp, out.q, out.dtype)
+    return requantizer(sig, sums, factor)(acc, low, high).astype(out.dtype.numpy)
+
+
+def requantizer(sig: Signature, sums: Array | None = None, factor: float = 1.0) -> Requantizer:
+    """From units of input scale · weight scale, times a factor, to the output's.
+
+    For int8 alone 31 bits of fraction do, which cost least; 16 bits anywhere, and 64-bit sums, need more.
+    """
+    types = (sig.input(0), sig.input(1), sig.output)
+    scale = types[0].q.scales * types[1].q.scales * factor / types[2].q.scales
+    is_short = sums is None or sum_dtype(sums) is DType.INT32
+    narrow = is_short and all(t.dtype is DType.INT8 for t in types)
+    return Requantizer.of(scale, sig.output.q.zero_point, sums=None if narrow else sums)
+
+
+def layer_bounds(
+    sig: Signature,
+    inputs: Sequence[Bounds | None],
+    product: Callable[[Array, Array], Array],
+    finished: Callable[[Array, Array, Array], Array],
+) -> Sequence[Bounds | None]:
+    """The bounds of `finished(product(x − zero point, weights), weights, bias)`, exactly; see Operator.bounds."""
+    x, *constants = inputs
+    if x is None or any(c is None or c[0] is not c[1] for c in constants):
+        return (None,)
+    w, bias = (c[0] for c in constants if c is not None)
+    low, high = (end.astype(np.int64) - sig.input(0).q.zero_point for end in x)
+    middle, spread = product(low + high, w), product(high - low, np.abs(w.astype(np.int64)))
+    return ((finished((middle - spread) // 2, w, bias), finished((middle + spread) // 2, w, bias)),)
+
+
+def folded_bias(sig: Signature, weights: Array, bias: Array) -> Array:
+    """Bias with the input's zero point folded in: bias − zero_point · Σ weights."""
+    sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1)
+    folded: Array = bias.astype(np.int64) - sig.input(0).q.zero_point * sums
+    return folded

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows that slide over space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mcugen.hir.operator import RowWindow
+from mcugen.hir.types import Array, Shape
+from mcugen.lir.program import Param
+
+
+def both(values: Sequence[int], missing: int) -> tuple[int, int]:
+    """Numbers for the vertical and the horizontal axis, of which one-dimensional operators lack the first."""
+    return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a kernel slides over the spatial axes: shared by convolution and pooling. One entry an axis."""
+
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    def __str__(self) -> str:
+        rows = (("stride", self.strides), ("pad", (*self.before, *self.after)), ("dilation", self.dilations))
+        return "(" + " ".join(f"{name} {'x'.join(map(str, row))}" for name, row in rows) + ")"
+
+    def output(self, space: Shape, kernel: Shape) -> Shape:
+        """Output sizes (rounded down)."""
+        rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
+        return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
+
+    def leaves(self, space: Shape, kernel: Shape) -> bool:
+        """Whether it reaches beyond the input somewhere."""
+        rows = zip(space, kernel, self.strides, self.before, self.output(space, kernel), self.dilations, strict=True)
+        return any(b or (out - 1) * s + d * (k - 1) >= n for n, k, s, b, out, d in rows)
+
+    def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
+        """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
+        widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
+        padded = np.pad(x, widths, constant_values=pad_value)
+        rank = len(kernel)
+        extent = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
+        views = np.lib.stride_tricks.sliding_window_view(padded, extent, tuple(range(1, rank + 1)))
+        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
+        return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
+
+    def walk(self, space: Shape, out: Shape, kernel: Shape) -> dict[str, Param]:
+        """Kernel parameters of a channels-first loop over any number of axes; see kernels/window.j2."""
+        params: dict[str, Param] = {}
+        for a, k in enumerate(kernel):
+            params |= {f"in{a}": space[a], f"out{a}": out[a], f"k{a}": k}
+            params |= {f"stride{a}": self.strides[a], f"pad{a}": self.before[a], f"dilation{a}": self.dilations[a]}
+        for a in range(len(kernel) - 1):
+            params |= {f"x_pitch{a}": math.prod(space[a + 1 :]), f"y_pitch{a}": math.prod(out[a + 1 :])}
+            params[f"w_pitch{a}"] = math.prod(kernel[a + 1 :])
+        return params
+
+    def rows(self, taps: int, fill: float) -> RowWindow:
+        """What one position on the first axis reads, with as many taps, of a channels-last tensor."""
+        return RowWindow(1, self.dilations[0] * (taps - 1) + 1, self.strides[0], self.before[0], fill)
+
+    def of_one_row(self) -> Window:
+        """The window of one position on the first axis, whose padding is rows like others."""
+        return replace(self, before=(0, *self.before[1:]), after=(0, *self.after[1:]))
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The padding of the second axis, if there is one."""
+        return (self.before[1], self.after[1]) if len(self.before) > 1 else (0, 0)

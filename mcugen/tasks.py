@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a compilation besides code: to quantize a model, and to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcugen.errors import UsageError
+from mcugen.options import MIXED, PRECISIONS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from mcugen.quant.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """How a float model is quantized, if at all. UsageError for what contradicts itself.
+
+    `precision` is one of PRECISIONS, or MIXED; "" is int8 where there are samples (`calibration`: a file, a folder, or
+    arrays) or a `profile` of earlier ones, else float32. `preprocess` is what becomes of each sample first (see
+    mcugen.evaluation.preprocess). `scheme` says more (see mcugen.quant.scheme); `layers` are precisions of single
+    layers, by the names of their outputs.
+    """
+
+    precision: str = ""
+    calibration: str | Path | Mapping[str, npt.NDArray[Any]] | None = None
+    profile: str | Path | None = None
+    preprocess: str = ""
+    scheme: Scheme | None = None
+    layers: Mapping[str, str] = field(default_factory=dict)
+    """Of single layers, by the names of their outputs: values of PRECISIONS."""
+
+    def __post_init__(self) -> None:
+        known = self.calibration is not None or self.profile is not None
+        object.__setattr__(self, "precision", self.precision or ("int8" if known else "float32"))
+        allowed = (*PRECISIONS, MIXED)
+        if self.precision not in allowed:
+            raise UsageError("--precision must be known", f"'{self.precision}'", f"one of: {', '.join(allowed)}")
+        if not self.is_wanted and (known or self.layers):
+            raise UsageError("samples are for quantization", "--precision float32", "give --precision int8")
+        if self.is_wanted and not known:
+            remedy = "give --calibration SAMPLES.npz or --profile PROFILE.json"
+            raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to quantize."""
+        return self.precision != "float32"
+
+    @property
+    def activations(self) -> str:
+        """Their element type (a DType), where nothing else is said of a layer."""
+        return PRECISIONS.get(self.precision, "int8")
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How a model is judged: by samples (`data`: a file, a folder, or arrays), by a measure, and what is good enough.
+
+    `metric` is one of METRICS, or FILE.py:FUNCTION; "" is top1 where there are labels, else sqnr. `max_drop`
+    (percentage points) or `min_sqnr` (dB) is what mixed precisions must reach. UsageError for both.
+    """
+
+    data: str | Path | Mapping[str, npt.NDArray[Any]] | None = None
+    pixel_scale: float = 1.0
+    metric: str = ""
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_drop is not None and self.min_sqnr is not None:
+            raise UsageError("there can be one goal", "--max-accuracy-drop and --min-sqnr", "leave one out")

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels are chosen together: by the goal, within the board, with shared code counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from onnx_models import Net, optimized
+
+from mcugen.errors import UsageError
+from mcugen.hir.graph import Graph, Node
+from mcugen.kernels.choose import Limits, choose_kernels
+from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
+from mcugen.kernels.library import own_kernel
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import Access
+from mcugen.ops.matmul import Dense
+from mcugen.ops.pointwise import Binary
+
+PLENTY = Limits(1 << 20, 1 << 20)
+
+
+def kernel(name: str, scratch: int = 0, constants: int = 0, **more: object) -> Kernel:
+    """A kernel of a fully connected layer with so many bytes of scratch and of constants for each layer."""
+
+    def emit(node: Node, builder: Builder, chosen: Kernel) -> None:
+        label = node.output.name
+        data = np.arange(constants + 1, dtype=np.uint8) + len(label) + ord(label[-1])
+        operands = [
+            ("x", Access.IN, builder.buffer(node.input(0))),
+            ("w", Access.IN, builder.const(f"{label}.w", data.astype(np.uint8))),
+            ("y", Access.OUT, builder.buffer(node.output)),
+            ("s", Access.SCRATCH, builder.scratch(f"{label}.s", node.output.type.dtype, scratch // 4)),
+        ]
+        builder.emit(node, chosen, operands)
+
+    return Kernel(name, emit=emit, **more)  # type: ignore[arg-type]
+
+
+def costs(**of: tuple[float, int]) -> CostTable:
+    """Instructions a call and bytes of code, by kernel."""
+    return CostTable({name: KernelCost({"": (call, *[0.0] * 7)}, code) for name, (call, code) in of.items()})
+
+
+def dense_layers(count: int) -> Graph:
+    net = Net()
+    x = net.input("x", 1, 8)
+    for i in range(count):
+        x = net.op("MatMul", x, net.const(np.full((8, 8), i + 1.0)), out=f"y{i}")
+    net.output(x)
+    return optimized(net.model())
+
+
+def chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: Sequence[Kernel],
+    table: CostTable,
+    goal: str = "balanced",
+    layers: int = 1,
+    limits: Limits = PLENTY,
+    **more: object,
+) -> list[str]:
+    """The kernels' names, layer by layer."""
+    monkeypatch.setattr(Dense, "kernels", tuple(kernels))
+    graph = dense_layers(layers)
+    found = choose_kernels(graph, frozenset(), table, goal, limits, **more)  # type: ignore[arg-type]
+    return [found[node].name for node in graph.nodes]
+
+
+@pytest.mark.parametrize(
+    ("goal", "name"), [("speed", "fast"), ("ram", "lean"), ("flash", "small"), ("balanced", "even")]
+)
+def test_each_goal_takes_the_kernel_that_serves_it(monkeypatch: pytest.MonkeyPatch, goal: str, name: str) -> None:
+    kernels = (
+        kernel("fast", scratch=2_000, constants=2_000),
+        kernel("lean", constants=2_000),
+        kernel("small", scratch=2_000),
+        kernel("even", scratch=200, constants=200),
+    )
+    table = costs(fast=(100, 100), lean=(900, 100), small=(900, 50), even=(110, 100))
+    assert chosen(monkeypatch, kernels, table, goal) == [name]
+
+
+@pytest.mark.parametrize(("limits", "name"), [(PLENTY, "fast"), (Limits(4_000, 1 << 20), "lean")])
+def test_speed_is_what_fits_the_board(monkeypatch: pytest.MonkeyPatch, limits: Limits, name: str) -> None:
+    kernels = (kernel("fast", scratch=8_000), kernel("lean"))
+    assert chosen(monkeypatch, kernels, costs(fast=(1, 0), lean=(9, 0)), "speed", limits=limits) == [name]
+
+
+def test_code_that_another_layer_needs_anyway_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = costs(short=(100, 100), long=(60, 2_000))
+    short = kernel("short", when=(lambda n: n.output.name == "y0",))
+    assert chosen(monkeypatch, (short, kernel("long")), table) == ["short"]
+    assert chosen(monkeypatch, (short, kernel("long")), table, layers=2) == ["long", "long"]
+
+
+def test_a_wanted_kernel_is_taken_wherever_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = (kernel("good"), kernel("other"), kernel("narrow", when=(lambda n: n.output.name == "y1",)))
+    table = costs(good=(1, 1), other=(2, 2), narrow=(3, 3))
+    assert chosen(monkeypatch, kernels, table, layers=3, wanted=("narrow",)) == ["good", "narrow", "good"]
+
+
+def test_a_wanted_kernel_must_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"nonsense\..*good"):
+        chosen(monkeypatch, (kernel("good"),), costs(good=(1, 1)), wanted=("nonsense",))
+
+
+def test_sizes_known_at_run_time_leave_the_kernels_made_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = (kernel("fixed"), kernel("flexible", any_size=True))
+    table = costs(fixed=(1, 1), flexible=(9, 9))
+    assert chosen(monkeypatch, kernels, table) == ["fixed"]
+    assert chosen(monkeypatch, kernels, table, any_size=True) == ["flexible"]
+
+
+def test_what_a_kernel_says_of_itself_is_part_of_its_work() -> None:
+    (node,) = dense_layers(1).nodes
+    assert work(node, Kernel("k"))[-1] == 0
+    assert work(node, Kernel("k", extra=lambda n: n.output.type.count))[-1] == 8
+
+
+def test_kernels_without_a_measurement_have_a_guess() -> None:
+    (node,) = dense_layers(1).nodes
+    table, unknown = cost_table("cortex-m4"), Kernel("a user's own")
+    guess = sum(p * t for p, t in zip(UNKNOWN.per[""], work(node, unknown), strict=True))
+    assert not table.knows(node, unknown)
+    assert table.instructions(node, unknown) == guess > 0
+    assert table.code_of("a user's own") == UNKNOWN.code
+    assert cost_table("no such cpu") is not None
+
+
+def test_each_way_of_a_kernel_has_costs_of_its_own() -> None:
+    (node,) = dense_layers(1).nodes
+    table = CostTable({"k": KernelCost({"short": (5, *[0] * 7), "long": (50, *[0] * 7)}, 1)})
+    short, long, other = (Kernel("k", way=lambda node, way=way: way) for way in ("short", "long", "other"))
+    assert (table.instructions(node, short), table.instructions(node, long)) == (5, 50)
+    assert [table.knows(node, k) for k in (short, long, other, Kernel("k"))] == [True, True, False, False]
+
+
+def of_library(name: str, **more: object) -> Kernel:
+    return kernel(name, library="cmsis-nn", **more)
+
+
+def way(node: Node) -> str:
+    """By the layer's name: "y0", "y1"."""
+    return node.output.name
+
+
+@pytest.mark.parametrize(
+    ("family", "table", "taken"),
+    [
+        ("own", {"mine": (9, 1), "theirs": (1, 1)}, "mine"),
+        ("cmsis-nn", {"mine": (1, 1), "theirs": (9, 1)}, "theirs"),
+        ("cmsis-nn", {}, "theirs"),
+        ("auto", {"mine": (9, 1), "theirs": (8, 1)}, "theirs"),
+        ("auto", {"mine": (9, 1), "theirs": (9, 1)}, "mine"),
+        ("auto", {"mine": (9, 1), "theirs": (10, 1)}, "mine"),
+        ("auto", {"mine": (9, 1)}, "mine"),
+        ("auto", {"theirs": (1, 1)}, "mine"),
+    ],
+)
+def test_families(monkeypatch: pytest.MonkeyPatch, family: str, table: dict[str, tuple[int, int]], taken: str) -> None:
+    """`auto` takes what was measured to take fewer instructions, and guesses nothing."""
+    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    assert chosen(monkeypatch, (kernel("mine"),), costs(**table), layers=2, family=family) == [taken] * 2
+
+
+def test_auto_compares_with_the_best_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    kernels = (kernel("slow"), kernel("fast"))
+    table = {"slow": (90, 1), "fast": (10, 1)}
+    assert chosen(monkeypatch, kernels, costs(**table, theirs=(20, 1)), family="auto") == ["fast"]
+    assert chosen(monkeypatch, kernels, costs(**table, theirs=(5, 1)), family="auto") == ["theirs"]
+
+
+def test_auto_knows_the_ways_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layer by layer; what was not measured is not taken."""
+    monkeypatch.setattr(Dense, "library", (of_library("theirs", way=way),))
+    rows = {name: (float(n), *[0.0] * 7) for name, n in (("y0", 1), ("y1", 100))}
+    table = CostTable({"theirs": KernelCost(rows, 1), "mine": KernelCost({"": (10.0, *[0.0] * 7)}, 1)})
+    assert chosen(monkeypatch, (kernel("mine"),), table, layers=3, family="auto") == ["theirs", "mine", "mine"]
+
+
+@pytest.mark.parametrize(("mine", "taken"), [(9, ["theirs"]), (1, []), (None, [])])
+def test_auto_compares_with_operators_without_a_choice(
+    monkeypatch: pytest.MonkeyPatch, mine: int | None, taken: list[str]
+) -> None:
+    """What they write themselves costs by operator and type."""
+    monkeypatch.setattr(Binary, "library", (of_library("theirs"),), raising=False)
+    net = Net()
+    net.output(net.op("Mul", net.input("x", 1, 8), net.input("y", 1, 8)))
+    graph = optimized(net.model())
+    (node,) = graph.nodes
+    own = own_kernel(node, frozenset())
+    assert own is not None and own.way is not None and own.way(node) == "mul_float32"
+    rows = {"theirs": KernelCost({"": (5.0, *[0.0] * 7)}, 1)}
+    if mine is not None:
+        rows[own.name] = KernelCost({"mul_float32": (float(mine), *[0.0] * 7)}, 1)
+    found = choose_kernels(graph, frozenset(), CostTable(rows), "balanced", PLENTY, family="auto")
+    assert [k.name for k in found.values()] == taken

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels as they are declared: templates read the same names, and calls must agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import jinja2
+import pytest
+
+from mcugen.codegen.declarations import mismatches
+from mcugen.codegen.render import environment
+from mcugen.errors import VerificationError
+from mcugen.hir.types import DType
+from mcugen.kernels.declared import declared_kernels
+from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes
+from mcugen.lir.program import Buffer, Space, Wide
+
+
+@pytest.mark.parametrize("kernel", [k for k in declared_kernels() if k.operands], ids=lambda k: k.name)
+def test_a_template_reads_what_its_kernel_declares(kernel: Kernel):
+    assert mismatches(kernel, environment()) == []
+    assert kernel.what, "says what it computes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes(Params):
+    count: Annotated[int, "elements of x"]
+    offset: Annotated[Wide, "added to each product"]
+    factor: Annotated[float | None, "of the sum"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(Options):
+    fast: Annotated[bool, "whether it is in a hurry"]
+
+
+SCALE = Kernel(
+    "scale",
+    what="a test",
+    operands=(reads("x", "input", DType.INT8), writes("y", "output")),
+    params=(Sizes,),
+    options=(Flags,),
+)
+
+
+def _buffers(dtype: DType = DType.INT8) -> dict[str, Buffer]:
+    return {name: Buffer(name, dtype, 4, Space.ARENA) for name in "xy"}
+
+
+def test_parameters_have_the_types_of_their_declaration_whatever_their_values():
+    values = Sizes(count=3, offset=Wide(1)).values()
+    assert {k: type(v) for k, v in values.items()} == {"count": int, "offset": Wide}
+    assert Sizes(count=3, offset=Wide(1), factor=2).values()["factor"] == 2.0
+    with pytest.raises(VerificationError, match="count must fit 32 bits"):
+        Sizes(count=2**31, offset=Wide(1)).values()
+
+
+def test_a_call_must_agree_with_the_declaration():
+    sizes, flags = Sizes(count=3, offset=Wide(1)), Flags(fast=True)
+    good = Call(SCALE, _buffers(), [sizes], [flags])
+    assert good.template_options() == {"fast": True}
+    x, y = _buffers().values()
+    for operands in ({"x": x}, {"y": y, "x": x}, {"x": x, "y": y, "z": y}, _buffers(DType.INT16)):
+        with pytest.raises(VerificationError, match="kernel scale"):
+            Call(SCALE, operands, [sizes], [flags])
+    with pytest.raises(VerificationError, match="Sizes"):
+        Call(SCALE, _buffers(), [], [flags])
+    with pytest.raises(VerificationError, match="Flags"):
+        Call(SCALE, _buffers(), [sizes])
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ signature }} p->count p->offset p->factor {{ fast }}", []),
+        ("p->count p->offset p->factor {{ fast }} p->other", ["reads p->other"]),
+        ("p->count p->offset {{ fast }}", ["parameter factor"]),
+        ("p->count p->offset p->factor {{ fast }} {{ slow }}", ["reads slow"]),
+        ("p->count p->offset p->factor", ["option fast"]),
+    ],
+)
+def test_names_that_only_one_side_knows(template: str, said: list[str]):
+    env = jinja2.Environment(loader=jinja2.DictLoader({"kernels/scale.c.j2": template}), autoescape=False)
+    found = mismatches(SCALE, env)
+    assert len(found) == len(said)
+    assert all(words in sentence for words, sentence in zip(said, found, strict=True))

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of instructions: as good as any where the graph is small, never worse, and never another computation."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx_models import Net, check_everywhere
+from programs import Sketch, chain
+
+from mcugen.compiler import compile_model
+from mcugen.hir.types import DType
+from mcugen.lir.formula import Symbol
+from mcugen.lir.program import (
+    ALIGNMENT,
+    MOVE,
+    Access,
+    Buffer,
+    Control,
+    Endpoint,
+    Instr,
+    Operand,
+    Overlap,
+    Program,
+    Space,
+)
+from mcugen.memory import order
+from mcugen.memory.order import reorder
+from mcugen.memory.plan import plan_memory
+from mcugen.memory.verify_plan import verify_plan
+
+
+def names(sketch: Sketch) -> list[str]:
+    return [instr.name for instr in sketch.program.instrs]
+
+
+def reordered(sketch: Sketch) -> list[str]:
+    """The instructions' names in the new order; both orders compute the same."""
+    known: dict[object, int] = {}
+    before = symbolic_outputs(sketch.program, known)
+    reorder(sketch.program)
+    assert symbolic_outputs(sketch.program, known) == before
+    return names(sketch)
+
+
+def symbolic_outputs(program: Program, known: dict[object, int]) -> dict[str, int]:
+    """What each output is made of, and each state: the instructions that wrote it, with what they read, by number."""
+    held = {b: known.setdefault(b.name, len(known)) for b in program.buffers}
+    for instr in program.instrs:
+        read = tuple(held[o.buffer] for o in instr.operands if o.access.reads)
+        for operand in instr.operands:
+            if operand.access is not Access.IN:
+                held[operand.buffer] = known.setdefault((instr.name, operand.role, read), len(known))
+    ends = {e.buffer for e in program.outputs} | {b for b in program.buffers if b.space is Space.STATE}
+    return {b.name: held[b] for b in ends}
+
+
+# ------------------------------------------------------------------------------------- the measure, once again
+
+
+def aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class Measure:
+    """The most bytes alive at an instruction: of the given order, and of the best of all orders."""
+
+    def __init__(self, program: Program) -> None:
+        self.instrs = program.instrs
+        self.uses = [{o.buffer for o in i.operands if o.buffer.planned} for i in self.instrs]
+        self.inputs, self.outputs = ({e.buffer for e in side} for side in (program.inputs, program.outputs))
+        self.ends = max(sum(aligned(b.nbytes) for b in side) for side in (self.inputs, self.outputs))
+
+    def cost(self, done: frozenset[int], now: int) -> int:
+        later = [uses for i, uses in enumerate(self.uses) if i not in done and i != now]
+        begun = self.inputs.union(*(self.uses[i] for i in done))
+        needed = self.outputs.union(*later)
+        never_used = self.inputs - set().union(*self.uses)
+        alive = begun & needed | never_used | self.uses[now]
+        saved = [0]
+        for y, x, extent in shared(self.instrs[now]):
+            if y not in begun and x not in needed:
+                saved.append(aligned(x.nbytes) + aligned(y.nbytes) - aligned(extent))
+        return sum(aligned(b.nbytes) for b in alive) - max(saved)
+
+    def given(self) -> int:
+        return max(self.ends, *(self.cost(frozenset(range(i)), i) for i in range(len(self.instrs))))
+
+    def best(self) -> int:
+        """By trying every order."""
+        instrs = self.instrs
+        uses = [{o.buffer for o in i.operands} for i in instrs]
+        writes = [{o.buffer for o in i.operands if o.access is not Access.IN} for i in instrs]
+        before = [{i for i in range(j) if writes[i] & uses[j] or uses[i] & writes[j]} for j in range(len(instrs))]
+
+        @cache
+        def rest(done: frozenset[int]) -> int:
+            ready = [i for i in range(len(instrs)) if i not in done and before[i] <= done]
+            return min((max(self.cost(done, i), rest(done | {i})) for i in ready), default=self.ends)
+
+        return rest(frozenset())
+
+
+def shared(instr: Instr) -> list[tuple[Buffer, Buffer, int]]:
+    found = []
+    for out, into in instr.inplace:
+        y, x = instr.operand(out).buffer, instr.operand(into).buffer
+        if y.nbytes <= x.nbytes:
+            found.append((y, x, x.nbytes))
+    for overlap in instr.overlaps:
+        y, x = instr.operand(overlap.out).buffer, instr.operand(overlap.into).buffer
+        found.append((y, x, min(max(max(overlap.lead, 0) + x.nbytes, y.nbytes), x.nbytes + y.nbytes)))
+    return [(y, x, extent) for y, x, extent in found if sum(o.buffer is x for o in instr.operands) == 1]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Sketch:
+    """Up to nine instructions of any width and depth, with scratch, in place or at a distance, some accumulating."""
+    sketch = Sketch()
+    sizes = st.sampled_from([8, 16, 40, 64, 100, 160, 300])
+    sketch.input("in", draw(sizes))
+    if draw(st.booleans()):
+        sketch.input("late", draw(sizes))
+    for index in range(draw(st.integers(1, 9))):
+        readable = [name for name in sketch.buffers if not name.endswith(".scratch")]
+        sources = draw(st.lists(st.sampled_from(readable), min_size=1, max_size=2))
+        written = [name for name in readable if name not in (*sources, "in", "late")]
+        if written and draw(st.integers(0, 5)) == 0:
+            sketch.step(draw(st.sampled_from(written)), *sources, access=Access.INOUT)
+            continue
+        instr = sketch.step(
+            f"b{index}",
+            *sources,
+            nbytes=draw(sizes),
+            inplace=draw(st.booleans()),
+            scratch=draw(st.sampled_from([0, 0, 40])),
+        )
+        if draw(st.integers(0, 3)) == 0:
+            instr.overlaps = (Overlap("y", "x0", draw(st.sampled_from([-16, 0, 8, 50, 100]))),)
+    readable = [name for name in sketch.buffers if not name.endswith(".scratch")]
+    for name in draw(st.lists(st.sampled_from(readable), min_size=1, max_size=2, unique=True)):
+        sketch.output(name)
+    return sketch
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(graphs())
+def test_small_graphs_get_the_best_order_of_all(sketch: Sketch):
+    measure, before = Measure(sketch.program), names(sketch)
+    given_peak, best = measure.given(), measure.best()
+    after = reordered(sketch)
+    assert Measure(sketch.program).given() == best
+    if given_peak == best:
+        assert after == before
+
+
+# ------------------------------------------------------------------------------------------- orders on paper
+
+
+def branches(first: int, second: int) -> Sketch:
+    """Two branches of these widths that end narrow, joined; in the file all of both begins before any of it ends."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.step("a", "x", nbytes=first)
+    sketch.step("b", "x", nbytes=second)
+    sketch.step("a.end", "a")
+    sketch.step("b.end", "b")
+    sketch.step("y", "a.end", "b.end")
+    sketch.output("y")
+    return sketch
+
+
+@pytest.mark.parametrize("widths", [(400, 800), (800, 400)])
+def test_a_branch_ends_before_the_next_one_begins(widths: tuple[int, int]):
+    sketch = branches(*widths)
+    plan_memory(sketch.program)
+    assert sketch.program.arena_size >= 1200
+    after = reordered(sketch)
+    assert after.index("a.end") < after.index("b") or after.index("b.end") < after.index("a")
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+    assert sketch.program.arena_size == 800 + 16 + 16
+
+
+def test_the_wide_branch_with_the_narrow_end_comes_first():
+    """While a wide one runs, the wide end of the other must not be waiting."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.step("kept", "x", nbytes=320)
+    sketch.step("wide", "x", nbytes=640)
+    sketch.step("narrow", "wide", nbytes=16)
+    sketch.step("y", "kept", "narrow")
+    sketch.output("y")
+    assert reordered(sketch) == ["wide", "narrow", "kept", "y"]
+
+
+def test_an_inception_block_computes_its_branches_one_by_one():
+    sketch = Sketch()
+    sketch.input("x", 64)
+    widths = {"a": 64, "b": 480, "c": 240, "d": 960}
+    for name, width in widths.items():
+        sketch.step(f"{name}0", "x", nbytes=width)
+    for name, width in widths.items():
+        sketch.step(f"{name}1", f"{name}0", nbytes=width // 2)
+    for name in widths:
+        sketch.step(name, f"{name}1", nbytes=32)
+    sketch.step("y", *widths, nbytes=128)
+    sketch.output("y")
+    assert Measure(sketch.program).given() >= 64 + sum(widths.values())
+    reordered(sketch)
+    assert Measure(sketch.program).given() == 64 + 960 + 480
+
+
+def test_a_shortcut_is_computed_late():
+    """Its projection is wider than what it reads."""
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.step("projected", "x", nbytes=512)
+    sketch.step("a", "x", nbytes=256)
+    sketch.step("b", "a", nbytes=256, scratch=512)
+    sketch.step("c", "b", nbytes=512)
+    sketch.step("y", "c", "projected", nbytes=512, inplace=True)
+    sketch.output("y")
+    assert reordered(sketch) == ["a", "b", "c", "projected", "y"]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_chains_never_change(inplace: bool):
+    sketch = chain(16, 64, 32, 480, 16, inplace=inplace)
+    before = names(sketch)
+    assert reordered(sketch) == before
+
+
+def test_orders_without_advantage_never_change():
+    sketch = branches(0, 0)
+    before = names(sketch)
+    assert reordered(sketch) == before
+
+
+# ---------------------------------------------------------------------------------------- what must stay so
+
+
+def test_a_state_is_read_before_it_is_renewed():
+    """The wide reader of the old state would come last but for that."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    state = sketch.buffer("state", 16, Space.STATE)
+    sketch.program.states.append(Endpoint("state", (16,), DType.INT8, None, state))
+    sketch.step("wide", "state", nbytes=800)
+    sketch.step("w", "wide")
+    sketch.step("new", "x", nbytes=16)
+    sketch.step("state", "new")
+    sketch.step("other", "x", nbytes=800)
+    sketch.step("y", "w", "other")
+    sketch.output("y")
+    after = reordered(sketch)
+    assert after.index("wide") < after.index("state")
+
+
+def test_blocks_and_groups_move_as_a_whole():
+    sketch = branches(400, 800)
+    inside = sketch.program.instrs[1]
+    for instr in (Instr("for", "loop", (), control=Control.FOR), Instr("end", "end", (), control=Control.END)):
+        sketch.program.instrs.insert(1 if instr.control is Control.FOR else 3, instr)
+    after = reordered(sketch)
+    start = after.index("loop")
+    assert after[start : start + 3] == ["loop", inside.name, "end"]
+    assert after.index("a.end") < start or after.index("b.end") < after.index("a")
+
+
+def test_the_parts_of_a_layer_stay_together():
+    sketch = branches(400, 800)
+    for index in (1, 2):  # b and a.end
+        sketch.program.instrs[index].group = 1
+    after = reordered(sketch)
+    assert after.index("a.end") == after.index("b") + 1
+
+
+def test_a_program_that_computes_sizes_stays_as_it_is():
+    sketch = branches(400, 800)
+    sketch.program.symbols = [Symbol("n", 0, 4, "y")]
+    before = names(sketch)
+    assert reordered(sketch) == before
+
+
+def joined(*, shared_part: bool) -> Sketch:
+    """Two parts made of wide tensors, moved into one result; the file makes both tensors first."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    for name in "ab":
+        sketch.step(f"{name}.wide", "x", nbytes=320)
+    for name in "ab":
+        sketch.step(name, f"{name}.wide", nbytes=160)
+    if shared_part:
+        sketch.step("early", "a", nbytes=16)
+    sketch.buffer("y", 320)
+    for at, name in ((0, "a"), (160, "b")):
+        operands = (
+            Operand("x", Access.IN, sketch.buffers[name]),
+            Operand("y", Access.INOUT if at else Access.OUT, sketch.buffers["y"]),
+        )
+        sketch.program.instrs.append(Instr(MOVE, f"y{at}", operands, {"nbytes": 160, "x_at": 0, "y_at": at}))
+    sketch.output("y")
+    if shared_part:
+        sketch.output("early")
+    return sketch
+
+
+def test_what_is_moved_into_a_whole_takes_no_memory_of_its_own():
+    """The first part may be moved at once: its place in the whole is where it was computed."""
+    sketch = joined(shared_part=False)
+    assert reordered(sketch).index("a") < names(sketch).index("b.wide")
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+
+
+def test_a_part_is_moved_after_all_others_have_read_it():
+    sketch = joined(shared_part=True)
+    after = reordered(sketch)
+    assert after.index("early") < after.index("y0")
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+
+
+# ------------------------------------------------------------------------------------------------ large graphs
+
+
+def large(count: int, seed: int) -> Sketch:
+    """A graph with branches everywhere, as a search for architectures might leave it."""
+    random, sketch = Random(seed), Sketch()
+    sketch.input("x", 64)
+    ends = ["x"]
+    for index in range(count):
+        sources = random.sample(ends, min(len(ends), random.choice((1, 1, 1, 2, 3))))
+        sketch.step(f"n{index}", *sources, nbytes=random.choice((16, 64, 256, 1024)), inplace=random.random() < 0.3)
+        ends = [name for name in ends if name not in sources or random.random() < 0.4] + [f"n{index}"]
+    sketch.step("y", *ends)
+    sketch.output("y")
+    return sketch
+
+
+def test_work_on_large_graphs_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    sketch = large(300, 5)
+    steps = 0
+    step = order._Problem.step
+
+    def counted(self: order._Problem, unit: int, done: int, live: int) -> tuple[int, int]:
+        nonlocal steps
+        steps += 1
+        return step(self, unit, done, live)
+
+    monkeypatch.setattr(order._Problem, "step", counted)
+    given_peak = Measure(sketch.program).given()
+    reordered(sketch)
+    assert steps < 30 * order.MOST_SETS
+    assert Measure(sketch.program).given() < 0.9 * given_peak
+
+
+def test_the_same_graph_gets_the_same_order():
+    assert reordered(large(120, 3)) == reordered(large(120, 3))
+
+
+# ---------------------------------------------------------------------------------------------- compiled models
+
+
+def test_a_compiled_model_in_another_order_computes_the_same():
+    """Wide branches one by one: the arena holds one at a time, and results are those of ONNX Runtime."""
+    random = np.random.default_rng(1)
+    net = Net()
+    net.input("x", 1, 2, 8, 8)
+    ends = []
+    for branch, width in enumerate((24, 16, 32)):
+        kernel = net.const(random.standard_normal((width, 2, 3, 3)) / 4)
+        net.op("Conv", "x", kernel, pads=[1] * 4, out=f"wide{branch}")
+    for branch, width in enumerate((24, 16, 32)):
+        kernel = net.const(random.standard_normal((2, width, 3, 3)) / 9)
+        ends.append(net.op("Conv", f"wide{branch}", kernel, pads=[1] * 4, strides=[2, 2], out=f"end{branch}"))
+    net.output(net.op("Concat", *ends, axis=1, out="y"))
+    model = net.model()
+    check_everywhere(model)
+    assert compile_model(model).program.arena_size < 1.3 * 4 * 8 * 8 * (32 + 2 + 2)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan verifier catches every kind of sabotage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from programs import Sketch
+
+from mcugen.errors import VerificationError
+from mcugen.lir.program import Access, Operand
+from mcugen.memory.plan import plan_memory
+from mcugen.memory.verify_plan import verify_plan
+
+
+def sound_plan() -> Sketch:
+    """x, early → a (with scratch) → b → c (in place of b); early is an output that only the caller reads."""
+    sketch = Sketch()
+    sketch.input("x", 32)
+    sketch.step("early", "x", nbytes=32)
+    sketch.step("a", "x", nbytes=48, scratch=64)
+    sketch.step("b", "a", nbytes=32)
+    sketch.step("c", "b", nbytes=32, inplace=True)
+    sketch.output("early")
+    sketch.output("c")
+    plan_memory(sketch.program)
+    return sketch
+
+
+def move(name: str, onto: str, by: int = 0) -> Callable[[Sketch], None]:
+    def damage(sketch: Sketch) -> None:
+        target = sketch.buffers[onto].offset
+        assert target is not None
+        sketch.buffers[name].offset = target + by
+        sketch.program.area_sizes[0] += 256  # room for it there
+
+    return damage
+
+
+def place(name: str, offset: int | None) -> Callable[[Sketch], None]:
+    def damage(sketch: Sketch) -> None:
+        sketch.buffers[name].offset = offset
+
+    return damage
+
+
+def forbid_sharing(sketch: Sketch) -> None:
+    sketch.program.instrs[-1].inplace = ()
+
+
+def share_partly(sketch: Sketch) -> None:
+    sketch.program.area_sizes[0] += 16
+    sketch.buffers["c"].offset += 16
+
+
+def shrink_arena(sketch: Sketch) -> None:
+    sketch.program.area_sizes[0] -= 16
+
+
+def swap_instructions(sketch: Sketch) -> None:
+    instrs = sketch.program.instrs
+    instrs[2], instrs[3] = instrs[3], instrs[2]
+
+
+SABOTAGE: list[tuple[str, Callable[[Sketch], None], str]] = [
+    ("result over its operand", move("b", "a"), "%b: b: overlaps operand %a"),
+    ("result half over its operand", move("b", "a", 16), "%b: b: overlaps operand %a"),
+    ("scratch over an operand", move("a.scratch", "x"), "%a.scratch: a: overlaps operand %x"),
+    ("scratch over the result", move("a.scratch", "a"), "overlaps operand"),
+    ("input overwritten before it is read", move("early", "x"), "%early: early: overlaps operand %x"),
+    ("output overwritten later", move("a", "early"), "%early: an output is overwritten before the end"),
+    ("output overwritten by scratch", move("a.scratch", "early"), "%early: an output is overwritten"),
+    ("in place without permission", forbid_sharing, "%c: c: overlaps operand %b"),
+    ("in place at another start", share_partly, "%c: c: overlaps operand %b"),
+    ("misaligned", place("a", 8), "%a: is not aligned"),
+    ("before the arena", place("a", -16), "%a: lies outside the arena"),
+    ("behind the arena", place("a", 1 << 20), "%a: lies outside the arena"),
+    ("not placed", place("a", None), "%a: lies outside the arena"),
+    ("arena too small", shrink_arena, "lies outside the arena"),
+    ("read before it is computed", swap_instructions, "%b: c: read after another buffer took its place"),
+]
+
+
+def test_a_sound_plan_passes():
+    verify_plan(sound_plan().program)
+
+
+@pytest.mark.parametrize(("damage", "message"), [row[1:] for row in SABOTAGE], ids=[row[0] for row in SABOTAGE])
+def test_sabotage_is_found(damage: Callable[[Sketch], None], message: str):
+    sketch = sound_plan()
+    damage(sketch)
+    with pytest.raises(VerificationError, match=message) as error:
+        verify_plan(sketch.program)
+    assert error.value.exit_code == 7
+
+
+def test_two_inputs_in_one_place():
+    sketch = Sketch()
+    sketch.input("x")
+    sketch.input("y")
+    sketch.step("z", "x", "y")
+    sketch.output("z")
+    plan_memory(sketch.program)
+    sketch.buffers["y"].offset = sketch.buffers["x"].offset
+    with pytest.raises(VerificationError, match="%x: z: read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+# ------------------------------------------------------------------------------------- overlaps and parts
+
+
+def overlapped() -> Sketch:
+    """x → y, which may begin 32 bytes before it."""
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.step("y", "x", nbytes=64, lead=32)
+    sketch.output("y")
+    plan_memory(sketch.program)
+    return sketch
+
+
+def test_an_output_at_the_declared_lead_passes_and_at_one_unit_less_does_not():
+    sketch = overlapped()
+    assert sketch.offsets() == {"x": 32, "y": 0}
+    verify_plan(sketch.program)
+    sketch.buffers["x"].offset = 16
+    with pytest.raises(VerificationError, match="%y: y: overlaps operand %x"):
+        verify_plan(sketch.program)
+
+
+def test_an_overlapped_input_is_gone():
+    sketch = overlapped()
+    sketch.step("z", "x")
+    sketch.buffers["z"].offset = 96
+    sketch.program.area_sizes = [112]
+    with pytest.raises(VerificationError, match="%x: z: read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+def test_an_operand_read_twice_must_allow_it_twice():
+    sketch = overlapped()
+    (instr,) = sketch.program.instrs
+    instr.operands = (*instr.operands, Operand("again", Access.IN, sketch.buffers["x"]))
+    with pytest.raises(VerificationError, match="%y: y: overlaps operand %x"):
+        verify_plan(sketch.program)
+
+
+def windowed() -> Sketch:
+    """window → row → its second half; nothing else is left of it but the first."""
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.step("window", "x", nbytes=32)
+    sketch.step("row", "window", nbytes=16)
+    sketch.part("row", "window", y_at=16)
+    sketch.output("window")
+    plan_memory(sketch.program)
+    return sketch
+
+
+def test_a_part_that_is_made_while_its_window_is_in_use_is_found():
+    sketch = windowed()
+    verify_plan(sketch.program)
+    sketch.buffers["row"].offset = sketch.buffers["window"].offset + 16
+    with pytest.raises(VerificationError, match="%row: row: overlaps operand %window"):
+        verify_plan(sketch.program)
+
+
+def test_a_view_of_what_is_written_later_is_found():
+    sketch = Sketch()
+    sketch.input("x", 32)
+    sketch.buffer("view")
+    sketch.part("x", "view", x_at=16)
+    sketch.step("x", access=Access.INOUT)
+    sketch.step("y", "view")
+    sketch.output("y")
+    plan_memory(sketch.program)
+    verify_plan(sketch.program)
+    sketch.buffers["view"].offset = sketch.buffers["x"].offset + 16
+    with pytest.raises(VerificationError, match="%view: y: read after another buffer took its place"):
+        verify_plan(sketch.program)
+
+
+@pytest.mark.parametrize("by", [-4, 4, 12])
+def test_a_part_moved_onto_itself_with_a_shift_is_found(by: int):
+    sketch = Sketch()
+    sketch.input("x", 64)
+    sketch.buffer("y", 32)
+    sketch.part("x", "y", x_at=16)
+    sketch.output("y")
+    plan_memory(sketch.program)
+    sketch.buffers["x"].offset, sketch.buffers["y"].offset = 0, 16 + by
+    with pytest.raises(VerificationError, match="%y: y: overlaps operand %x"):
+        verify_plan(sketch.program)
+
+
+def test_only_part_of_a_result_written_is_found():
+    sketch = Sketch()
+    sketch.input("x", 16)
+    sketch.buffer("y", 32)
+    sketch.part("x", "y")
+    sketch.output("y")
+    plan_memory(sketch.program)
+    with pytest.raises(VerificationError, match="%y: an output is overwritten before the end"):
+        verify_plan(sketch.program)
+
+
+def test_an_area_that_was_not_planned():
+    sketch = sound_plan()
+    sketch.buffers["a"].area = 1
+    with pytest.raises(VerificationError, match="%a: lies outside the arena"):
+        verify_plan(sketch.program)

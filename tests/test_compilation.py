@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line does, from Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import mcugen
+
+from mcugen import Compilation, CompileOptions, Judging, Quantizing
+from mcugen.errors import UsageError
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+MODEL, CALIBRATION, EVAL = (DIGITS / name for name in ("digits_f32.onnx", "calibration.npz", "eval.npz"))
+
+
+def arrays(path: Path, count: int) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: array[:count] for name, array in file.items()}
+
+
+def test_three_lines_do_what_the_command_line_does(tmp_path: Path):
+    samples = tmp_path / "few.npz"
+    np.savez(samples, **arrays(EVAL, 40))
+    net = Compilation(MODEL, quantizing=Quantizing(calibration=CALIBRATION))
+    folder, report = net.write(tmp_path / "python"), net.report(samples)
+    options = ["--calibration", CALIBRATION, "--board", "host", "--quiet"]
+    assert mcugen("compile", MODEL, *options, "-o", tmp_path / "shell").code == 0
+    done = mcugen("report", MODEL, *options, "--data", samples, "--json", "-")
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "shell").iterdir()}
+    assert json.loads(done.out)["accuracy"] == json.loads(json.dumps(report.to_json()))["accuracy"]
+
+
+def test_samples_may_be_arrays():
+    few = arrays(EVAL, 8)
+    by_arrays = Compilation(MODEL, quantizing=Quantizing(calibration=arrays(CALIBRATION, 64)), judging=Judging(few))
+    scores = by_arrays.run({"image": few["image"]})["scores"]
+    assert (scores.reshape(8, -1).argmax(1) == few["labels"]).mean() >= 0.75
+    assert by_arrays.report().accuracy is not None
+    with pytest.raises(UsageError, match="there must be an array 'image'"):
+        by_arrays.run({"picture": few["image"]})
+
+
+def test_a_model_as_it_is_needs_no_samples():
+    net = Compilation(MODEL, options=CompileOptions(name="plain"))
+    assert net.compiled.bundle.name == "plain"
+    with pytest.raises(UsageError, match="quantization needs samples"):
+        _ = net.quantized
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"precision": "int7"}, "--precision must be known"),
+        ({"precision": "int8"}, "quantization needs samples"),
+        ({"precision": "float32", "profile": "p.json"}, "samples are for quantization"),
+        ({"layers": {"y": "int16"}}, "samples are for quantization"),
+    ],
+)
+def test_contradictions(given: dict[str, object], message: str):
+    with pytest.raises(UsageError, match=message):
+        Quantizing(**given)  # type: ignore[arg-type]
+
+
+def test_one_goal():
+    with pytest.raises(UsageError, match="there can be one goal"):
+        Judging(max_drop=1, min_sqnr=30)
