@@ -41,8 +41,8 @@ def titles_of(program: Program) -> Titles:
     """A title for all instructions of one name, which comments, identifiers and the table of layers share.
 
     That is the name of the tensor that they compute, if one of the ONNX nodes behind them is called so too, or it is an
-    output of the model; else the name of the last of these nodes. What several share goes to the last: those before
-    prepare its input, and keep their own names.
+    output of the model; else the name of the last of these nodes that its operator is named after, or the last of all.
+    What several share goes to the last: those before prepare its input, and keep their own names.
     """
     outward = {endpoint.name for endpoint in program.outputs}
     owners = {instr.origin: instr.name for instr in program.instrs}
@@ -55,8 +55,9 @@ def titles_of(program: Program) -> Titles:
 def _title(instr: Instr) -> str:
     own = tensor_name(instr.name)
     nodes = [tensor_name(node) for node in instr.origin if node]
-    known = any(f"_{identifier(node)}".endswith(f"_{identifier(own)}") for node in nodes)
-    return own if known or not nodes else nodes[-1]
+    if not nodes or any(f"_{identifier(node)}".endswith(f"_{identifier(own)}") for node in nodes):
+        return own
+    return next((node for node in reversed(nodes) if instr.op in node.lower()), nodes[-1])
 
 
 def buffer_title(buffer: Buffer, titles: Titles) -> tuple[str, str]:
