@@ -31,6 +31,9 @@ _TAKEN = ("mcugen", "arm_", "cmsis_nn")
 _LONGEST = 40
 """Characters of a name that are kept, a role behind it apart."""
 
+_LONGEST_OF_TWO = 64
+"""The same of a name with the model's before it."""
+
 WIDTH = 120
 """Columns of a line of generated C."""
 
@@ -52,11 +55,12 @@ def tensor_name(text: str) -> str:
     return (_NOISE.sub("", first) or first) + (role.group() if role else "")
 
 
-def identifier(text: str, taken: Names | None = None, role: str = "") -> str:
+def identifier(text: str, taken: Names | None = None, role: str = "", prefix: str = "") -> str:
     """A lower-case C identifier that recalls `text`, and behind it the whole `role`; unique in `taken`, to which it is
-    added.
+    added. It is the shorter the longer a `prefix` is that it gets.
     """
-    word = "_".join(part for part in (_shortened(_word(text)), _word(role)[:_LONGEST]) if part)
+    longest = min(_LONGEST, max(_LONGEST_OF_TWO - len(prefix), _LONGEST // 2))
+    word = "_".join(part for part in (_shortened(_word(text), longest), _word(role)[:_LONGEST]) if part)
     if not word or word[0].isdigit() or word in _RESERVED or word.startswith(_TAKEN):
         word = f"t_{word}".rstrip("_")
     return word if taken is None else taken.take(word)
@@ -66,18 +70,18 @@ def _word(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
-def _shortened(word: str) -> str:
+def _shortened(word: str, longest: int) -> str:
     """Names begin with a place and end with what is done there: words between go, those without numbers first."""
-    text = word if len(word) <= 10 * _LONGEST else f"{word[: 5 * _LONGEST]}_{word[-5 * _LONGEST :]}"
+    text = word if len(word) <= 10 * longest else f"{word[: 5 * longest]}_{word[-5 * longest :]}"
     words = re.findall(r"[^_]+(?:_\d+)*(?=_|$)", text)
-    while len("_".join(words)) > _LONGEST and len(words) > 2:
+    while len("_".join(words)) > longest and len(words) > 2:
         middle = (len(words) - 1) / 2
         del words[min(range(1, len(words) - 1), key=lambda i: (bool(_NUMBERED.search(words[i])), abs(i - middle)))]
     left = "_".join(words)
-    if len(left) <= _LONGEST:
+    if len(left) <= longest:
         return left
-    head = _LONGEST // 3
-    return f"{left[:head].rstrip('_')}_{left[head + 1 - _LONGEST :].lstrip('_')}"
+    head = longest // 3
+    return f"{left[:head].rstrip('_')}_{left[head + 1 - longest :].lstrip('_')}"
 
 
 def own_names(taken: Iterable[str] = ()) -> Names:

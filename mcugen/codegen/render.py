@@ -136,9 +136,9 @@ class _Renderer:
 
     def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
         """A free identifier that is free with `prefix` and `suffix` too."""
-        word = identifier(text, self.taken, role)
+        word = identifier(text, self.taken, role, prefix)
         while prefix + word + suffix != word and prefix + word + suffix in self.taken:
-            word = identifier(text, self.taken, role)
+            word = identifier(text, self.taken, role, prefix)
         self.taken.add(prefix + word + suffix)
         return word
 
@@ -381,7 +381,8 @@ def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
     taken = own_names()
     ports = []
     for endpoint in endpoints:
-        accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{identifier(endpoint.name, taken)}"
+        word = identifier(endpoint.name, taken, prefix=name)
+        accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{word}"
         nbytes = endpoint.buffer.nbytes
         ports.append(Port(endpoint.name, accessor, endpoint.dtype.numpy.name, endpoint.shape, nbytes, endpoint.sizes))
     return tuple(ports)

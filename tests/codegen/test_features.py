@@ -152,6 +152,7 @@ def test_macros_are_those_of_the_header():
     assert found == set(MACROS)
 
 
+@pytest.mark.qemu
 @pytest.mark.parametrize("board", board_names())
 def test_no_macro_of_a_board_is_taken_away(board: str, tmp_path: Path):
     """What the board's compiler defines by mcugen.h stays in conditions, unless the board says that it has not that."""
