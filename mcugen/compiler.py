@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from mcugen.board import Board, load_board
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
-from mcugen.codegen.render import Provenance, render
+from mcugen.codegen.render import KernelSource, Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
@@ -70,6 +70,8 @@ def compile_model(
         figures = describe(program, graph, target, source.sha256, kernels, fit, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
-    provenance = Provenance(source.file, source.sha256, target.name, described)
-    bundle = render(program, provenance, sample, figures.to_json(), placement, options.weights_blob, registry.templates)
+    provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
+    report = figures.to_json()
+    kernel_source = KernelSource(target.features, registry.templates)
+    bundle = render(program, provenance, sample, report, placement, options.weights_blob, kernel_source)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

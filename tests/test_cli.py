@@ -61,9 +61,16 @@ def test_help_names_every_command():
 def test_compile_writes_the_folder(model: Path, tmp_path: Path):
     done = mcugen("compile", model, "-b", "rt1060", "-o", tmp_path / "out")
     assert (done.code, done.out) == (0, "")
-    assert re.search(r"9 files, arena [\d,]+ bytes, weights [\d,]+ bytes, 24 MACs", done.err)
+    assert re.search(r"10 files, arena [\d,]+ bytes, weights [\d,]+ bytes, 24 MACs", done.err)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("tiny_net.c", "tiny_net.h", "tiny_net_weights.c", "tiny_net_weights.h", "tiny_net_selftest.c"),
+        *(
+            "tiny_net.c",
+            "tiny_net.h",
+            "tiny_net_kernels.h",
+            "tiny_net_weights.c",
+            "tiny_net_weights.h",
+            "tiny_net_selftest.c",
+        ),
         *("tiny_net_report.json", "CMakeLists.txt", "mcugen.tiny_net.pdsc", "mcugen.h"),
     }
 

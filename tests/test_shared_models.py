@@ -88,7 +88,7 @@ def test_host_build_gives_the_recorded_outputs_without_undefined_behaviour(name:
 
 
 @pytest.mark.spread(6)
-@pytest.mark.parametrize("compiler", [("clang", "-std=c99"), ("g++", "-std=c++11", "-x", "c++")], ids=["clang", "g++"])
+@pytest.mark.parametrize("compiler", [("clang", "-std=c99"), ("g++", "-std=c++20", "-x", "c++")], ids=["clang", "g++"])
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_code_compiles_without_a_warning(name: str, compiler: tuple[str, ...], tmp_path: Path) -> None:
     """gcc, for the host and for Arm, sees it in the other tests, under the same flags."""

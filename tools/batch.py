@@ -99,6 +99,6 @@ def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: s
     for number, (bundle, offset) in enumerate(zip(bundles, offsets, strict=True)):
         state = f", &{bundle.name}_kept" if bundle.has_state else ""
         call = f"{bundle.name}_run((unsigned char *)arena + {offset}{state})"
-        source.append(f"    status = status == 0 ? {call} : status;\n    MCUGEN_ON_LAYER({number});")
+        source.append(f"    status = status == 0 ? {call} : status;\n    MCUGEN_ON_LAYER(0, {number});")
     source.append(f"    UNGUARD(arena, {size}u);\n    return status;\n}}")
     return "\n".join(header) + "\n", "\n".join(source) + "\n"

@@ -458,7 +458,7 @@ def _library_bytes(compiled: CompiledModel, kernel: str, folder: Path) -> int:
     """Bytes that the library's functions take which a kernel calls, and what those call of the library."""
     if compiled.options.library is None:
         return 0
-    text = compiled.bundle.files[compiled.bundle.sources[0]]
+    text = compiled.bundle.files[f"{compiled.bundle.name}_kernels.h"]
     bodies = re.findall(rf"^static int {kernel}\w*\([^;]*?\)\n\{{.*?\n}}\n", text, re.M | re.S)
     called = sorted({name for body in bodies for name in re.findall(r"\b(arm_\w+)\(", body)})
     board = compiled.board

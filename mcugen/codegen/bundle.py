@@ -101,7 +101,8 @@ class Bundle:
     `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
     NAME_ARENA_ALIGN. If there are several `arena_sizes`, it is `NAME_run(void *const *arenas)`. A file of weights, a
     reader of rows with its context, a state, and sizes that are known at run time only, are further arguments, in this
-    order. With `-DMCUGEN_ON_LAYER=f`, the code calls `f(index)` after each layer, index counting `layers` from 0.
+    order. With `-DMCUGEN_ON_LAYER=f`, the code calls `f(&NAME_model, index)` after each layer, index counting `layers`
+    from 0.
     """
 
     name: str

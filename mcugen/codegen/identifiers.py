@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 
 from mcugen.hir.names import Names
@@ -28,11 +29,22 @@ _TAKEN = ("mcugen", "arm_", "cmsis_nn")
 """What names of the runtime, and of the library that generated code may call, begin with."""
 
 _LONGEST = 40
-"""Characters of a name that are kept: long exporter names differ in their ends."""
+"""Characters of a name that are kept, a role behind it apart."""
 
+_LONGEST_OF_TWO = 64
+"""The same of a name with the model's before it."""
+
+WIDTH = 120
+"""Columns of a line of generated C."""
 
 _ROLE = re.compile(r"\.[a-z]+$")
-_NOISE = re.compile(r"(_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+", re.IGNORECASE)
+_NOISE = re.compile(
+    r"(^(StatefulPartitionedCall/)+|_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+",
+    re.IGNORECASE,
+)
+_NUMBERED = re.compile(r"_\d+$")
+_WORD_ENDS = re.compile(r"( +)|(?<=;)")
+"""Where lines of a comment may be broken; exporters join the names of nodes by semicolons."""
 
 
 def tensor_name(text: str) -> str:
@@ -43,15 +55,33 @@ def tensor_name(text: str) -> str:
     return (_NOISE.sub("", first) or first) + (role.group() if role else "")
 
 
-def identifier(text: str, taken: Names | None = None) -> str:
-    """A lower-case C identifier that recalls `text`; unique in `taken`, to which it is added."""
-    word = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
-    if len(word) > _LONGEST:
-        word = word[-_LONGEST:]
-        word = word[word.find("_") + 1 :] if "_" in word[: _LONGEST // 2] else word
+def identifier(text: str, taken: Names | None = None, role: str = "", prefix: str = "") -> str:
+    """A lower-case C identifier that recalls `text`, and behind it the whole `role`; unique in `taken`, to which it is
+    added. It is the shorter the longer a `prefix` is that it gets.
+    """
+    longest = min(_LONGEST, max(_LONGEST_OF_TWO - len(prefix), _LONGEST // 2))
+    word = "_".join(part for part in (_shortened(_word(text), longest), _word(role)[:_LONGEST]) if part)
     if not word or word[0].isdigit() or word in _RESERVED or word.startswith(_TAKEN):
         word = f"t_{word}".rstrip("_")
     return word if taken is None else taken.take(word)
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+
+
+def _shortened(word: str, longest: int) -> str:
+    """Names begin with a place and end with what is done there: words between go, those without numbers first."""
+    text = word if len(word) <= 10 * longest else f"{word[: 5 * longest]}_{word[-5 * longest :]}"
+    words = re.findall(r"[^_]+(?:_\d+)*(?=_|$)", text)
+    while len("_".join(words)) > longest and len(words) > 2:
+        middle = (len(words) - 1) / 2
+        del words[min(range(1, len(words) - 1), key=lambda i: (bool(_NUMBERED.search(words[i])), abs(i - middle)))]
+    left = "_".join(words)
+    if len(left) <= longest:
+        return left
+    head = longest // 3
+    return f"{left[:head].rstrip('_')}_{left[head + 1 - longest :].lstrip('_')}"
 
 
 def own_names(taken: Iterable[str] = ()) -> Names:
@@ -60,9 +90,27 @@ def own_names(taken: Iterable[str] = ()) -> Names:
 
 
 def comment(text: str, longest: int = 120) -> str:
-    """Text that is harmless inside a C comment: printable ASCII without comment marks, escapes or trigraphs."""
+    """Text that is harmless inside a C comment: printable ASCII without comment marks, escapes or trigraphs.
+
+    What is too long loses its middle.
+    """
     plain = "".join(c if " " <= c <= "~" else "?" for c in text)
     plain = plain.replace("\\", "/").replace("*/", "* /").replace("/*", "/ *")
     while "??" in plain:
         plain = plain.replace("??", "?")
-    return plain if len(plain) <= longest else plain[: longest - 3] + "..."
+    if len(plain) <= longest:
+        return plain
+    head = (longest - 3) // 2
+    return f"{plain[:head]}...{plain[len(plain) - (longest - 3 - head) :]}"
+
+
+def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
+    """The same on as many lines of a comment as it needs, which stand so many columns further right."""
+    wrapper = textwrap.TextWrapper(WIDTH - indent - 6, break_on_hyphens=False)  # "/* " or " * ", and " */"
+    wrapper.wordsep_simple_re = _WORD_ENDS
+    return f"\n{' ' * indent} * ".join(wrapper.wrap(comment(text, longest)))
+
+
+def c_string(text: str) -> str:
+    """A string literal of what a comment would say."""
+    return '"' + comment(text).replace('"', "'") + '"'

@@ -103,6 +103,11 @@ class MemoryContext:
         )
 
     @property
+    def copies(self) -> int:
+        """Bytes of weights that start-up copies to RAM."""
+        return sum(self._placement.copied_to(memory) for memory in dict.fromkeys(self._placement.copies.values()))
+
+    @property
     def functions(self) -> list[str]:
         """Names behind the model's own that the code defines besides the usual ones."""
         return ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None)
@@ -119,11 +124,17 @@ class MemoryContext:
         in_file = self.blob.offsets if self.blob else {}
         return [b for b in self._program.buffers if b.space is Space.CONST and b not in in_file]
 
-    def section(self, constant: Buffer) -> str:
-        """The section of a constant; "" for the default."""
-        if constant in self._placement.copies:
-            return Section("copies", self._placement.copies[constant], self.name).name
-        return self._weights_section
+    def place(self, constant: Buffer) -> str:
+        """The macro of what places a constant."""
+        memory = self._placement.copies.get(constant)
+        return "WEIGHTS" if memory is None else f"WEIGHTS_IN_{identifier(memory.name).upper()}"
+
+    @property
+    def _constant_places(self) -> list[tuple[str, str]]:
+        """These macros, and the sections that they name: "" for the default."""
+        copies = self._placement.copies
+        found = {self.place(b): Section("copies", copies[b], self.name).name for b in self.arrays if b in copies}
+        return [*[("WEIGHTS", self._weights_section)] * (len(copies) < len(self.arrays)), *found.items()]
 
     @property
     def _weights_section(self) -> str:
@@ -140,6 +151,7 @@ class MemoryContext:
             "const_arena_type": self.arena_type if self.several else f"const {self.arena_type}",
             "own_arena": f"{self.name}_default_arena{'s' * self.several}()",
             "weights_section": self._weights_section,
+            "constant_places": self._constant_places,
             "weights_header": HEADER_BYTES,
             "weights_file_size": len(self.blob) if self.blob else 0,
             "weights_head": ["0"] if self.blob else [],

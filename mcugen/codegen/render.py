@@ -15,12 +15,16 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
+from mcugen.codegen.features import for_features
 from mcugen.codegen.folding import folded
-from mcugen.codegen.identifiers import comment, identifier, own_names, tensor_name
+from mcugen.codegen.identifiers import WIDTH, c_string, comment, comment_lines, identifier, own_names
 from mcugen.codegen.libraries import LIBRARIES
+from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
+from mcugen.codegen.manual import Facts, layer_table, manual
 from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
+from mcugen.codegen.titles import Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
@@ -28,7 +32,7 @@ from mcugen.memory.place import Placement
 from mcugen.resources import resource_dir
 from mcugen.version import __version__
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
@@ -51,6 +55,8 @@ class Provenance:
     sha256: str
     board: str
     options: str
+    accuracy: str = ""
+    """Of a model that mcugen quantized, as far as it was measured then."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,16 @@ class Sample:
     """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
 
 
+@dataclass(frozen=True)
+class KernelSource:
+    """Where the text of kernels comes from, and whom it is for."""
+
+    features: frozenset[str] = frozenset()
+    """Of the CPU (mcugen.board): besides plain C, kernels have forms for these alone."""
+    templates: tuple[Path, ...] = ()
+    """Folders with kernels of the user's own."""
+
+
 @dataclass
 class _Kernel:
     """One C function: a kernel with its baked constants."""
@@ -72,6 +88,7 @@ class _Kernel:
     instr: Instr
     function: str
     text: str = ""
+    """Of the function and all that it needs, for the CPU of the board."""
     headers: set[str] = field(default_factory=set)
     """Those that declare what it calls; the template says which."""
 
@@ -96,8 +113,11 @@ class _Params:
 class _Renderer:
     program: Program
     env: jinja2.Environment
+    features: frozenset[str]
+    """Of the board's CPU."""
     taken: Names
     """All names of the model's C files, external ones with the model's name before them."""
+    titles: Titles = field(default_factory=dict)
     names: dict[Buffer, str] = field(default_factory=dict)
     kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
@@ -109,18 +129,22 @@ class _Renderer:
 
     def __post_init__(self) -> None:
         self.symbols = symbol_names(self.program.symbols, self.taken)
+        self.titles = titles_of(self.program)
         for buffer in self.program.buffers:
-            self.names[buffer] = self.unique(
-                tensor_name(buffer.name), f"{self.program.name}_" if buffer.space is Space.CONST else ""
-            )
+            prefix = f"{self.program.name}_" if buffer.space is Space.CONST else ""
+            self.names[buffer] = self.unique(*buffer_title(buffer, self.titles), prefix)
 
-    def unique(self, text: str, prefix: str = "", suffix: str = "") -> str:
+    def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
         """A free identifier that is free with `prefix` and `suffix` too."""
-        word = identifier(text, self.taken)
+        word = identifier(text, self.taken, role, prefix)
         while prefix + word + suffix != word and prefix + word + suffix in self.taken:
-            word = identifier(text, self.taken)
+            word = identifier(text, self.taken, role, prefix)
         self.taken.add(prefix + word + suffix)
         return word
+
+    def of_layer(self, instr: Instr, role: str) -> str:
+        """A free identifier for something of a layer."""
+        return self.unique(self.titles[instr.name], role)
 
     def kernel(self, instr: Instr) -> _Kernel:
         """The function of an instruction, rendered once per set of baked constants and code."""
@@ -128,7 +152,7 @@ class _Renderer:
         if key not in self.kernels:
             suffix = f"_{instr.variant}" if instr.variant else ""
             kernel = _Kernel(instr, self.unique(instr.kernel + suffix, suffix="_params"))
-            kernel.text = self.env.get_template(f"kernels/{instr.kernel}.c.j2").render(
+            text = self.env.get_template(f"kernels/{instr.kernel}.c.j2").render(
                 fn=kernel.function,
                 p=_Params(instr),
                 signature=_signature(kernel),
@@ -137,6 +161,7 @@ class _Renderer:
                 types={o.role: o.buffer.dtype.c for o in instr.operands},
                 **instr.code,
             )
+            kernel.text = for_features(text, self.features)
             self.kernels[key] = kernel
         return self.kernels[key]
 
@@ -178,6 +203,13 @@ def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
     env.filters["lines"] = _indented
     env.filters["literal"] = c_param
     env.filters["asm"] = _assembly
+    env.filters["fitted"] = fitted
+    env.filters["table"] = lambda rows: "\n    ".join(rows).removesuffix(",") + "}"
+    env.filters["suffixed"] = lambda text, suffix: text + suffix
+    env.filters["prefixed"] = lambda text, prefix: prefix + text
+    env.filters["comment"] = comment
+    env.filters["fitted_macro"] = fitted_macro
+    env.filters["comment_lines"] = comment_lines
     return env
 
 
@@ -188,36 +220,35 @@ def render(
     report: Mapping[str, object],
     placement: Placement,
     weights_blob: bool = False,
-    templates: tuple[Path, ...] = (),
+    source: KernelSource = KernelSource(),
 ) -> Bundle:
-    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to.
-
-    `templates` are folders with kernels of the user's own.
-    """
-    env = environment(templates)
+    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
+    env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     accessors = {port.accessor for port in (*inputs, *outputs)}
-    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows")
-    local = ("state", "status", "read", "context")
+    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model")
+    local = ("state", "status", "read", "context", "layer_names")
     memory = MemoryContext(program, placement, weights_blob)
     taken = accessors | {f"{name}_{word}" for word in (*own, *memory.functions)} | {name, *local, *memory.locals}
-    renderer = _Renderer(program, env, own_names(taken), blob=memory.blob)
+    renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
     calls = [line for line in lines if "function" in line]
+    functions = {key: kernel.function for key, kernel in renderer.kernels.items()}
+    layers = layers_of(program, renderer.titles, functions)
     entries = [_tensor(e, p, renderer, memory) for e, p in zip(program.inputs, inputs, strict=True)]
     tensors = [_tensor(e, p, renderer, memory) for e, p in zip(program.outputs, outputs, strict=True)]
     given = arguments(program.symbols, renderer.symbols)
     computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
-    constants = [_constant(b, renderer.names[b], memory.section(b)) for b in memory.arrays]
+    constants = [_constant(b, renderer, memory.place(b)) for b in memory.arrays]
     libraries = tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library}))
-    context: dict[str, object] = {
+    context: dict[str, Any] = {
         "name": name,
         "NAME": name.upper(),
         "version": __version__,
         "abi_version": ABI_VERSION,
-        "provenance": {k: comment(v) for k, v in vars(provenance).items()},
+        "provenance": {k: comment(v, 4000) for k, v in vars(provenance).items()},
         "arena_size": sum(area.size for area in memory.areas),
         "arena_align": ALIGNMENT,
         "weights_size": program.weights_size,
@@ -233,6 +264,8 @@ def render(
         "sizes": given,
         "tables": sized.tables,
         "events": renderer.events,
+        "layers": [{**vars(layer), "literal": c_string(layer.title)} for layer in layers],
+        "layer_table": layer_table(layers),
         "run_parameters": memory.arena_type
         + ", const void *weights" * weights_blob
         + (f", {name}_read_rows read, void *context" if program.streamed else "")
@@ -245,24 +278,24 @@ def render(
         "calls": calls,
         "libraries": libraries,
         "lines": lines,
-        "uses_math": any("math.h" in k.headers for k in renderer.kernels.values())
-        or any(map(_has_unbounded_param, program.instrs)),
+        "uses_math": any("math.h" in k.headers for k in renderer.kernels.values()),
+        "params_use_math": any(map(_has_unbounded_param, program.instrs)),
         "locals": _locals(renderer, memory),
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
+    context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
     texts = _texts(env, name, context)
     texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
     texts[f"mcugen.{name}.pdsc"] = _pack(env, (texts.keys() | blobs) - {"CMakeLists.txt"}, context)
-    layers = tuple(program.head(layer).name for layer in program.layers())
     return Bundle(
         name,
         texts,
         sum(area.size for area in memory.areas),
         inputs,
         outputs,
-        layers,
+        tuple(layer.name for layer in layers),
         has_state=bool(program.states),
         symbols=tuple(program.symbols),
         arena_sizes=tuple(area.size for area in memory.areas) if placement.names_arena else (),
@@ -273,12 +306,32 @@ def render(
     )
 
 
+def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) -> Facts:
+    """What the header's manual is written from."""
+    provenance, weights = context["provenance"], ", weights" * bool(context["weights_head"])
+    return Facts(
+        program.name,
+        provenance["model"],
+        provenance["board"],
+        provenance["accuracy"],
+        memory.areas,
+        memory.sections,
+        program.state_size,
+        context["weights_size"],
+        memory.copies,
+        memory.blob is not None,
+        context["uses_math"],
+        [library.versions for library in context["libraries"]],
+        f"{program.name}_selftest({context['arena']}{weights})",
+    )
+
+
 def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[str, object]) -> dict[str, bytes]:
     """The file of weights, if there is to be one. It fits any code that is the same but for the banner."""
     if memory.blob is None:
         return {}
-    code = env.get_template("model.c.j2").render(context)
-    file = memory.blob.file(code[code.index("#include") :])
+    files = (env.get_template(template).render(context) for template in ("kernels.h.j2", "model.c.j2"))
+    file = memory.blob.file("".join(text[text.index("\n#") :] for text in files))
     context["weights_head"] = words(file)
     context["weights_rows"] = list(c_rows(np.frombuffer(file, np.uint8)))
     return {f"{memory.name}_weights.bin": file}
@@ -289,6 +342,7 @@ def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) ->
     files = {
         f"{name}.h": "model.h.j2",
         f"{name}.c": "model.c.j2",
+        f"{name}_kernels.h": "kernels.h.j2",
         f"{name}_weights.h": "weights.h.j2",
         f"{name}_weights.c": "weights.c.j2",
         f"{name}_selftest.c": "selftest.c.j2",
@@ -341,7 +395,8 @@ def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
     taken = own_names()
     ports = []
     for endpoint in endpoints:
-        accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{identifier(endpoint.name, taken)}"
+        word = identifier(endpoint.name, taken, prefix=name)
+        accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{word}"
         nbytes = endpoint.buffer.nbytes
         ports.append(Port(endpoint.name, accessor, endpoint.dtype.numpy.name, endpoint.shape, nbytes, endpoint.sizes))
     return tuple(ports)
@@ -418,15 +473,16 @@ def _state(endpoint: Endpoint, renderer: _Renderer) -> dict[str, object]:
     }
 
 
-def _constant(buffer: Buffer, name: str, section: str) -> dict[str, Any]:
+def _constant(buffer: Buffer, renderer: _Renderer, place: str) -> dict[str, Any]:
     assert buffer.data is not None
+    title, role = buffer_title(buffer, renderer.titles)
     return {
-        "name": name,
+        "name": renderer.names[buffer],
         "ctype": buffer.dtype.c,
         "count": max(buffer.count, 1),  # C has no arrays of size 0
         "nbytes": buffer.nbytes,
-        "origin": comment(buffer.name),
-        "section": section,
+        "origin": comment(f"{title}: {role}" if role else title, 90),
+        "place": place,
         "rows": list(c_rows(buffer.data)) or ["0,"],
     }
 
@@ -434,18 +490,26 @@ def _constant(buffer: Buffer, name: str, section: str) -> dict[str, Any]:
 def _kernel_context(kernel: _Kernel) -> dict[str, object]:
     return {
         "function": kernel.function,
-        "members": _runtime_params(kernel.instr),
+        "members": [line for member in _runtime_params(kernel.instr) for line in _member(*member)],
         "text": folded(kernel.text.strip("\n")),
     }
 
 
-def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, object]]:
+def _member(name: str, ctype: str, meaning: str) -> list[str]:
+    """The lines of a parameter in its struct."""
+    line, told = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
+    if not meaning:
+        return [line]
+    return [f"{line} {told}"] if len(line) + len(told) < WIDTH - 4 else [told, line]
+
+
+def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
     """What the run function does in order: calls and the braces of blocks.
 
-    `indent` is the white space before it, `number` that of its layer if it speaks for one, `done` if it ends one.
+    `indent` is the white space before it, `done` the number of the layer that it ends, `comment` what is above it.
     """
     program, begun = renderer.program, list[Instr]()
-    lines: list[dict[str, object]] = []
+    lines: list[dict[str, Any]] = []
     for number, layer in enumerate(program.layers()):
         head = program.head(layer)
         for instr in (program.instrs[i] for i in layer):
@@ -459,41 +523,43 @@ def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, object]]:
                 line = _call(renderer, instr, sized, 8 + depth)
             else:
                 line = _begin(renderer, instr, sized, depth)
-            lines.append({"is_sized": False} | line | {"indent": " " * depth, "number": None, "done": None})
-            if instr is head:
-                lines[-1]["number"] = number
+            heading = line.pop("comment", [])
+            if heading and instr is head:
+                heading[0] = f"{number}: {heading[0]}"
+            text = f"\n{' ' * (4 + depth)} * ".join(comment_lines(part, 4 + depth) for part in heading)
+            lines.append({"is_sized": False} | line | {"indent": " " * depth, "comment": text, "done": None})
             if instr.control not in (Control.NONE, Control.END):
                 begun.append(instr)
         lines[-1]["done"] = number
     return lines
 
 
-def _begin(renderer: _Renderer, instr: Instr, sized: SizedParams, depth: int) -> dict[str, object]:
+def _begin(renderer: _Renderer, instr: Instr, sized: SizedParams, depth: int) -> dict[str, Any]:
     """The C text that begins a block."""
     names = {o.role: f"*{_argument(renderer, o.buffer)}" for o in instr.operands}
     if instr.control is Control.CASE:
-        return {"text": f"case {instr.case}: {{", "comment": ""}
+        return {"text": f"case {instr.case}: {{"}
     if instr.control is Control.STREAM:
         table, event = _events(renderer, instr), renderer.unique("event")
         loop = f"for (int32_t {event} = 0; {event} < {table['count']}; ++{event}) {{"
-        text = _stacked([loop, f"    switch ({table['name']}[{event}]) {{"], depth)
+        text = _stacked([fitted(loop, 4 + depth), f"    switch ({table['name']}[{event}]) {{"], depth)
     elif instr.control is Control.IF:
         text = f"if ({names['cond']} != 0) {{"
     else:
         index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
         ((_, _, steps),) = sized.members(instr)
-        text = f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{"
-    return {"text": text, "comment": comment(f"{instr.op} {', '.join(instr.origin)}"), "note": comment(instr.note, 200)}
+        text = fitted(f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{", 4 + depth)
+    return {"text": text, "comment": _heading(renderer, instr)}
 
 
-def _end(begun: Instr, instr: Instr, depth: int) -> dict[str, object]:
+def _end(begun: Instr, instr: Instr, depth: int) -> dict[str, Any]:
     """The C text that ends a block, or its first half."""
     last = {
         Control.STREAM: ["    default:", "        break;", "    }", "}"],
         Control.CASE: ["    break;", "}"],
     }
     lines = ["} else {"] if instr.control is Control.ELSE else last.get(begun.control, ["}"])
-    return {"text": _stacked(lines, depth), "comment": ""}
+    return {"text": _stacked(lines, depth)}
 
 
 def _stacked(lines: list[str], depth: int) -> str:
@@ -506,7 +572,7 @@ def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     numbers = np.array(instr.events)
     numbers = numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
     table: dict[str, object] = {
-        "name": renderer.unique(f"{tensor_name(instr.name)}_events"),
+        "name": renderer.of_layer(instr, "events"),
         "ctype": DType.of(numbers).c,
         "count": len(numbers),
         "rows": list(c_rows(numbers)),
@@ -515,50 +581,43 @@ def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     return table
 
 
-def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, object]:
+def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, Any]:
     if instr.kernel == READ_ROWS:
         return _callback(renderer, instr, indent)
     kernel = renderer.kernel(instr)
     params = sized.members(instr)
-    params_name = identifier(f"{tensor_name(instr.name)}_params", renderer.taken) if params else ""
+    params_name = renderer.of_layer(instr, "params") if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     is_sized = bool(instr.formulas)
-    text = f"{kernel.function}({_wrapped([f'&{params_name}'] * bool(params) + names, indent + 4 * is_sized)});"
+    head = f"{'status = ' * bool(instr.library)}{kernel.function}"
+    text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
-        text = _stacked([f"status = {text}", "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
+        text = _stacked([text, "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
     return {
         "function": kernel.function,
         "params": params_name,
         "members": params,
         "is_sized": is_sized,
         "text": text,
-        "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
-        "note": comment(instr.note, 200),
+        "comment": _heading(renderer, instr),
     }
 
 
-def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, object]:
+def _heading(renderer: _Renderer, instr: Instr) -> list[str]:
+    """What stands above a call: what it computes, the ONNX nodes that it comes from if that says more, its tensors."""
+    title, origin = renderer.titles[instr.name], ", ".join(instr.origin)
+    nodes = [f"ONNX: {origin}"] if origin not in ("", title) else []
+    return [f"{instr.op} {title}", *nodes, instr.note]
+
+
+def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
     """The caller writes rows of the streamed input."""
     first, rows = (_argument(renderer, instr.operand(role).buffer) for role in ("next", "y"))
     check = [f"if (read(context, *{first}, {rows}) != 0) {{", "    return MCUGEN_ERROR_INPUT;", "}"]
     return {
         "text": _stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8),
-        "comment": comment(f"{instr.op} {', '.join(instr.origin)}"),
-        "note": comment(instr.note, 200),
+        "comment": _heading(renderer, instr),
     }
-
-
-def _wrapped(arguments: list[str], indent: int, width: int = 108) -> str:
-    """Arguments of a call on lines of at most `width` characters, all but the first moved right by `indent`."""
-    lines = [""]
-    for index, argument in enumerate(arguments):
-        text = argument + (", " if index < len(arguments) - 1 else "")
-        if lines[-1] and len(lines[-1]) + len(text) > width:
-            lines.append("")
-        lines[-1] += text
-    return f"\n{' ' * indent}".join(
-        line.rstrip() if index < len(lines) - 1 else line for index, line in enumerate(lines)
-    )
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:

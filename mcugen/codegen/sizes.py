@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from mcugen.codegen.identifiers import comment, identifier
+from mcugen.codegen.lines import filled_rows
 from mcugen.codegen.literals import c_int, c_param, c_param_type
 from mcugen.hir.names import Names
 from mcugen.lir.formula import Atom, Formula, Polynomial, Symbol, Table
@@ -92,8 +93,8 @@ class SizedParams:
         key = (ctype, table)
         if key not in self._known:
             self._known[key] = self._name_table(f"{table.symbol}_table")
-            values = ", ".join(c_param(v) for v in table.values)
-            self.tables.append({"name": self._known[key], "ctype": ctype, "values": values, "count": len(table.values)})
+            rows = filled_rows([c_param(v) for v in table.values])
+            self.tables.append({"name": self._known[key], "ctype": ctype, "rows": rows, "count": len(table.values)})
         return f"{self._known[key]}[{self.names[table.symbol]} - {table.low}]"
 
 

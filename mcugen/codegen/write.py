@@ -21,7 +21,16 @@ from mcugen.errors import OutputError, UsageError
 _SELFTEST = "_selftest.c"
 _COMMON = frozenset({"mcugen.h", "CMakeLists.txt"})
 _OWN = (
-    *("{}.h", "{}.c", "{}_weights.h", "{}_weights.c", "{}_weights.bin", "{}_memory.ld", "{}_selftest.c"),
+    *(
+        "{}.h",
+        "{}.c",
+        "{}_kernels.h",
+        "{}_weights.h",
+        "{}_weights.c",
+        "{}_weights.bin",
+        "{}_memory.ld",
+        "{}_selftest.c",
+    ),
     *("{}_report.json", "mcugen.{}.pdsc"),
 )
 """What a model's files are called."""

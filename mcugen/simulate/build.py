@@ -20,7 +20,7 @@ from mcugen.simulate.toolchain import Compiler, Unit, find_program, host_compile
 _COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
-_HOOKED = ("-DMCUGEN_ON_LAYER=mcugen_harness_on_layer", "-include", "harness/on_layer.h")
+_HOOKED = ("-include", "harness/on_layer.h")
 _HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
 _SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
 _SANITIZE = ("-O0", "-g1", _SANITIZERS, "-fno-sanitize-recover=all")  # -O1 -g takes gcc four times as long

@@ -3,7 +3,7 @@
  *
  * A generated model is a set of functions over an arena: a block of bytes that the caller owns. There is no
  * state besides it and nothing to initialise. Define before including, if wanted:
- *   MCUGEN_ON_LAYER(i)      called after layer i of a model
+ *   MCUGEN_ON_LAYER(model, i) called after layer i of a model, of which a `const mcugen_model *` tells
  *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
  *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
  *   MCUGEN_SECTION(name)    attribute of what --place puts into a memory of its own, by the linker's section
@@ -16,7 +16,7 @@
 #include <string.h>
 
 /* The contract between this header and generated code; NAME.h checks it. */
-#define MCUGEN_ABI_VERSION 1
+#define MCUGEN_ABI_VERSION 2
 
 /* What NAME_run and NAME_selftest return. */
 #define MCUGEN_OK 0
@@ -26,10 +26,19 @@
 #define MCUGEN_ERROR_SIZE 4      /* a size lies outside the range that the model was compiled for */
 #define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
 #define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
-#define MCUGEN_ERROR_LIBRARY 7   /* the library linked is not the one expected: it refused a call, or wants more memory */
+#define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
 
-#ifndef MCUGEN_ON_LAYER
-#define MCUGEN_ON_LAYER(index) ((void)0)
+/* What MCUGEN_ON_LAYER is told of a model. There is one only where that is defined, as NAME_model. */
+typedef struct {
+    const char *name;               /* what its C symbols begin with */
+    int32_t layers;                 /* how many it has */
+    const char *const *layer_names; /* by their indices */
+} mcugen_model;
+
+#ifdef MCUGEN_ON_LAYER
+#define MCUGEN_HAS_ON_LAYER 1
+#else
+#define MCUGEN_ON_LAYER(model, index) ((void)0)
 #endif
 #ifndef MCUGEN_WEIGHTS_SECTION
 #define MCUGEN_WEIGHTS_SECTION
@@ -71,7 +80,8 @@
 #elif __ARM_ARCH_PROFILE == 'M'
 #define MCUGEN_THUMB1 1 /* Cortex-M0 and M0+ */
 #endif
-#elif defined(__GNUC__) && defined(__riscv_mul) && __riscv_xlen == 32 && !defined(__riscv_32e) && !defined(MCUGEN_PLAIN_C)
+#elif defined(__GNUC__) && defined(__riscv_mul) && __riscv_xlen == 32 && !defined(__riscv_32e) && \
+    !defined(MCUGEN_PLAIN_C)
 #define MCUGEN_RV32 1 /* RV32IM and up */
 #endif
 #if defined(MCUGEN_THUMB2) || defined(MCUGEN_THUMB1) || defined(MCUGEN_RV32)
@@ -134,7 +144,7 @@ static inline int32_t mcugen_saturate16(int32_t v)
 static inline int32_t mcugen_index(int64_t index, int32_t depth)
 {
     index += index < 0 ? depth : 0;
-    return index < 0 || depth < 1 ? 0 : index < depth ? (int32_t)index : depth - 1;
+    return index < 0 || depth < 1 ? 0 : (index < depth ? (int32_t)index : depth - 1);
 }
 
 /* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
@@ -201,14 +211,14 @@ static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
     const int64_t v = (mcugen_product(acc, multiplier) + offset) >> shift;
-    return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
+    return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
 
 /* The same of a 64-bit sum: the product must fit. */
 static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
     const int64_t v = (acc * multiplier + offset) >> shift;
-    return v < INT32_MIN ? INT32_MIN : v > INT32_MAX ? INT32_MAX : (int32_t)v;
+    return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
 
 /* The same with shift 32: the upper word of a 64-bit sum, which always fits. */
@@ -250,7 +260,7 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
     const int64_t wide = mcugen_product(acc, multiplier) + offset;
     const int64_t v = wide >> shift;
     const int64_t q = v - ((wide & ((INT64_C(1) << shift) - 1)) == 0 ? ((v - zero_point) & 1) : 0);
-    return q < INT32_MIN ? INT32_MIN : q > INT32_MAX ? INT32_MAX : (int32_t)q;
+    return q < INT32_MIN ? INT32_MIN : (q > INT32_MAX ? INT32_MAX : (int32_t)q);
 }
 
 /* (a * m + b * n + offset) / 2^shift, rounded down: the result must fit. */
@@ -361,8 +371,7 @@ static inline uint32_t mcugen_crc32(const void *data, size_t nbytes)
 {
     static const uint32_t table[16] = {
         0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
-        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu,
-    };
+        0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu};
     const unsigned char *from = (const unsigned char *)data;
     uint32_t crc = 0xffffffffu;
     for (; nbytes > 0u; --nbytes) {
@@ -374,16 +383,46 @@ static inline uint32_t mcugen_crc32(const void *data, size_t nbytes)
 }
 
 /* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */
-static inline float mcugen_maxf(float v, float low) { return v < low ? low : v; }
-static inline float mcugen_minf(float v, float high) { return v > high ? high : v; }
-static inline float mcugen_reluf(float v) { return v < 0.0f ? 0.0f : v; }
-static inline float mcugen_clampf(float v, float low, float high) { return v < low ? low : v > high ? high : v; }
+static inline float mcugen_maxf(float v, float low)
+{
+    return v < low ? low : v;
+}
+
+static inline float mcugen_minf(float v, float high)
+{
+    return v > high ? high : v;
+}
+
+static inline float mcugen_reluf(float v)
+{
+    return v < 0.0f ? 0.0f : v;
+}
+
+static inline float mcugen_clampf(float v, float low, float high)
+{
+    return v < low ? low : (v > high ? high : v);
+}
 
 /* The same for double. */
-static inline double mcugen_maxd(double v, double low) { return v < low ? low : v; }
-static inline double mcugen_mind(double v, double high) { return v > high ? high : v; }
-static inline double mcugen_relud(double v) { return v < 0.0 ? 0.0 : v; }
-static inline double mcugen_clampd(double v, double low, double high) { return v < low ? low : v > high ? high : v; }
+static inline double mcugen_maxd(double v, double low)
+{
+    return v < low ? low : v;
+}
+
+static inline double mcugen_mind(double v, double high)
+{
+    return v > high ? high : v;
+}
+
+static inline double mcugen_relud(double v)
+{
+    return v < 0.0 ? 0.0 : v;
+}
+
+static inline double mcugen_clampd(double v, double low, double high)
+{
+    return v < low ? low : (v > high ? high : v);
+}
 
 /* e^x to 2 units in the last place, without the C library's tables and errno: 2^n * e^r with |r| <= ln(2) / 2, the
  * second by its Taylor polynomial. Below -87 it gives 0, above 88.7 infinity. */
@@ -391,7 +430,8 @@ static inline float mcugen_expf(float x)
 {
     const int32_t n = x > -88.0f && x < 89.0f ? (int32_t)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f)) : 0;
     const float r = (x - (float)n * 0.693145752f) - (float)n * 1.42860677e-6f;
-    const float tail = 1.0f / 6.0f + r * (1.0f / 24.0f + r * (1.0f / 120.0f + r * (1.0f / 720.0f + r * (1.0f / 5040.0f))));
+    const float tail =
+        1.0f / 6.0f + r * (1.0f / 24.0f + r * (1.0f / 120.0f + r * (1.0f / 720.0f + r * (1.0f / 5040.0f))));
     const float y = 1.0f + (r + r * r * (0.5f + r * tail));
     const uint32_t half = (uint32_t)(127 + n / 2) << 23, rest = (uint32_t)(127 + n - n / 2) << 23;
     float a, b;

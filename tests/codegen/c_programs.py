@@ -15,7 +15,7 @@ STRICT = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror"
 COMPILERS = {
     "gcc": ["gcc", "-std=c99"],
     "clang": ["clang", "-std=c99"],
-    "g++": ["g++", "-x", "c++", "-std=c++11"],
+    "g++": ["g++", "-x", "c++", "-std=c++20"],  # the first with designated initializers
 }
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 

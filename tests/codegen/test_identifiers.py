@@ -208,12 +208,22 @@ def test_every_external_symbol_starts_with_the_models_name(tmp_path: Path):
         ("for", "t_for"),
         ("Class", "t_class"),
         ("é", "t"),
-        ("x" * 50, "x" * 40),
-        ("a" * 30 + "_" + "b" * 35, "b" * 35),
+        ("x" * 50, "x" * 13 + "_" + "x" * 26),
+        ("encoder/layers.11/attention/self/query/MatMul", "encoder_layers_11_self_query_matmul"),
+        ("features.14.conv.1.batch_normalization/FusedBatchNormV3", "features_14_conv_1_fusedbatchnormv3"),
+        (
+            "functional_1/conv2d_2/Conv2D;functional_1/relu_2/Relu;Conv2D_quantized_1",
+            "functional_1_conv2d_2_relu_2_quantized_1",
+        ),
     ],
 )
 def test_identifiers(text: str, expected: str):
     assert identifier(text) == expected
+
+
+def test_a_role_stays_whole_behind_a_long_name():
+    long = "encoder/layers.11/attention/self/query/MatMul"
+    assert identifier(long, role="weights") == f"{identifier(long)}_weights"
 
 
 def test_taken_identifiers_are_numbered():

@@ -80,7 +80,15 @@ def assert_right(model: CompiledModel, outputs: dict[str, np.ndarray], given: di
 
 
 def c_text(model: CompiledModel) -> str:
-    return "".join(text for name, text in model.bundle.files.items() if name.startswith("net") and name.endswith(".c"))
+    """All C files, with the macros of places as what they stand for."""
+    texts = [text for name, text in model.bundle.files.items() if name.startswith("net") and name.endswith(".c")]
+    return "".join(map(_expanded, texts))
+
+
+def _expanded(text: str) -> str:
+    places = dict(re.findall(r"^#define (\w+) (MCUGEN_ALIGN.*)$", text, re.M))
+    text = re.sub(r"^#define \w+ MCUGEN_ALIGN.*\n", "", text, flags=re.M)
+    return re.sub(r"\b\w+\b", lambda word: places.get(word[0], word[0]), text)
 
 
 # ---------------------------------------------------------------------------------------------- several memories

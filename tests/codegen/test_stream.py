@@ -201,7 +201,7 @@ def test_what_it_looks_like():
             break;
         }
     }
-    MCUGEN_ON_LAYER(0);
+    MCUGEN_ON_LAYER(&sketch_model, 0);
     """
     )
 
@@ -216,7 +216,7 @@ def test_many_cases_take_wider_numbers(tmp_path: Path):
         draft.emit("end")
     draft.emit("end")
     bundle = draft.bundle()
-    assert "static const uint16_t y_events[2] = {\n    299, 300," in bundle.files["sketch.c"]
+    assert "static const uint16_t y_events[2] = {\n    299, 300};" in bundle.files["sketch.c"]
     write(bundle, tmp_path)
     call = 'printf("%d", sketch_selftest(sketch_default_arena()));'
     main = f'#include "sketch.h"\n#include <stdio.h>\nint main(void) {{ {call} }}'
@@ -256,7 +256,8 @@ def test_a_reader_that_fails_ends_the_run(tmp_path: Path):
     header = bundle.files["sketch.h"]
     assert "#define SKETCH_INPUT_ROWS 2 /* at a time, of 8 */" in header
     assert "#define SKETCH_INPUT_ROW_BYTES 33 /* [3, 11] */" in header
-    assert "x, int8 [1, 3, 8, 11]. Row h is what has index h of axis 2:\n * [3, 11] without gaps." in header
+    prose = header.replace("\n * ", " ")
+    assert "x, int8 [1, 3, 8, 11]. Row h is what has index h of axis 2: [3, 11] without gaps." in prose
     assert "typedef int (*sketch_read_rows)(void *context, int32_t first_row, int8_t *rows);" in header
     assert "int sketch_run(void *arena, sketch_read_rows read, void *context);" in header
     assert "sketch_input(" not in header
@@ -284,18 +285,6 @@ def test_other_inputs_and_states_stay_as_they_are():
     assert "sketch_input_x(" not in header
     assert "#define SKETCH_NUM_INPUTS 2" in header
     assert "#define SKETCH_INPUT_X_ROW_BYTES 35" in header
-
-
-def test_the_example_in_the_header_compiles(tmp_path: Path):
-    bundle = delayed(*LAST, streamed=True).bundle()
-    use = bundle.files["sketch.h"].split("/* Use:\n")[1].split(" * or pass")[0]
-    lines = [re.sub(r"(?<=;) \(.*", "", line[3:]) for line in use.splitlines()]
-    end = lines.index("    }") + 1
-    body = "\n".join(lines[end:]).replace("... ", "(void)").replace("[0] ...", "[0];")
-    main = "\n".join(['#include "sketch.h"', *lines[:end]])
-    main += f"\nint main(void)\n{{\nstatic char data[SKETCH_INPUT_BYTES];\nint status;\n{body}\nreturn status;\n}}\n"
-    write(bundle, tmp_path)
-    assert build_and_run(main, tmp_path, *bundle.sources) == ""
 
 
 # ----------------------------------------------------------------------------------------- sums and means

@@ -29,7 +29,7 @@ from mcugen.lir.overlap import extent
 from mcugen.lir.program import Instr
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only")
-COMPILERS = (("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-std=c++11", "-x", "c++"))
+COMPILERS = (("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-std=c++20", "-x", "c++"))
 
 Quant = tuple[float, int]
 SPREAD = 0.013

@@ -230,7 +230,7 @@ def test_small_types_are_moved_as_they_lie_in_memory(kind: int):
     x = np.array([[1, 2, 3], [4, 5, 6]]).astype(dtype)
     stored = x if dtype.itemsize == 2 else x.astype(DType(dtype.name).numpy)
     found = compiled.run({"x": stored[None]}, sanitize=True)
-    assert "wide" not in compiled.bundle.files[f"{compiled.bundle.name}.c"]
+    assert "wide" not in compiled.bundle.files[f"{compiled.bundle.name}_kernels.h"]
     expected = {
         "transpose": x.T,
         "concat": np.concatenate([x, x], 1),

@@ -217,7 +217,7 @@ def test_sums_need_no_64_bits(kind: str):
     integer = written(model, layer.feeds(0), INT8)
     assert integer is not None
     compiled = compile_model(integer)
-    source = compiled.bundle.files[f"{compiled.bundle.name}.c"]
+    source = compiled.bundle.files[f"{compiled.bundle.name}_kernels.h"]
     assert "mcugen_saturate16(" in source and "mcugen_weighted_sum(" not in source
 
 

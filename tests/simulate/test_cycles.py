@@ -222,7 +222,7 @@ def test_unaligned_accesses_and_wait_states_of_flash():
 def test_cycles_of_layers():
     spin = '__asm__ volatile(".syntax unified\\n 1: subs %0, #1\\n bne 1b" : "+l"(n) : : "cc");'
     body = f"(void)arena; uint32_t n = 100; {spin} HOOK(0); n = 1000; {spin} HOOK(1); return 0;"
-    hook = "#ifdef MCUGEN_ON_LAYER\n#define HOOK(i) MCUGEN_ON_LAYER(i)\n#else\n#define HOOK(i) (void)0\n#endif"
+    hook = "#ifdef MCUGEN_ON_LAYER\n#define HOOK(i) MCUGEN_ON_LAYER(0, i)\n#else\n#define HOOK(i) (void)0\n#endif"
     run = simulate(tiny(body, before=hook, layers=("a", "b")), M4, ONE, per_layer=True, cycles=True)
     assert run.cycles is not None and run.cycles.total is not None
     np.testing.assert_allclose(run.cycles.layers, [400, 4000], rtol=0, atol=12)  # around the loops: calls, constants

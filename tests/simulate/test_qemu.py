@@ -45,7 +45,7 @@ HELPERS = """
     __asm__ volatile(".syntax unified\\n 1: subs %0, %0, #1\\n bne 1b" : "+l"(n) : : "cc"); } while (0)
 #endif
 #ifdef MCUGEN_ON_LAYER
-#define HOOK(i) MCUGEN_ON_LAYER(i)
+#define HOOK(i) MCUGEN_ON_LAYER(0, i)
 #else
 #define HOOK(i) (void)0
 #endif

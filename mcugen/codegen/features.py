@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C for one board: what a kernel's text holds for CPUs of other families is left out; its plain C always stays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from mcugen.board import FEATURES
+
+_THUMB2 = ({"thumb2"}, {"dsp"})
+_MACROS: dict[str, tuple[set[str], ...]] = {
+    "MCUGEN_THUMB1": ({"thumb1"},),
+    "MCUGEN_THUMB2": _THUMB2,
+    "MCUGEN_DSP": ({"dsp"},),
+    "MCUGEN_FPU": tuple({"fpu"} | features for features in _THUMB2),  # of Arm CPUs: its kernels are assembly
+    "MCUGEN_MVE": ({"mve"},),
+    "MCUGEN_MVE_FLOAT": ({"mve_float"},),
+    "MCUGEN_RV32": ({"rv32"},),
+}
+"""What runtime_c/include/mcugen.h defines for CPUs that have all features of one of these sets."""
+
+_DIRECTIVE = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b\s*(.*?)\s*(/\*.*|//.*)?")
+_TOKEN = re.compile(r"\s*(defined\s*\(\s*\w+\s*\)|defined\s+\w+|&&|\|\||!(?!=)|\(|\))")
+
+
+def for_features(text: str, features: Collection[str]) -> str:
+    """C without what is only for CPUs with other features (of mcugen.board): conditions on those are resolved.
+
+    Conditions on features that there are, and on all else, stay: code for a board may be built for a lesser CPU, and
+    takes its plain C then.
+    """
+    assert FEATURES.issuperset(features)
+    absent = {macro for macro, having in _MACROS.items() if not any(f.issubset(features) for f in having)}
+    kept: list[str] = []
+    groups: list[_Group] = []
+    for line in text.split("\n"):
+        found = _DIRECTIVE.fullmatch(line)
+        if found is None:
+            if all(group.is_written for group in groups):
+                kept.append(line)
+            continue
+        if found[1].startswith("if"):
+            groups.append(_Group())
+        is_reached = all(group.is_written for group in groups[:-1])
+        written = groups[-1].written(line, found, absent)
+        if is_reached and written is not None:
+            kept.append(written)
+        if found[1] == "endif":
+            groups.pop()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept))
+
+
+@dataclass
+class _Group:
+    """From an #if to its #endif."""
+
+    is_written: bool = True
+    """Whether lines of the branch at hand are to be written."""
+    is_conditional: bool = False
+    """Whether some branch stands under a condition: then there are directives."""
+    is_over: bool = False
+    """Whether a branch before is taken always."""
+
+    def written(self, line: str, found: re.Match[str], absent: Collection[str]) -> str | None:
+        """The directive as it is to be written, or None; moves on to the branch that it begins."""
+        word, expression, remark = found[1], found[2], found[3]
+        if word == "endif":
+            return line if self.is_conditional else None
+        value = True if word == "else" else resolved(_as_if(word, expression), absent)
+        self.is_written = value is not False and not self.is_over
+        if not self.is_written:
+            return None
+        if value is True:
+            self.is_over = True
+            if not self.is_conditional:
+                return None
+            return line if word == "else" else "#else"
+        begins, self.is_conditional = not self.is_conditional, True
+        if value == _as_if(word, expression) and begins == (word != "elif"):
+            return line
+        return f"#{'if' if begins else 'elif'} {value}{f' {remark}' if remark else ''}"
+
+
+def _as_if(word: str, expression: str) -> str:
+    """The condition as #if has it."""
+    return {"ifdef": f"defined({expression})", "ifndef": f"!defined({expression})"}.get(word, expression)
+
+
+def resolved(condition: str, absent: Collection[str]) -> bool | str:
+    """A condition of #if where these macros are not defined: its value, or what is left of it.
+
+    Of what is more than `defined`, `!`, `&&`, `||` and parentheses, all is left.
+    """
+    tokens = []
+    at = 0
+    while at < len(condition):
+        token = _TOKEN.match(condition, at)
+        if token is None:
+            return condition
+        tokens.append(token[1])
+        at = token.end()
+    value = _any_of(tokens, absent)
+    assert not tokens, f"no end of a condition is at {tokens}"
+    return value
+
+
+def _any_of(tokens: list[str], absent: Collection[str]) -> bool | str:
+    values = [_all_of(tokens, absent)]
+    while tokens and tokens[0] == "||":
+        tokens.pop(0)
+        values.append(_all_of(tokens, absent))
+    if True in values:
+        return True
+    return " || ".join(v for v in values if isinstance(v, str)) or False
+
+
+def _all_of(tokens: list[str], absent: Collection[str]) -> bool | str:
+    values = [_single(tokens, absent)]
+    while tokens and tokens[0] == "&&":
+        tokens.pop(0)
+        values.append(_single(tokens, absent))
+    if False in values:
+        return False
+    left = [v for v in values if isinstance(v, str)]
+    return " && ".join(f"({v})" if " || " in v and len(left) > 1 else v for v in left) or True
+
+
+def _single(tokens: list[str], absent: Collection[str]) -> bool | str:
+    token = tokens.pop(0)
+    if token == "!":
+        value = _single(tokens, absent)
+        if isinstance(value, bool):
+            return not value
+        return f"!({value})" if " " in value else f"!{value}"
+    if token == "(":
+        value = _any_of(tokens, absent)
+        assert tokens.pop(0) == ")"
+        return value
+    name = token.removeprefix("defined").strip(" ()")
+    return False if name in absent else f"defined({name})"

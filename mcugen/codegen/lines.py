@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of C that are not longer than they should be, whatever the names in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mcugen.codegen.identifiers import WIDTH
+
+_BREAKS = re.compile(r"(?<=[,=?:;+]) (?=\S)|(?<=\|\|) ")
+"""Spaces at which a line of C may be broken."""
+
+
+def fitted(text: str, indent: int = 0, width: int = WIDTH) -> str:
+    """A statement that stands `indent` columns to the right; too long a one is broken behind commas and operators."""
+    return _filled(_BREAKS.split(text), indent, f"\n{' ' * (indent + 4)}", width)
+
+
+def fitted_call(function: str, arguments: Sequence[str], indent: int = 0) -> str:
+    """A call as a statement, broken before arguments where it is too long."""
+    parts = [f"{argument}," for argument in arguments[:-1]] + [f"{argument});" for argument in arguments[-1:]]
+    first, *others = parts or [");"]
+    return _filled([f"{function}({first}", *others], indent, f"\n{' ' * (indent + 4)}", WIDTH)
+
+
+def filled_rows(items: Sequence[str], indent: int = 4) -> list[str]:
+    """Items of an initializer on lines that are as full as they can be, with a comma behind each."""
+    return _filled([f"{item}," for item in items], indent, "\n", WIDTH - indent).split("\n")
+
+
+def fitted_macro(text: str) -> str:
+    """A #define, broken at any space where it is too long."""
+    return _filled(text.split(" "), 0, " \\\n    ", WIDTH - 2)
+
+
+def _filled(parts: Sequence[str], indent: int, separator: str, width: int) -> str:
+    """Parts on as few lines as possible, separated by spaces or by `separator`, which ends in the new indentation."""
+    text, column = parts[0], indent + len(parts[0])
+    for part in parts[1:]:
+        if column + 1 + len(part) > width:
+            text, column = f"{text}{separator}{part}", len(separator.rpartition("\n")[2]) + len(part)
+        else:
+            text, column = f"{text} {part}", column + 1 + len(part)
+    return text

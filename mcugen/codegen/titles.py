@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What layers are called in C: as the author of the ONNX graph would know them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcugen.codegen.identifiers import identifier, tensor_name
+from mcugen.lir.program import Buffer, Instr, Program
+
+Titles = Mapping[str, str]
+"""By the names of instructions."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer in the list that the header has."""
+
+    name: str
+    title: str
+    result: str
+    """Shapes and types of what it computes."""
+    kernel: str
+    """Its C function; of a block, what kind of block it is."""
+
+
+def layers_of(program: Program, titles: Titles, functions: Mapping[tuple[object, ...], str]) -> list[Layer]:
+    """The layers in order; `functions` are the C functions of kernels, by Instr.function_key."""
+    heads = [program.head(layer) for layer in program.layers()]
+    return [Layer(i.name, titles[i.name], _result(i), functions.get(i.function_key, i.kernel)) for i in heads]
+
+
+def _result(instr: Instr) -> str:
+    """Of "1x3 int8(0.5, 3) -> 1x4 int8(0.25, 0) NHWC" the end: "1x4 int8"."""
+    return re.sub(r"\([^()]*\)| NHWC", "", instr.note.rpartition(" -> ")[2])
+
+
+def titles_of(program: Program) -> Titles:
+    """A title for all instructions of one name, which comments, identifiers and the table of layers share.
+
+    That is the name of the tensor that they compute, if one of the ONNX nodes behind them is called so too, or it is an
+    output of the model; else the name of the last of these nodes that its operator is named after, or the last of all.
+    What several share goes to the last: those before prepare its input, and keep their own names.
+    """
+    outward = {endpoint.name for endpoint in program.outputs}
+    owners = {instr.origin: instr.name for instr in program.instrs}
+    return {
+        i.name: tensor_name(i.name) if i.name in outward or owners[i.origin] != i.name else _title(i)
+        for i in program.instrs
+    }
+
+
+def _title(instr: Instr) -> str:
+    own = tensor_name(instr.name)
+    nodes = [tensor_name(node) for node in instr.origin if node]
+    if not nodes or any(f"_{identifier(node)}".endswith(f"_{identifier(own)}") for node in nodes):
+        return own
+    return next((node for node in reversed(nodes) if instr.op in node.lower()), nodes[-1])
+
+
+def buffer_title(buffer: Buffer, titles: Titles) -> tuple[str, str]:
+    """What a buffer is called after, and the part that it plays there: ("conv1/Relu", "weights"), ("image", "")."""
+    owner, role = buffer.name, ""
+    while owner not in titles and "." in owner:
+        owner, _, part = owner.rpartition(".")
+        role = f"{part}.{role}" if role else part
+    if owner in titles:
+        return titles[owner], role
+    owner, _, role = buffer.name.rpartition(".") if _is_role(buffer.name) else (buffer.name, "", "")
+    return tensor_name(owner), role
+
+
+def _is_role(name: str) -> bool:
+    """Whether a name ends as those that mcugen gives: "image.transpose"."""
+    return name.rpartition(".")[2].isidentifier() and name.rpartition(".")[2].islower() and "." in name.strip(".")
