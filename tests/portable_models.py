@@ -27,11 +27,11 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.kernels.declared import declared_kernels
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import own_kernels
 from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.options import CompileOptions
+from mcugen.report.kernels import declared_kernels
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcugen import ops
-from mcugen.kernels.declared import declared_kernels
+from mcugen.report.kernels import declared_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "mcugen"

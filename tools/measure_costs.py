@@ -37,11 +37,11 @@ from mcugen.errors import McugenError, UsageError
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
 from mcugen.kernels.cost import TERMS, work
-from mcugen.kernels.declared import declared_kernels
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import library_kernels_of, own_kernels
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
+from mcugen.report.kernels import declared_kernels
 from mcugen.simulate import simulate
 from mcugen.simulate.machines import find_machine
 

@@ -1,13 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of kernels that docs/kernels.md shows."""
+"""All kernels of the package: for documents and tests, which know new ones without being told."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections import defaultdict
+from functools import cache
 
-from mcugen.kernels.declared import declared_kernels
+import mcugen.kernels
+import mcugen.ops
+from mcugen.kernels.declared import kernels_of
 from mcugen.lir.kernel import Kernel
 from mcugen.ops.onnx_node import BUILT_IN
+
+
+@cache
+def declared_kernels() -> tuple[Kernel, ...]:
+    """By name, each once."""
+    rooms = (mcugen.kernels, mcugen.ops)
+    modules = [m.name for room in rooms for m in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")]
+    found = {kernel.name: kernel for name in modules for kernel in kernels_of(importlib.import_module(name))}
+    return tuple(found[name] for name in sorted(found))
 
 
 def kernel_table() -> str:

@@ -16,7 +16,6 @@ from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits, choose_kernels
 from mcugen.kernels.cost import UNKNOWN, CostTable, KernelCost, cost_table, work
-from mcugen.kernels.declared import declared_kernels
 from mcugen.kernels.library import own_kernel
 from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
@@ -25,6 +24,7 @@ from mcugen.ops.matmul import Dense
 from mcugen.ops.pointwise import Binary
 from mcugen.options import CompileOptions
 from mcugen.pipeline import lowered
+from mcugen.report.kernels import declared_kernels
 
 PLENTY = Limits(1 << 20, 1 << 20)
 

@@ -13,9 +13,9 @@ from mcugen.codegen.declarations import mismatches
 from mcugen.codegen.render import environment
 from mcugen.errors import VerificationError
 from mcugen.hir.types import DType
-from mcugen.kernels.declared import declared_kernels
 from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes
 from mcugen.lir.program import Buffer, Space, Wide
+from mcugen.report.kernels import declared_kernels
 
 
 @pytest.mark.parametrize("kernel", [k for k in declared_kernels() if k.operands], ids=lambda k: k.name)
