@@ -7,7 +7,8 @@ import re
 import textwrap
 from dataclasses import dataclass
 
-WIDTH = 120
+from mcugen.codegen.identifiers import WIDTH
+
 _INDENT = 4
 _CONTINUED = (",", "(", "=", "&&", "||", "|", " &", " +", " -", " *", " /", "?", ":")
 """What a line ends with that goes on."""

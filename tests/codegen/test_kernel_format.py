@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,8 @@ from shared_models import roomy
 from test_overlaps import Layer
 
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.folding import WIDTH, folded
+from mcugen.codegen.folding import folded
+from mcugen.codegen.identifiers import WIDTH
 from mcugen.codegen.render import _assembly
 from mcugen.compiler import compile_model
 from mcugen.options import CMSIS_NN, CompileOptions
@@ -59,13 +59,7 @@ def library_layers() -> Net:
 
 def kernels_of(bundle: Bundle) -> str:
     """The C of a model's kernels, without what calls them."""
-    if f"{bundle.name}_kernels.h" in bundle.files:
-        return bundle.files[f"{bundle.name}_kernels.h"]
-    text = bundle.files[f"{bundle.name}.c"]
-    begin = text.index("#endif\n", text.index("#pragma GCC optimize")) + len("#endif\n")
-    ends = "static const \\w+ \\w+\\[", "/\\* Parameters of", "/\\* What the events", f".*{bundle.name}_input"
-    end = re.search(f"^({'|'.join(ends)})", text[begin:], re.M)
-    return text[begin:][: end.start()].strip() + "\n" if end else text[begin:]
+    return bundle.files[f"{bundle.name}_kernels.h"]
 
 
 @pytest.fixture(scope="module")
