@@ -19,7 +19,7 @@ from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.portable import Ring, depthwise, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import float_tensors, int8_tensors, int16_tensors
+from mcugen.kernels.weighted import CodeLimits, code_limits, float_tensors, int8_tensors, int16_tensors
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 
 WORD = 4
@@ -189,14 +189,6 @@ class StripWalk(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits(Params):
-    """Of codes."""
-
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class EndShift(Params):
     """Behind the upper word of a product."""
 
@@ -295,7 +287,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
         "strip": site.scratch("strip", DType.INT32, 10 * way.points.extent),
     }
-    params = [_strip_walk(spec, shape, way), _limits(spec), YZero(y_zero=spec.y.q.zero_point)]
+    params = [_strip_walk(spec, shape, way), code_limits(spec), YZero(y_zero=spec.y.q.zero_point)]
     options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
     inplace = [("y", "x")] if way.may_overwrite_input() else []
     return site.call(operands, params, [options], inplace=inplace, variant=f"stride{way.stride}")
@@ -306,11 +298,6 @@ def strip_count(spec: ConvSpec) -> int:
     shape = spec.shape
     way = strips(shape)
     return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
-
-
-def _limits(spec: ConvSpec) -> Limits:
-    low, high = spec.limits
-    return Limits(low=low, high=high)
 
 
 def _strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
@@ -442,7 +429,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         k_lines=way.lines.taps,
         k_points=way.points.taps,
     )
-    params = [walk, _limits(spec), EndShift(shift=more if more > 0 else None)]
+    params = [walk, code_limits(spec), EndShift(shift=more if more > 0 else None)]
     inplace = [("y", "x")] if _taps_stay_behind(spec, shape, row, way) else []
     variant = f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}"
     return site.call(operands, params, [options], inplace=inplace, variant=variant)
@@ -508,7 +495,7 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
         "rows": site.scratch("rows", DType.INT8, ring_size(shape, shape.is_inside)),
     }
     zeros = Zeros(y_zero=spec.y.q.zero_point, x_zero=spec.x.q.zero_point)
-    params = [shape.geometry, ring_of(shape, shape.is_inside), zeros, _limits(spec)]
+    params = [shape.geometry, ring_of(shape, shape.is_inside), zeros, code_limits(spec)]
     options = [
         StrideOptions(stride=shape.stride_w, clamp=spec.is_clamped),
         RowOptions(short=bool(sums.max(initial=0) < SHORT_SUM)),
@@ -584,7 +571,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         name,
         what="any window of one filter a channel, on strips of two lines, two taps an instruction",
         operands=_operands(_CODES, DType.INT32, _STRIP),
-        params=(StripWalk, Limits, EndShift),
+        params=(StripWalk, CodeLimits, EndShift),
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
         when=(tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
@@ -597,7 +584,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         "depthwise_s8_dsp",
         what="3 x 3 windows of one filter a channel, on strips of four or five lines, two taps an instruction",
         operands=_operands((DType.INT8,), DType.INT32, _STRIP),
-        params=(StripWalk, Limits, YZero),
+        params=(StripWalk, CodeLimits, YZero),
         options=(StrideOptions,),
         needs=frozenset({"dsp"}),
         when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
@@ -621,7 +608,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         "depthwise_s8_3x3",
         what="3 x 3 windows of one filter a channel, three pixels of a row at a time",
         operands=_operands((DType.INT8,), DType.INT32, scratch("rows", "a ring of padded rows", DType.INT8)),
-        params=(ConvGeometry, Ring, Zeros, Limits),
+        params=(ConvGeometry, Ring, Zeros, CodeLimits),
         without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
         options=(StrideOptions, RowOptions),
         when=(int8_tensors, depthwise, rows_of_three, int8_results),

@@ -11,8 +11,9 @@ from typing import Annotated
 from mcugen.hir.types import DType, Shape, TensorType
 from mcugen.kernels.specs import WeightedSpec
 from mcugen.kernels.walks import WindowWalk, pitches
+from mcugen.kernels.weighted import CodeStore
 from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, writes
-from mcugen.lir.program import Buffer, Wide, real_param
+from mcugen.lir.program import Buffer, real_param
 from mcugen.numerics.fixedpoint import Range
 from mcugen.numerics.window import Window
 
@@ -44,16 +45,6 @@ class RealLimits(Params):
 
 
 # ------------------------------------------------------------------------------------------------ convolution
-
-
-@dataclass(frozen=True, kw_only=True)
-class CodeStore(Params):
-    """From sums to codes."""
-
-    x_zero: Annotated[int, "zero point of x, which padding lacks"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
-    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +118,7 @@ class Arithmetic:
     @staticmethod
     def of_codes(spec: WeightedSpec) -> Arithmetic:
         """Requantized."""
-        requantize, (low, high) = spec.high_word, spec.limits
-        store = CodeStore(x_zero=spec.x.q.zero_point, low=low, high=high, offset=Wide(requantize.offset))
-        return Arithmetic(spec.acc.c, store, requantize.shift)
+        return Arithmetic(spec.acc.c, CodeStore.of(spec), spec.high_word.shift)
 
     @staticmethod
     def of_integers(zeros: int) -> Arithmetic:

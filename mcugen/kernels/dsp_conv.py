@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
 from mcugen.kernels.specs import ConvSpec
@@ -138,21 +138,14 @@ def _short_sums(spec: ConvSpec, gain: int = 0) -> bool:
 # --------------------------------------------------------------------------------------------- convolutions
 
 
+UNREAD = frozenset({"k_w", "stride_w", "dilation_w", "pad_w"})
+"""Sizes that runs tell."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Walk(Params):
-    """How the driver walks over rows and pixels, channels last."""
+    """How the driver walks over rows and pixels."""
 
-    batch: Annotated[int, "images"]
-    in_c: Annotated[int, "channels of a pixel of x"]
-    out_c: Annotated[int, "channels of a pixel of y"]
-    in_h: Annotated[int, "rows of x"]
-    in_w: Annotated[int, "pixels of a row of x"]
-    out_h: Annotated[int, "rows of y"]
-    out_w: Annotated[int, "pixels of a row of y"]
-    k_h: Annotated[int, "rows of the window"]
-    stride_h: Annotated[int, "rows from window to window"]
-    dilation_h: Annotated[int, "rows from tap to tap"]
-    pad_h: Annotated[int, "rows above x that the first window begins at"]
     runs_w: Annotated[int, "runs of neighbouring elements in a row of the window"]
     run_step: Annotated[int, "elements from run to run"]
     units: Annotated[int, "pieces in which a run is read"]
@@ -332,7 +325,8 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=steps if few else 0)
     free = spec.overlaps(traversal_of(shape, rows))
     variant = _variant(spec, runs, few)
-    return site.call(operands, [walk, sums.params, loop], [types, unrolled], overlaps=free, variant=variant)
+    params = [shape.geometry, walk, sums.params, loop]
+    return site.call(operands, params, [types, unrolled], overlaps=free, variant=variant)
 
 
 def conv_steps(spec: ConvSpec, few: bool = False) -> int:
@@ -349,17 +343,6 @@ def few_steps(spec: ConvSpec) -> int:
 
 def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
     return Walk(
-        batch=shape.batch,
-        in_c=shape.in_c,
-        out_c=shape.out_c,
-        in_h=shape.in_h,
-        in_w=shape.in_w,
-        out_h=shape.out_h,
-        out_w=shape.out_w,
-        k_h=shape.k_h,
-        stride_h=shape.stride_h,
-        dilation_h=shape.dilation_h,
-        pad_h=shape.pad_h,
         runs_w=runs.count // shape.k_h,
         run_step=shape.dilation_w * shape.in_c,
         units=runs.units,
@@ -517,7 +500,8 @@ def _conv(
             *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16), _PATCH),
             scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
         ),
-        params=(Walk, HighWord, InnerLoop),
+        params=(ConvGeometry, Walk, HighWord, InnerLoop),
+        without=UNREAD,
         options=(StreamOptions, WrittenOut),
         needs=_DSP,
         when=(several_rows, ungrouped, *when),

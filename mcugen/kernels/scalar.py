@@ -17,6 +17,7 @@ from mcugen.kernels.conv_shape import ConvGeometry
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits, code_limits
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.numerics.fixedpoint import Requantizer
 
@@ -134,20 +135,10 @@ class Pairs(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes(Params):
+class Codes(CodeLimits):
     """Of the output."""
 
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
     zero: Annotated[int, "zero point of y"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseLimits(Params):
-    """Of the output."""
-
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,10 +313,9 @@ def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
     """Four channels' weights in a word: 0 and 1 in the outer bytes, 2 and 3 in the inner ones, 0 and 2 plus 128."""
     blocks = _blocks(spec, 4).astype(np.int16)
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
-    low, high = spec.limits
     loop = DenseLoop(unroll=UNROLL, clamp=spec.is_clamped)
     tails = _padded(_tails(spec), 4, axis=0)
-    return _dense_call(spec, site, packed, tails, DenseLimits(low=low, high=high), loop, block=4)
+    return _dense_call(spec, site, packed, tails, code_limits(spec), loop, block=4)
 
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
@@ -387,7 +377,7 @@ _DENSE_SMLAL = Kernel(
     "dense_s8_thumb2",
     what="rows by a matrix, four channels at a time, weights of two channels in a word",
     operands=_operands(DType.UINT8),
-    params=(DenseLimits, Rows),
+    params=(CodeLimits, Rows),
     options=(DenseLoop, RestOptions),
     needs=frozenset({"thumb2"}),
     when=(to_int8, deep, upper_word),

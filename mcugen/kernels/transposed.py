@@ -12,9 +12,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.direct import ChannelGroups
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import BLOCK, interleave
+from mcugen.kernels.weighted import BLOCK, CodeStore, interleave
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes
-from mcugen.lir.program import Wide
 from mcugen.lir.traversal import Traversal
 
 _CODES = (DType.INT8, DType.INT16)
@@ -44,16 +43,6 @@ class SpreadGeometry(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadStore(Params):
-    """From sums to codes."""
-
-    x_zero: Annotated[int, "zero point of x"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
-    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class SpreadTypes(Options):
     """Element types, and what becomes of the sums."""
 
@@ -77,14 +66,14 @@ CONV_TRANSPOSE_INT = Kernel(
         writes("y", "output, channels last", *_CODES),
         scratch("taps", "where the pixels that meet lie, and their taps", DType.INT32),
     ),
-    params=(ChannelGroups, SpreadGeometry, SpreadStore),
+    params=(ChannelGroups, SpreadGeometry, CodeStore),
     options=(SpreadTypes,),
 )
 
 
 def transposed_call(spec: ConvSpec, site: Site) -> Call:
     """Two spatial axes always; four output channels at a time, their weights interleaved."""
-    shape, bias, requantize, (low, high) = spec.shape, spec.integer_bias, spec.high_word, spec.limits
+    shape, bias = spec.shape, spec.integer_bias
     group_out = spec.channels // shape.groups
     rest = group_out % BLOCK != 0
     packed = np.concatenate([interleave(group) for group in spec.weights.reshape(shape.groups, group_out, -1)])
@@ -99,19 +88,18 @@ def transposed_call(spec: ConvSpec, site: Site) -> Call:
     channels = ChannelGroups(
         batch=shape.batch, groups=shape.groups, group_in=spec.weights.shape[-1], group_out=group_out
     )
-    store = SpreadStore(x_zero=spec.x.q.zero_point, low=low, high=high, offset=Wide(requantize.offset))
     types = SpreadTypes(
         x_t=spec.x.dtype.c,
         w_t=DType.of(spec.weights).c,
         bias_t=DType.of(bias).c,
         y_t=spec.y.dtype.c,
         acc_t=spec.acc.c,
-        shift=requantize.shift,
+        shift=spec.high_word.shift,
         rest=rest,
     )
     variant = spec.x.dtype.tag + ("_long" if spec.acc is DType.INT64 else "")
     free = spec.overlaps(_pixels(shape, 1 if rest else BLOCK))
-    params = [channels, SpreadGeometry.of(shape), store]
+    params = [channels, SpreadGeometry.of(shape), CodeStore.of(spec)]
     return site.call(operands, params, [types], overlaps=free, variant=variant)
 
 

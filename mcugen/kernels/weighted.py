@@ -76,6 +76,30 @@ class Requantization(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodeLimits(Params):
+    """Of the output."""
+
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeStore(Params):
+    """From sums of codes to codes."""
+
+    x_zero: Annotated[int, "zero point of x: what padding holds"]
+    low: Annotated[int, "the lowest code of y"]
+    high: Annotated[int, "the highest code of y"]
+    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+
+    @classmethod
+    def of(cls, spec: WeightedSpec) -> CodeStore:
+        """Of a layer that is requantized."""
+        low, high = spec.limits
+        return cls(x_zero=spec.x.q.zero_point, low=low, high=high, offset=Wide(spec.high_word.offset))
+
+
+@dataclass(frozen=True, kw_only=True)
 class FloatLimits(Params):
     """What sums of floats are clamped to: −∞ below in layers without activation, which share the code with ReLU."""
 
@@ -150,6 +174,12 @@ def float_limits(spec: WeightedSpec) -> FloatLimits:
     """What a layer of floats is clamped to."""
     low, high = spec.float_limits
     return FloatLimits(low=low, high=None if math.isinf(high) else high)
+
+
+def code_limits(spec: WeightedSpec) -> CodeLimits:
+    """Of a layer's codes."""
+    low, high = spec.limits
+    return CodeLimits(low=low, high=high)
 
 
 def element_types(spec: WeightedSpec) -> ElementTypes:

@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.reading_order import rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
@@ -168,19 +168,10 @@ def _limits(spec: ConvSpec) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileWalk(Params):
-    """A 3 x 3 window that slides over rows and columns, channels last."""
+class PaddedRows(Params):
+    """A ring of four rows."""
 
-    batch: Annotated[int, "images"]
-    in_c: Annotated[int, "channels of a pixel of x"]
-    out_c: Annotated[int, "channels of a pixel of y"]
-    in_h: Annotated[int, "rows of x"]
-    in_w: Annotated[int, "pixels of a row of x"]
-    out_h: Annotated[int, "rows of y"]
-    out_w: Annotated[int, "pixels of a row of y"]
-    pad_h: Annotated[int, "rows above x that the first window begins at"]
-    pad_w: Annotated[int, "pixels before a row that the first window begins at"]
-    pitch: Annotated[int, "elements of a padded row: whole blocks"]
+    pitch: Annotated[int, "elements of a row: whole blocks"]
     x_zero: Annotated[int, "zero point of x: what padding holds"]
 
 
@@ -337,22 +328,10 @@ def _call(
     operands = {"x": site.x, "w": site.const("winograd", packed), "y": site.y}
     for role, size in {"rows": (DType.INT8, 4 * pitch), **working}.items():
         operands[role] = site.scratch(role, *size)
-    walk = TileWalk(
-        batch=shape.batch,
-        in_c=shape.in_c,
-        out_c=shape.out_c,
-        in_h=shape.in_h,
-        in_w=shape.in_w,
-        out_h=shape.out_h,
-        out_w=shape.out_w,
-        pad_h=shape.pad_h,
-        pad_w=shape.pad_w,
-        pitch=pitch,
-        x_zero=spec.x.q.zero_point,
-    )
+    padded = PaddedRows(pitch=pitch, x_zero=spec.x.q.zero_point)
     variant = "cut" if tiles.is_cut(shape) else ""
     free = spec.overlaps(order)
-    params, options = [walk, *more[0]], [_options(spec, tiles), *more[1]]
+    params, options = [shape.geometry, padded, *more[0]], [_options(spec, tiles), *more[1]]
     return site.call(operands, params, options, overlaps=free, variant=variant)
 
 
@@ -384,7 +363,8 @@ def _kernel(
             scratch("v", "transformed inputs", tiles.v),
             *working,
         ),
-        params=(TileWalk, *more),
+        params=(ConvGeometry, PaddedRows, *more),
+        without=frozenset({"k_h", "k_w", "stride_h", "stride_w", "dilation_h", "dilation_w"}),
         options=(TileOptions,),
         needs=frozenset(needs),
         when=FITS,

@@ -21,7 +21,6 @@ from mcugen.lir.program import (
     Instr,
     Operand,
     Overlap,
-    Param,
     Program,
     Space,
 )
@@ -123,41 +122,6 @@ class Builder:
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
         """Working memory that lives during one instruction."""
         return self._new(name, dtype, count, Space.ARENA)
-
-    def emit(
-        self,
-        node: Node,
-        kernel: str | Kernel,
-        operands: Sequence[tuple[str, Access, Buffer]],
-        params: Mapping[str, Param] | None = None,
-        *,
-        baked: Sequence[str] = (),
-        code: Mapping[str, object] | None = None,
-        inplace: Sequence[tuple[str, str]] = (),
-        overlaps: Sequence[Overlap] = (),
-        variant: str = "",
-        note: str = "",
-    ) -> Instr:
-        """Appends an instruction that computes (part of) `node`."""
-        instr = Instr(
-            kernel=kernel if isinstance(kernel, str) else kernel.name,
-            name=node.outputs[0].name,
-            operands=tuple(Operand(*o) for o in operands),
-            params=dict(params or {}),
-            baked=frozenset(baked),
-            code=dict(code or {}),
-            inplace=(*inplace, *((o.out, o.into) for o in overlaps if o.lead <= 0)),
-            overlaps=tuple(overlaps),
-            variant=variant,
-            reason="" if isinstance(kernel, str) else kernel.reason,
-            library="" if isinstance(kernel, str) else kernel.library,
-            op=node.op.name,
-            macs=0 if node.op.bodies and isinstance(kernel, str) else node.op.macs(node.sig),
-            origin=node.origin,
-            note=note or _types_note(node),
-            group=self._group,
-        )
-        return self._append(instr)
 
     def call(self, node: Node, call: Call) -> Instr:
         """Appends an instruction that computes (part of) `node`."""

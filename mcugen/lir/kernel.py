@@ -212,34 +212,27 @@ class Kernel:
     any_size: bool = False
     library: str = ""
     evaluate: Reference | None = None
-    by_node: bool = False
-    """Whether it takes nodes instead of specs, and its `emit` a builder and the kernel: until it is ported."""
     example: str = ""
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
         if not self.needs <= features or self.lacks & features:
             return False
-        layer = self._layer(node)
+        layer = spec_of(node)
         return all(holds(layer) for holds in self.when)
 
     def emitted(self, node: Node, builder: Builder) -> Call | None:
         """Its instruction for a node."""
         assert self.emit is not None, f"{self.name} has no way to be emitted"
-        if self.by_node:
-            return self.emit(node, builder, self)
         return self.emit(spec_of(node), Site(builder, node, self))
 
     def extra_of(self, node: Node) -> int:
         """What its instructions grow with besides; 0 if nothing."""
-        return self.extra(self._layer(node)) if self.extra else 0
+        return self.extra(spec_of(node)) if self.extra else 0
 
     def way_of(self, node: Node) -> str:
         """Which of its ways it takes; "" if it has but one."""
-        return self.way(self._layer(node)) if self.way else ""
-
-    def _layer(self, node: Node) -> Any:
-        return node if self.by_node else spec_of(node)
+        return self.way(spec_of(node)) if self.way else ""
 
     @property
     def reason(self) -> str:

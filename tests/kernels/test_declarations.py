@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import jinja2
 import pytest
@@ -100,3 +100,25 @@ def test_names_that_only_one_side_knows(template: str, said: list[str]):
     found = mismatches(SCALE, env)
     assert len(found) == len(said)
     assert all(words in sentence for words, sentence in zip(said, found, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place(Params):
+    at: Annotated[int, "where x lies, for assembly"]
+    by_place: ClassVar[bool] = True
+
+
+def test_groups_that_variants_lack_and_members_that_a_kernel_has_no_use_for():
+    placed = replace(SCALE, params=(Place, Sizes), optional=(Place,), without=frozenset({"offset"}))
+    sizes, flags = Sizes(count=3, offset=Wide(1)), Flags(fast=True)
+    assert Call(placed, _buffers(), [sizes], [flags]).scalars() == {"count": 3}
+    assert Call(placed, _buffers(), [Place(at=7), sizes], [flags]).scalars() == {"at": 7, "count": 3}
+    for params in ([Place(at=7)], [sizes, Place(at=7)]):
+        with pytest.raises(VerificationError, match="Sizes"):
+            Call(placed, _buffers(), params, [flags])
+
+
+def test_assembly_reads_members_by_their_places():
+    placed = replace(SCALE, params=(Place,))
+    env = jinja2.Environment(loader=jinja2.DictLoader({"kernels/scale.c.j2": "{{ fast }}"}), autoescape=False)
+    assert mismatches(placed, env) == []
