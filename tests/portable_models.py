@@ -73,7 +73,7 @@ def models_for(wanted: Sequence[Kernel]) -> list[Portable]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         found = [*_layers(wanted), *_others()]
-        for more in (_of_onnx, _examples):
+        for more in (_examples, _of_onnx):
             taken = set().union(*(p.kernels for p in found))
             found += more([kernel for kernel in wanted if kernel.name not in taken])
     missing = {kernel.name for kernel in wanted}.difference(*(p.kernels for p in found))
