@@ -390,7 +390,7 @@ def _tell_quantization(quantized: Quantization) -> None:
     """What it cost, what stays in float32, and why."""
     if quantized.estimate is not None:
         _tell(f"quantized: {quantized.estimate}")
-    reasons = list(quantized.placement.reasons.items())
+    reasons = list(quantized.assignment.reasons.items())
     for name, reason in reasons[:MOST_ISLANDS]:
         _tell(f"  float32: '{name}' ({reason})")
     if len(reasons) > MOST_ISLANDS:

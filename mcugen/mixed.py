@@ -29,7 +29,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.options import CompileOptions
 from mcugen.quant.plan import Codes
 from mcugen.quant.quantize import Progress, Quantization, Quantizer, no_progress
-from mcugen.report.tradeoffs import Goal, Step
+from mcugen.report.tradeoffs import Goal, Tradeoff
 
 LADDER = (DType.INT8, DType.INT16, DType.FLOAT32)
 """Precisions, from the cheapest."""
@@ -91,7 +91,7 @@ class _Trial:
     @property
     def precision(self) -> Mapping[str, DType]:
         """By layer, as it came to be."""
-        return self.quantization.placement.precision
+        return self.quantization.assignment.precision
 
     @property
     def work(self) -> int:
@@ -131,7 +131,7 @@ class Search:
     fixed: Mapping[str, DType] = field(default_factory=dict)
     """Precisions that are no matter of choice, by layer."""
     progress: Progress = no_progress
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Tradeoff] = field(default_factory=list)
 
     def run(self) -> Quantization:
         """The cheapest model found that meets the goal; ConstraintError if none does."""
@@ -219,7 +219,7 @@ class Search:
     def _trial(self, wanted: Mapping[str, DType], layer: str) -> _Trial | None:
         """A model; None if `layer` cannot be as wanted, or the board is too small."""
         quantization = self.quantizer.quantize(wanted, self._codes)
-        if quantization.placement.precision[layer] is not wanted.get(layer, LADDER[0]):
+        if quantization.assignment.precision[layer] is not wanted.get(layer, LADDER[0]):
             return None
         with suppress(DoesNotFitError):
             return self._compiled(wanted, quantization)
@@ -236,7 +236,7 @@ class Search:
         holds = confirmed is not None and self.goal.holds(confirmed)
         report = trial.compiled.report
         self.steps.append(
-            Step(
+            Tradeoff(
                 layer=layer,
                 precision=dtype.value,
                 value=value,

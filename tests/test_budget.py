@@ -187,8 +187,8 @@ def test_the_steps_are_tried_only_where_they_serve(model: onnx.ModelProto, monke
 
         return step
 
-    steps = tuple(fitting.Step(s, (s,), build(s)) for s in ("ram", "flash"))
-    monkeypatch.setattr(fitting, "STEPS", steps)
+    steps = tuple(fitting.Fallback(s, (s,), build(s)) for s in ("ram", "flash"))
+    monkeypatch.setattr(fitting, "FALLBACKS", steps)
     with pytest.raises(DoesNotFitError):
         compiled(model, max_ram=1000)
     assert called == ["ram"]

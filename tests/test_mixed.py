@@ -70,7 +70,7 @@ def sqnr_of(found: Quantization, samples: Samples) -> float:
 
 
 def raised(found: Quantization) -> set[str]:
-    return {name for name, dtype in found.placement.precision.items() if dtype is not DType.INT8}
+    return {name for name, dtype in found.assignment.precision.items() if dtype is not DType.INT8}
 
 
 def test_int8_is_kept_where_it_is_good_enough() -> None:
@@ -98,7 +98,7 @@ def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:
     walk = search(DIGITS / "digits_f32.onnx", None, Demand(METRICS["top1"], min_sqnr=55))
     found = walk.run()
     assert walk.steps[0].value < 55 <= sqnr_of(found, walk.samples)
-    assert 0 < len(raised(found)) < len(found.placement.precision)
+    assert 0 < len(raised(found)) < len(found.assignment.precision)
     kept = {step.layer: step.precision for step in walk.steps if step.kept and step.layer}
     assert {n for n, p in kept.items() if p != "int8"} <= raised(found)
 

@@ -23,7 +23,7 @@ Build = Callable[[Graph, Board, CompileOptions], Program]
 
 
 @dataclass(frozen=True)
-class Step:
+class Fallback:
     """A way to make a program that keeps to a budget; it may help with RAM or flash, as `serves` says."""
 
     name: str
@@ -36,7 +36,7 @@ class Step:
 def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
     """Lowers an optimized graph for a board and plans its memory, within the budget of `options`.
 
-    If the program as asked for exceeds that, STEPS are tried: the one that fits with the fewest instructions is taken.
+    If the program as asked for exceeds that, of the FALLBACKS that fit the one with the fewest instructions is taken.
     DoesNotFitError says how near they came.
     """
     options = options or CompileOptions()
@@ -49,7 +49,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
 
     asked = taken = attempt(AS_ASKED, _as_asked)
     if budget.excess(asked.use):
-        serving = [step for step in STEPS if set(step.serves) & set(budget.limits)]
+        serving = [step for step in FALLBACKS if set(step.serves) & set(budget.limits)]
         steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
         taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
     layer_by_layer = None
@@ -125,11 +125,11 @@ def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
     return min(attempts, key=lambda a: (budget.excess(a.use), a.instructions)).program
 
 
-STEPS: tuple[Step, ...] = (
-    Step("kernels chosen for the budget", ("ram", "flash"), _within_limits),
-    Step("layers in groups, row by row", ("ram",), _in_groups),
-    Step("all for the least RAM", ("ram",), _for_goal("ram"), "ram"),
-    Step("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
+FALLBACKS: tuple[Fallback, ...] = (
+    Fallback("kernels chosen for the budget", ("ram", "flash"), _within_limits),
+    Fallback("layers in groups, row by row", ("ram",), _in_groups),
+    Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram"),
+    Fallback("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
 )
 """What is tried where a program as asked for is too large."""
 

@@ -12,9 +12,9 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.traits import Cell, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import quantize
+from mcugen.quant.assign import is_quantized_constant
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
-from mcugen.quant.place import is_quantized_constant
 from mcugen.quant.plan import Plan, Stored
 from mcugen.quant.recurrent import expand
 from mcugen.quant.scheme import activation_params

@@ -16,8 +16,8 @@ from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.options import PRECISIONS, CompileOptions
 from mcugen.quant import recurrent
+from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.float_model import FloatModel, build_float_model
-from mcugen.quant.place import Placement, place
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
@@ -44,7 +44,7 @@ class Quantization:
     source: LoadedModel
     model: FloatModel
     profile: Profile
-    placement: Placement
+    assignment: Assignment
     plan: Plan
     proto: onnx.ModelProto
     notes: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Quantization:
     def describe(self) -> str:
         """For the banner of the generated code."""
         precision = next(key for key, dtype in PRECISIONS.items() if dtype == self.plan.scheme.activations.value)
-        others = Counter(d for d in self.placement.precision.values() if d is not self.plan.scheme.activations)
+        others = Counter(d for d in self.assignment.precision.values() if d is not self.plan.scheme.activations)
         parts = [f"precision {precision} by {self.profile.samples} samples"]
         parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items()]
         return ", ".join(parts)
@@ -91,15 +91,15 @@ class Quantizer:
         """
         self._require_layers(wanted or {})
         spans = {name: tensor.high - tensor.low for name, tensor in self.profile.tensors.items()}
-        placement = place(self.model.graph, self.scheme, wanted, spans, self.model.states)
-        plan = self._plan(placement)
+        assignment = assign(self.model.graph, self.scheme, wanted, spans, self.model.states)
+        plan = self._plan(assignment)
         if known is None:
             plan = refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
-        return Quantization(self.source, self.model, self.profile, placement, plan, proto, notes)
+        return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:
         unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})
@@ -107,11 +107,11 @@ class Quantizer:
             remedy = "the names are those of the layers' outputs: see `mcugen report`"
             raise UsageError("a layer's precision must name a layer of the model", f"'{unknown[0]}'", remedy)
 
-    def _plan(self, placement: Placement) -> Plan:
+    def _plan(self, assignment: Assignment) -> Plan:
         """All but the weights."""
-        plan = Plan(self.scheme, precision=placement.precision)
-        for name, choice in self._ranges(placement).items():
-            dtype = placement.dtypes[name]
+        plan = Plan(self.scheme, precision=assignment.precision)
+        for name, choice in self._ranges(assignment).items():
+            dtype = assignment.dtypes[name]
             quant = activation_params(choice.low, choice.high, dtype, self.scheme)
             plan.activations[name] = Stored(dtype, quant, choice.method, choice.low, choice.high)
         for name in (node.outputs[0].name for node in self.model.graph.nodes):
@@ -119,23 +119,23 @@ class Quantizer:
             plan.internals[name] = {role: (steady(t.low), steady(t.high)) for role, t in inner.items()}
         return plan
 
-    def _ranges(self, placement: Placement) -> dict[str, Choice]:
+    def _ranges(self, assignment: Assignment) -> dict[str, Choice]:
         """By tensor; those chosen before are remembered."""
-        seen = [tuple(n for n in group if n in self.profile.tensors) for group in placement.groups]
+        seen = [tuple(n for n in group if n in self.profile.tensors) for group in assignment.groups]
         groups = [group for group in seen if group]
-        new = [g for g in groups if (g, placement.dtypes[g[0]]) not in self._choices]
+        new = [g for g in groups if (g, assignment.dtypes[g[0]]) not in self._choices]
         if new:
             found = choose_ranges(
                 self.model,
                 self.profile,
                 new,
-                placement.dtypes,
+                assignment.dtypes,
                 self.scheme,
                 self.samples,
                 partial(self.progress, "choosing ranges"),
             )
-            self._choices |= {(g, placement.dtypes[g[0]]): found[g[0]] for g in new}
-        return {name: self._choices[g, placement.dtypes[name]] for g in groups for name in g}
+            self._choices |= {(g, assignment.dtypes[g[0]]): found[g[0]] for g in new}
+        return {name: self._choices[g, assignment.dtypes[name]] for g in groups for name in g}
 
 
 def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wide: bool = False) -> FloatModel:

@@ -15,7 +15,7 @@ from mcugen.evaluation.accuracy import Accuracy
 from mcugen.evaluation.layers import LayerComparison, LayerError
 from mcugen.evaluation.metrics import described
 from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title
-from mcugen.report.tradeoffs import Goal, Step
+from mcugen.report.tradeoffs import Goal, Tradeoff
 
 WORST = 10
 """How many layers a report explains unless all are asked for."""
@@ -46,7 +46,7 @@ def findings(comparison: LayerComparison) -> list[str]:
     return lines
 
 
-def print_tradeoffs(goal: Goal, steps: Sequence[Step], console: Console) -> None:
+def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> None:
     """The way of a search for the least precise arithmetic, a line a step; dim is what was taken back."""
     console.print(f"goal: {escape(printable(str(goal)))}", highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -61,7 +61,7 @@ def print_tradeoffs(goal: Goal, steps: Sequence[Step], console: Console) -> None
     console.print(table)
 
 
-def _step_figures(goal: Goal, step: Step) -> tuple[str, ...]:
+def _step_figures(goal: Goal, step: Tradeoff) -> tuple[str, ...]:
     return (
         step.precision,
         goal.metric.show(step.value),
@@ -72,7 +72,7 @@ def _step_figures(goal: Goal, step: Step) -> tuple[str, ...]:
     )
 
 
-def _verdict(step: Step) -> str:
+def _verdict(step: Tradeoff) -> str:
     if step.holds:
         return "met"
     missed = "missed" if step.confirmed is None else "missed in C"

@@ -32,7 +32,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Step:
+class Tradeoff:
     """One model on the way: which layer was changed, and what came of it.
 
     `value` is the metric in ONNX Runtime, `confirmed` that of the generated code where it was asked for. Bytes of

@@ -55,7 +55,7 @@ def block(opset: int = 17, seed: int = 0) -> onnx.ModelProto:
 def test_encoder_block(opset: int) -> None:
     model = block(opset)
     quantization = quantized(model)
-    assert not quantization.placement.reasons
+    assert not quantization.assignment.reasons
     graph = optimized(quantization.proto)
     layers = [name for name in operators(graph) if name not in ("reshape", "transpose")]
     attention = ["dense", "dense", "dense", "matmul", "softmax", "matmul", "dense"]

@@ -272,7 +272,7 @@ def test_in_a_model(kind: str):
     net.output(net.op("MatMul", y, net.const(random_weights(2, 10, 3)), out="z"))
     model = net.model()
     result = quantized(model)
-    assert result.placement.precision["y"] is DType.INT8 and not result.placement.reasons
+    assert result.assignment.precision["y"] is DType.INT8 and not result.assignment.reasons
     compiled = compile_model(result)
     assert_integer_loops(compiled.graph)
     assert [n.op.name for n in compiled.graph.nodes].count("dequantize") == 1

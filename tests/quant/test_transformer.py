@@ -73,7 +73,7 @@ class Block:
 def test_encoder_block(spelled_out: bool, masked: bool):
     model = Block(spelled_out, masked).model()
     quantization = quantized(model)
-    assert not quantization.placement.reasons
+    assert not quantization.assignment.reasons
     graph = optimized(quantization.proto)
     layers = [name for name in operators(graph) if name not in ("reshape", "transpose")]
     assert layers[0] == "quantize" and layers[-1].endswith("dequantize")

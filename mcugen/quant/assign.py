@@ -21,7 +21,7 @@ MOST_APART = 4.0
 
 
 @dataclass(frozen=True)
-class Placement:
+class Assignment:
     """`precision` by name of a node's first output (absent: it does not compute with reals).
 
     `groups` are the tensors that are stored in integers, in sets of equal scale and element type; `dtypes` holds
@@ -34,23 +34,23 @@ class Placement:
     reasons: dict[str, str]
 
 
-def place(
+def assign(
     graph: Graph,
     scheme: Scheme,
     wanted: Mapping[str, DType] | None = None,
     spans: Mapping[str, float] | None = None,
     states: Mapping[str, str] | None = None,
-) -> Placement:
+) -> Assignment:
     """Every node that has an integer form gets it, in `wanted[output]` or else the scheme's type.
 
     What only moves data goes along with its neighbours; an island of one cheap node between floats stays float.
     `spans` are the lengths of the tensors' ranges, as far as known. A state is stored as an output and as the input
     that keeps it (`states`) alike.
     """
-    return _Placer(graph, scheme, wanted or {}, spans or {}, states or {}).place()
+    return _Assigner(graph, scheme, wanted or {}, spans or {}, states or {}).assign()
 
 
-class _Placer:
+class _Assigner:
     """The decisions while they are made."""
 
     def __init__(
@@ -71,7 +71,7 @@ class _Placer:
         self.movers = {n for n in self.nodes if n.op.moves_data}
         """Nodes that work on any type: the neighbours decide."""
 
-    def place(self) -> Placement:
+    def assign(self) -> Assignment:
         """Computing nodes first, then what lies between them."""
         self._leave_wanted_moves()
         self._leave_mixed_joins()
@@ -89,7 +89,7 @@ class _Placer:
             self.precision[node] = dtypes.get(node.outputs[0].name, DType.FLOAT32)
         named = {node.outputs[0].name: self.precision[node] for node in self.nodes}
         integer = [tuple(v.name for v in groups[key]) for key, dtype in stored.items() if dtype is not DType.FLOAT32]
-        return Placement(named, integer, dtypes, self.reasons)
+        return Assignment(named, integer, dtypes, self.reasons)
 
     def _leave(self, node: Node, reason: str) -> None:
         self.precision[node] = DType.FLOAT32

@@ -10,35 +10,35 @@ from onnx_models import Net
 
 from mcugen.hir.types import DType
 from mcugen.importer.load import load
+from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.float_model import build_float_model
-from mcugen.quant.place import Placement, place
 from mcugen.quant.scheme import Scheme
 
 
 def placed(
     model: onnx.ModelProto, wanted: dict[str, DType] | None = None, spans: dict[str, float] | None = None
-) -> Placement:
-    return place(build_float_model(load(model).proto, "net").graph, Scheme(), wanted, spans)
+) -> Assignment:
+    return assign(build_float_model(load(model).proto, "net").graph, Scheme(), wanted, spans)
 
 
-def joined(placement: Placement, *names: str) -> bool:
+def joined(assignment: Assignment, *names: str) -> bool:
     """Whether the tensors share a scale."""
-    return any(set(names) <= set(group) for group in placement.groups)
+    return any(set(names) <= set(group) for group in assignment.groups)
 
 
 def test_every_node_of_a_convolutional_network_is_an_integer_node() -> None:
-    placement = placed(conv_net())
-    assert set(placement.precision.values()) == {DType.INT8}
-    assert not placement.reasons
-    assert set(placement.dtypes) >= {"x", "relu6", "relu", "pointwise", "sum", "pool", "flat", "logits", "scores"}
+    assignment = placed(conv_net())
+    assert set(assignment.precision.values()) == {DType.INT8}
+    assert not assignment.reasons
+    assert set(assignment.dtypes) >= {"x", "relu6", "relu", "pointwise", "sum", "pool", "flat", "logits", "scores"}
 
 
 def test_a_layer_stays_float_if_wanted() -> None:
-    placement = placed(conv_net(), {"pointwise": DType.FLOAT32})
-    assert placement.precision["pointwise"] is DType.FLOAT32
-    assert placement.reasons == {"pointwise": "as wanted"}
-    assert placement.dtypes["pointwise"] is DType.INT8  # the sum reads it in integers
-    assert placement.precision["sum"] is DType.INT8
+    assignment = placed(conv_net(), {"pointwise": DType.FLOAT32})
+    assert assignment.precision["pointwise"] is DType.FLOAT32
+    assert assignment.reasons == {"pointwise": "as wanted"}
+    assert assignment.dtypes["pointwise"] is DType.INT8  # the sum reads it in integers
+    assert assignment.precision["sum"] is DType.INT8
 
 
 def test_data_movement_shares_the_scale() -> None:
@@ -51,9 +51,9 @@ def test_data_movement_shares_the_scale() -> None:
     turned = net.op("Transpose", cat, perm=[0, 1, 3, 2], out="turned")
     net.op("Conv", turned, net.const(random_weights(3, 2, 8, 1, 1)), out="y")
     net.output("y")
-    placement = placed(net.model())
-    assert joined(placement, "a", "max", "b", "cat", "turned")
-    assert not joined(placement, "x", "a") and not joined(placement, "cat", "y")
+    assignment = placed(net.model())
+    assert joined(assignment, "a", "max", "b", "cat", "turned")
+    assert not joined(assignment, "x", "a") and not joined(assignment, "cat", "y")
 
 
 def concatenation(*, computed: bool) -> onnx.ModelProto:
@@ -71,17 +71,17 @@ def concatenation(*, computed: bool) -> onnx.ModelProto:
 
 def test_numbers_of_different_size_keep_their_scales() -> None:
     spans = {"score": 1.0, "place": 600.0, "cat": 600.0}
-    placement = placed(concatenation(computed=False), spans=spans)
-    assert placement.precision["cat"] is DType.FLOAT32
-    assert "differ too much" in placement.reasons["cat"]
-    assert placement.precision["score"] is DType.INT8
-    assert not joined(placement, "score", "place")
+    assignment = placed(concatenation(computed=False), spans=spans)
+    assert assignment.precision["cat"] is DType.FLOAT32
+    assert "differ too much" in assignment.reasons["cat"]
+    assert assignment.precision["score"] is DType.INT8
+    assert not joined(assignment, "score", "place")
 
 
 def test_a_layer_that_reads_them_gets_one_scale_though() -> None:
-    placement = placed(concatenation(computed=True), spans={"score": 1.0, "place": 600.0, "cat": 600.0})
-    assert placement.precision["cat"] is DType.INT8
-    assert joined(placement, "place", "cat") and not joined(placement, "score", "cat")
+    assignment = placed(concatenation(computed=True), spans={"score": 1.0, "place": 600.0, "cat": 600.0})
+    assert assignment.precision["cat"] is DType.INT8
+    assert joined(assignment, "place", "cat") and not joined(assignment, "score", "cat")
     alike = placed(concatenation(computed=True), spans={"score": 1.0, "place": 2.0, "cat": 2.0})
     assert joined(alike, "place", "cat", "score")
 
@@ -92,16 +92,16 @@ def test_an_island_between_floats_stays_float() -> None:
     x = net.input("x", 1, 4, 4)
     y = net.op("Det", net.op("Relu", x, out="relu"), out="det")
     net.output(y)
-    placement = placed(net.model())
-    assert set(placement.precision.values()) == {DType.FLOAT32} and not placement.groups
-    assert placement.reasons == {"det": "no integer form", "relu": "between float layers"}
+    assignment = placed(net.model())
+    assert set(assignment.precision.values()) == {DType.FLOAT32} and not assignment.groups
+    assert assignment.reasons == {"det": "no integer form", "relu": "between float layers"}
 
 
 def test_precisions_meet_at_the_wider_tensor() -> None:
-    placement = placed(conv_net(), {"pointwise": DType.INT16})
-    if placement.precision["pointwise"] is DType.INT16:
-        assert placement.dtypes["relu"] is DType.INT16 and placement.dtypes["pointwise"] is DType.INT16
-        assert placement.precision["relu"] is DType.INT8 and placement.dtypes["relu6"] is DType.INT8
+    assignment = placed(conv_net(), {"pointwise": DType.INT16})
+    if assignment.precision["pointwise"] is DType.INT16:
+        assert assignment.dtypes["relu"] is DType.INT16 and assignment.dtypes["pointwise"] is DType.INT16
+        assert assignment.precision["relu"] is DType.INT8 and assignment.dtypes["relu6"] is DType.INT8
     else:
         raise AssertionError("a convolution must have a 16-bit form")
 
@@ -113,12 +113,12 @@ def test_integers_of_the_model_are_left_alone() -> None:
     y = net.op("MatMul", x, net.const(random_weights(1, 8, 8)), out="y")
     net.op("Gather", y, at, axis=1, out="z")
     net.output("z")
-    placement = placed(net.model())
-    assert "at" not in placement.dtypes and placement.precision["z"] is DType.INT8
+    assignment = placed(net.model())
+    assert "at" not in assignment.dtypes and assignment.precision["z"] is DType.INT8
 
 
 def test_what_moves_data_is_float_if_wanted() -> None:
     spans = {"score": 1.0, "place": 2.0, "cat": 2.0}
-    placement = placed(concatenation(computed=True), {"cat": DType.FLOAT32}, spans)
-    assert placement.precision["cat"] is DType.FLOAT32 and placement.reasons == {"cat": "as wanted"}
-    assert placement.precision["y"] is DType.INT8 and not joined(placement, "place", "score")
+    assignment = placed(concatenation(computed=True), {"cat": DType.FLOAT32}, spans)
+    assert assignment.precision["cat"] is DType.FLOAT32 and assignment.reasons == {"cat": "as wanted"}
+    assert assignment.precision["y"] is DType.INT8 and not joined(assignment, "place", "score")
