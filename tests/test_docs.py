@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from architecture import rooms, walk
 from markers import replace_between_markers
 
 from mcugen.errors import McugenError
@@ -26,6 +28,20 @@ def test_kernel_table_is_current() -> None:
     assert replace_between_markers(text, "declared", kernel_table()) == text, "run `make docs`"
     row = next(line for line in text.splitlines() if line.startswith("| `trees_code` |"))
     assert row.endswith("|  | TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor |")
+
+
+def test_the_architecture_is_current() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert replace_between_markers(text, "walk", walk()) == text, "run `make docs`"
+    drawn = text.split("<!-- rooms:begin -->\n")[1].split("<!-- rooms:end -->")[0]
+    assert _without_shares(drawn) == _without_shares(rooms()), "run `make docs`"
+    assert max(int(share) for share in re.findall(r"(\d+) %", rooms())) <= 33
+    assert len(text.split()) <= 2500
+
+
+def _without_shares(table: str) -> list[str]:
+    """Imports by room: shares change with every line."""
+    return [re.sub(r" +\d+ %", "", line) for line in table.strip().splitlines()]
 
 
 def test_readme_documents_every_exit_code() -> None:

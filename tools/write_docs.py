@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites the generated passages of README.md, docs/operators.md and docs/kernels.md (`make docs`)."""
+"""Rewrites the generated passages of the documents (`make docs`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from architecture import rooms, walk
 from markers import replace_between_markers
 
 from mcugen.report.kernels import kernel_table
@@ -64,6 +65,8 @@ def main() -> None:
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
+    rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())
+    rewrite(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 
 
 if __name__ == "__main__":
