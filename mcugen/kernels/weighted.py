@@ -16,7 +16,6 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.specs import WeightedSpec
 from mcugen.lir.kernel import Options, Params
 from mcugen.lir.program import Wide
-from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Range
 
 BLOCK = 4
@@ -28,31 +27,6 @@ def interleave(weights: Array) -> Array:
     whole = len(weights) // BLOCK * BLOCK
     blocks = weights[:whole].reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
-
-
-def weights_of(node: Node) -> Array:
-    """Those of a node's spec."""
-    return _spec(node).weights
-
-
-def bias_of(node: Node) -> Array | None:
-    """That of a node's spec."""
-    return _spec(node).bias
-
-
-def largest_sums_of(node: Node) -> Array:
-    """Those of a node's spec."""
-    return _spec(node).largest_sums
-
-
-def folded_bias_of(node: Node) -> Array:
-    """That of a node's spec."""
-    return _spec(node).folded_bias
-
-
-def _spec(node: Node) -> WeightedSpec:
-    found: WeightedSpec = spec_of(node)
-    return found
 
 
 def clamp_of(node: Node) -> Range | None:

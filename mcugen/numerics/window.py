@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from mcugen.hir.operator import RowWindow
 from mcugen.hir.types import Array, Shape
-from mcugen.lir.program import Param
 
 
 def both(values: Sequence[int], missing: int) -> tuple[int, int]:
@@ -51,17 +49,6 @@ class Window:
         views = np.lib.stride_tricks.sliding_window_view(padded, extent, tuple(range(1, rank + 1)))
         steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
         return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
-
-    def walk(self, space: Shape, out: Shape, kernel: Shape) -> dict[str, Param]:
-        """Kernel parameters of a channels-first loop over any number of axes; see kernels/window.j2."""
-        params: dict[str, Param] = {}
-        for a, k in enumerate(kernel):
-            params |= {f"in{a}": space[a], f"out{a}": out[a], f"k{a}": k}
-            params |= {f"stride{a}": self.strides[a], f"pad{a}": self.before[a], f"dilation{a}": self.dilations[a]}
-        for a in range(len(kernel) - 1):
-            params |= {f"x_pitch{a}": math.prod(space[a + 1 :]), f"y_pitch{a}": math.prod(out[a + 1 :])}
-            params[f"w_pitch{a}"] = math.prod(kernel[a + 1 :])
-        return params
 
     def rows(self, taps: int, fill: float) -> RowWindow:
         """What one position on the first axis reads, with as many taps, of a channels-last tensor."""

@@ -20,8 +20,8 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, SCRATCH, Scratch, library_kernel
 from mcugen.kernels.cmsis.curves import sigmoid, tanh
-from mcugen.kernels.weighted import folded_bias_of, largest_sums_of, weights_of
 from mcugen.lir.kernel import Call, Kernel, Params, Site, reads, writes
+from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Requantizer
 
 SUMS = QuantParams((2.0**-12,), 0)
@@ -94,8 +94,8 @@ class Numbers:
             columns += [[int(r.multiplier[0]) for r in each], [31 - r.shift for r in each]]
         return Numbers(
             np.asarray(columns, np.int32).T,
-            folded_bias_of(cell.inner).astype(np.int32),
-            folded_bias_of(cell.recurrent).astype(np.int32),
+            spec_of(cell.inner).folded_bias.astype(np.int32),
+            spec_of(cell.recurrent).folded_bias.astype(np.int32),
             round(-np.log2(cell.cell.type.q.scale[0])),
             round(2 / cell.hidden.type.q.scale[0]),
         )
@@ -103,7 +103,7 @@ class Numbers:
 
 def _by_gate(layer: Node) -> Array:
     """Scales of weights [4, H]."""
-    return np.broadcast_to(layer.sig.input(1).q.scales, len(weights_of(layer))).reshape(4, -1)
+    return np.broadcast_to(layer.sig.input(1).q.scales, len(spec_of(layer).weights)).reshape(4, -1)
 
 
 def is_lstm(node: Node) -> bool:
@@ -121,7 +121,7 @@ def has_scales_by_gate(node: Node) -> bool:
     """int8 weights, one scale for all of a gate"""
     cell = _step(node)
     layers = () if cell is None else (cell.inner, cell.recurrent)
-    return all(weights_of(n).dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
+    return all(spec_of(n).weights.dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
 
 
 def fits_units(node: Node) -> bool:
@@ -136,7 +136,7 @@ def fits_units(node: Node) -> bool:
         int(most) << int(shift) < MOST_SHIFTED and int(most) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
         for column, layer in ((0, cell.inner), (2, cell.recurrent))
         for (multiplier, shift), most in zip(
-            numbers.scales[:, column : column + 2], largest_sums_of(layer).reshape(4, -1).max(1), strict=True
+            numbers.scales[:, column : column + 2], spec_of(layer).largest_sums.reshape(4, -1).max(1), strict=True
         )
     )
 
@@ -149,7 +149,7 @@ def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     loop, cell = cast("_Loop", node.op), _step(node)
     assert cell is not None
     numbers, axis = Numbers.of(cell), loop.taken[0].axis
-    w, r = (weights_of(layer).astype(np.int64) for layer in (cell.inner, cell.recurrent))
+    w, r = (spec_of(layer).weights.astype(np.int64) for layer in (cell.inner, cell.recurrent))
     h, c, x = (a.astype(np.int64) for a in arrays)
     rows = []
     scales = numbers.scales.astype(np.int64).repeat(cell.size, axis=0).T
@@ -211,8 +211,8 @@ def emit(node: Node, site: Site) -> Call:
     size = 4 * batch * cell.size
     operands = {
         "x": site.input(2),
-        "w": site.const("w", weights_of(cell.inner)),
-        "r": site.const("r", weights_of(cell.recurrent)),
+        "w": site.const("w", spec_of(cell.inner).weights),
+        "r": site.const("r", spec_of(cell.recurrent).weights),
         "w_bias": site.const("w_bias", numbers.inner_bias),
         "r_bias": site.const("r_bias", numbers.recurrent_bias),
         "scales": site.const("scales", numbers.scales),
