@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,12 +21,15 @@ from mcugen.board import load_board
 from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import (
     BoardName,
+    Inspecting,
+    Ir,
     Model,
     PixelScale,
     Plugin,
     Preprocess,
     Program,
     Quiet,
+    Reporting,
     Telling,
     Watching,
     Without,
@@ -35,7 +37,6 @@ from mcugen.cli_options import (
     techniques,
 )
 from mcugen.errors import UsageError, printable, shortened
-from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
 from mcugen.version import __version__
@@ -72,13 +73,6 @@ def program(
     ] = False,
 ) -> None:
     """Compiles ONNX neural networks to C for microcontrollers."""
-
-
-class Ir(StrEnum):
-    """The intermediate representations."""
-
-    HIR = "hir"
-    LIR = "lir"
 
 
 @app.command("compile")
@@ -137,14 +131,7 @@ def report(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    compare_layers: Annotated[
-        bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
-    ] = False,
-    diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB,
-    wait_states: Annotated[int, typer.Option(min=0, help="flash's, for the estimate of cycles")] = 0,
-    html: Annotated[
-        Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
-    ] = None,
+    reporting: Reporting,
     telling: Telling,
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
@@ -155,20 +142,20 @@ def report(
     from mcugen.report.memory import memory_map
     from mcugen.report.text import print_report
 
-    if compare_layers and not quantizing.is_wanted:
+    if reporting.compare_layers and not quantizing.is_wanted:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
     net = Compilation(model, board, options, quantizing, judging)
     with _watched(net, telling.quiet):
-        result = net.report(diverged=diverged, wait_states=wait_states)
+        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
     compiled = net.compiled
     _write_json(telling.json_, result)
     if not telling.quiet:
         _tell_notes(result.notes)
-    if html is not None:
-        write_text(html, report_page(result, memory_map(compiled.program, compiled.board.name)))
+    if reporting.html is not None:
+        write_text(reporting.html, report_page(result, memory_map(compiled.program, compiled.board.name)))
     if telling.json_ != "-":
-        print_report(result, stdout, compare_layers)
+        print_report(result, stdout, reporting.compare_layers)
     require_fit(result, compiled.board)
 
 
@@ -210,12 +197,7 @@ def inspect(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
-    ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="what lies where in the arena, layer by layer")] = False,
-    svg: Annotated[
-        Path | None, typer.Option(help="write a picture of the arena over time, .svg", show_default=False)
-    ] = None,
-    passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = "",
+    inspecting: Inspecting,
     telling: Telling,
 ) -> None:
     """Prints the graph, MACs, parameters and peak activation memory; or the memory map, or what passes did."""
@@ -228,6 +210,7 @@ def inspect(
     from mcugen.report.listing import print_memory, print_model
     from mcugen.report.memory import memory_map
 
+    ir, memory, passes = inspecting.ir, inspecting.memory, inspecting.passes
     asked = [name for name, wanted in (("--ir", ir), ("--memory", memory), ("--passes", passes)) if wanted]
     if len(asked) > 1 or (ir is not None and telling.json_ == "-"):
         found = " and ".join([*asked, "--json -"][:2])
@@ -247,8 +230,8 @@ def inspect(
         _write_json(telling.json_, arena if memory else compiled.report)
     if not telling.quiet:
         _tell_notes(compiled.report.notes)
-    if svg is not None:
-        write_text(svg, draw(arena))
+    if inspecting.svg is not None:
+        write_text(inspecting.svg, draw(arena))
     if ir is not None:
         typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif telling.json_ != "-" and memory:

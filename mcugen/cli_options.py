@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,6 +21,7 @@ from typer.core import TyperCommand, TyperOption
 
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
+from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.limits import MAX_DIGITS
 from mcugen.options import (
     AUTO_PLACE,
@@ -299,12 +301,55 @@ class Watching:
         return self
 
 
+@dataclass(frozen=True)
+class Reporting:
+    """What a report shows, and by which rules."""
+
+    compare_layers: Annotated[
+        bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
+    ] = False
+    diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB
+    wait_states: Annotated[int, typer.Option(min=0, help="flash's, for the estimate of cycles")] = 0
+    html: Annotated[
+        Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
+    ] = None
+
+    def made(self) -> Reporting:
+        """As it is."""
+        return self
+
+
+class Ir(StrEnum):
+    """The intermediate representations."""
+
+    HIR = "hir"
+    LIR = "lir"
+
+
+@dataclass(frozen=True)
+class Inspecting:
+    """What is looked at."""
+
+    ir: Annotated[Ir | None, typer.Option(help="dump an intermediate representation", show_default=False)] = None
+    memory: Annotated[bool, typer.Option("--memory", help="what lies where in the arena, layer by layer")] = False
+    svg: Annotated[
+        Path | None, typer.Option(help="write a picture of the arena over time, .svg", show_default=False)
+    ] = None
+    passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = ""
+
+    def made(self) -> Inspecting:
+        """As it is."""
+        return self
+
+
 SHARED: dict[str, type[Any]] = {
     "options": CompileArguments,
     "quantizing": QuantizingArguments,
     "judging": JudgingArguments,
     "telling": Telling,
     "watching": Watching,
+    "reporting": Reporting,
+    "inspecting": Inspecting,
 }
 """What a command's parameter of that name is made of: the options are the fields of the class."""
 
