@@ -113,34 +113,31 @@ class _Turned:
         layers.net.output(layers.net.op("Transpose", x, out=name, perm=[0, 2, 3, 1]), dtype=layers.dtype)
 
 
-POOL: Sequence[Layer | _Turned] = (
-    Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)),
-    Layer(3, 3, 8, 4, (1, 1)),
-    Layer(2, in_c=9, out_c=5, kernel=None),
-    Layer(1, in_c=24, out_c=6, kernel=None),
-    Layer(4, 5, 8, 8, pads=(1, 1, 1, 1), group=8),
-    ANY_TAPS[4],
-    Layer(5, 5, 8, 8, pads=(1, 1, 1, 1)),
-    Layer(5, 5, 3, 4, pads=(1, 1, 1, 1)),
-    Layer(3, 4, 16, 4, pads=(1, 1, 1, 1)),
-    _Turned(),
+POOL: Sequence[Sequence[Layer | _Turned]] = (
+    (Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))),
+    (Layer(2, in_c=9, out_c=5, kernel=None),),
+    (Layer(1, in_c=24, out_c=6, kernel=None),),
+    (Layer(4, 5, 8, 8, pads=(1, 1, 1, 1), group=8),),
+    (ANY_TAPS[4],),
+    (Layer(5, 5, 8, 8, pads=(1, 1, 1, 1)),),
+    (Layer(5, 5, 3, 4, pads=(1, 1, 1, 1)),),
+    (Layer(3, 4, 16, 4, pads=(1, 1, 1, 1)),),
+    (_Turned(),),
 )
+"""What makes a model together: a kernel is tried on the first of which it fits a part."""
 BOARDS = ("nrf52840", "rp2040", "stm32f103", "corstone300", "esp32c3")
 """One a family of CPUs."""
 KINDS = {"s8": Layers, "s16": partial(Layers, np.int16), "f32": Reals}
-MOST = 2
-"""Layers that a kernel is tried on."""
 
 
 def _layers(wanted: Sequence[Kernel]) -> Iterator[Portable]:
     """Kernels that are one choice of several for a layer, by what they fit."""
     for kernel in wanted:
-        for (kind, make), board in product(KINDS.items(), map(_board, BOARDS)):
-            fitting = islice((layer for layer in POOL if _fits(kernel, _nodes(kind, layer), board)), MOST)
-            model = make()
-            added = [layer.add(model, f"y{number}") for number, layer in enumerate(fitting)]
-            if added:
-                yield _portable(model.net, f"w_{kernel.name}", board, CompileOptions(kernels=(kernel.name,)))
+        for kind, board, layers in product(KINDS, map(_board, BOARDS), POOL):
+            fitting = [layer for layer in layers if _fits(kernel, _nodes(kind, layer), board)]
+            if fitting:
+                net = _net(kind, fitting)
+                yield _portable(net, f"w_{kernel.name}", board, CompileOptions(kernels=(kernel.name,)))
                 break
 
 
@@ -150,9 +147,14 @@ _board = cache(roomy)
 @cache
 def _nodes(kind: str, layer: Layer | _Turned) -> list[Node]:
     """A layer of the pool, as kernels see it."""
+    return optimized(_net(kind, [layer]).model()).nodes
+
+
+def _net(kind: str, layers: Sequence[Layer | _Turned]) -> Net:
     model = KINDS[kind]()
-    layer.add(model, "y")
-    return optimized(model.net.model()).nodes
+    for number, layer in enumerate(layers):
+        layer.add(model, f"y{number}")
+    return model.net
 
 
 def _fits(kernel: Kernel, nodes: Sequence[Node], board: Board) -> bool:

@@ -69,13 +69,16 @@ class Sketch:
         *operands: tuple[str, Access, str],
         code: Mapping[str, object] | None = None,
         overlaps: tuple[Overlap, ...] = (),
+        events: Sequence[int] = (),
+        case: int | None = None,
         **params: Param,
     ) -> Instr:
         """An instruction, named like its last operand, or a marker."""
         control = Control(kernel) if kernel in {c.value for c in Control} else Control.NONE
         found = tuple(Operand(role, access, self.buffers[name]) for role, access, name in operands)
         name = operands[-1][2] if operands else kernel
-        instr = Instr(kernel, name, found, params, code=code or {}, overlaps=overlaps, control=control, group=1)
+        block = {"control": control, "events": tuple(events), "case": case}
+        instr = Instr(kernel, name, found, params, code=code or {}, overlaps=overlaps, group=1, **block)
         self.program.instrs.append(instr)
         return instr
 

@@ -458,7 +458,7 @@ def _begin(renderer: _Renderer, instr: Instr, sized: SizedParams, depth: int) ->
     """The C text that begins a block."""
     names = {o.role: f"*{_argument(renderer, o.buffer)}" for o in instr.operands}
     if instr.control is Control.CASE:
-        return {"text": f"case {instr.params['case']}: {{", "comment": ""}
+        return {"text": f"case {instr.case}: {{", "comment": ""}
     if instr.control is Control.STREAM:
         table, event = _events(renderer, instr), renderer.unique("event")
         loop = f"for (int32_t {event} = 0; {event} < {table['count']}; ++{event}) {{"
@@ -489,7 +489,7 @@ def _stacked(lines: list[str], depth: int) -> str:
 
 def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     """The table of a stream: its events' cases in order."""
-    numbers = np.array(instr.code["events"])
+    numbers = np.array(instr.events)
     numbers = numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
     table: dict[str, object] = {
         "name": renderer.unique(f"{tensor_name(instr.name)}_events"),

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import Shape
 from mcugen.lir.kernel import Params
-from mcugen.lir.program import Param
-from mcugen.lir.spec import spec_of
 from mcugen.numerics.window import Window
 
 
@@ -84,19 +81,10 @@ class ConvShape:
         """Of a fully connected layer as a convolution of pixels in a row."""
         return ConvShape(1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 1, 1, 0, 0, 1)
 
-    @staticmethod
-    def of(node: Node) -> ConvShape:
-        """That of a node's spec."""
-        return shape_of(node)
-
     @property
     def geometry(self) -> ConvGeometry:
         """Its numbers as kernels read them."""
         return ConvGeometry(**{member.name: getattr(self, member.name) for member in ConvGeometry.declared()})
-
-    def params(self) -> dict[str, Param]:
-        """The same, by name."""
-        return self.geometry.values()
 
     def along(self, axis: str) -> tuple[int, int, int, int, int, int]:
         """Along axis h or w: the sizes of input, output and kernel, stride, dilation and padding."""
@@ -131,9 +119,3 @@ class ConvShape:
         """Whether each output pixel reads exactly one input pixel (1×1, no padding): no gathering needed."""
         same = (self.in_h - 1) // self.stride_h + 1 == self.out_h and (self.in_w - 1) // self.stride_w + 1 == self.out_w
         return self.k_h == self.k_w == 1 and not (self.pad_h or self.pad_w) and same
-
-
-def shape_of(node: Node) -> ConvShape:
-    """That of a node's spec."""
-    found: ConvShape = spec_of(node).shape
-    return found

@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol, cast
+from functools import cached_property
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Permutation
-from mcugen.hir.types import Array, DType, Shape
+from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.walks import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopyOptions, Offsets, Run, Walk
@@ -160,48 +161,50 @@ WRITTEN_OUT = 4
 """Planes that are interleaved by as many named pointers."""
 
 
-class _Transposing(Protocol):
-    """An operator that permutes axes."""
+@dataclass(frozen=True, eq=False)
+class TransposeSpec:
+    """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …], as kernels take it."""
 
+    x: TensorType
+    y: TensorType
     perm: Permutation
 
+    @cached_property
+    def matrices(self) -> tuple[int, int, int] | None:
+        """[batch, columns, rows] of the output from [batch, rows, columns]; None if it is another transposition."""
+        strides = dense_strides(self.x.shape)
+        dims = merge_walks(self.y.shape, [strides[axis] for axis in self.perm], dense_strides(self.y.shape))
+        if not 2 <= len(dims) <= 3:
+            return None
+        (columns, *column_strides), (rows, *row_strides) = dims[-2:]
+        if column_strides != [1, rows] or row_strides != [columns, 1]:
+            return None
+        return math.prod(size for size, _, _ in dims[:-2]), columns, rows
 
-def turns_matrices(node: Node) -> bool:
+
+def turns_matrices(spec: TransposeSpec) -> bool:
     """two axes change places"""
-    return _matrices(node) is not None
+    return spec.matrices is not None
 
 
-def turns_few_planes(node: Node) -> bool:
+def turns_few_planes(spec: TransposeSpec) -> bool:
     """a few planes, turned in place"""
-    planes = Planes.of(node)
-    return planes is not None and 4 * planes.scratch(node.output.type.dtype) <= node.output.type.nbytes
+    planes = Planes.of(spec)
+    return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
 
 
-def _matrices(node: Node) -> tuple[int, int, int] | None:
-    """[batch, columns, rows] of the output from [batch, rows, columns], or None if it is another transposition."""
-    x, shape = node.input(0).type.shape, node.output.type.shape
-    source = [dense_strides(x)[axis] for axis in cast(_Transposing, node.op).perm]
-    dims = merge_walks(shape, source, dense_strides(shape))
-    if not 2 <= len(dims) <= 3:
-        return None
-    (columns, *column_strides), (rows, *row_strides) = dims[-2:]
-    if column_strides != [1, rows] or row_strides != [columns, 1]:
-        return None
-    return math.prod(size for size, _, _ in dims[:-2]), columns, rows
-
-
-def _strided_elements(node: Node) -> int:
+def _strided_elements(spec: TransposeSpec) -> int:
     """How many elements are not interleaved by named pointers, for the cost."""
-    matrices = _matrices(node)
+    matrices = spec.matrices
     assert matrices is not None
-    return 0 if matrices[2] <= WRITTEN_OUT else node.output.type.count
+    return 0 if matrices[2] <= WRITTEN_OUT else spec.y.count
 
 
-def _elements_of_many_planes(node: Node) -> int:
+def _elements_of_many_planes(spec: TransposeSpec) -> int:
     """How many elements are not interleaved by named pointers, for the cost."""
-    planes = Planes.of(node)
+    planes = Planes.of(spec)
     assert planes is not None
-    return 0 if planes.planes <= WRITTEN_OUT else node.output.type.count
+    return 0 if planes.planes <= WRITTEN_OUT else spec.y.count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,19 +224,19 @@ class TransposeOptions(Options):
     inner: Annotated[int, "rows of x that the code writes out, or 0"]
 
 
-def _emit_transpose(node: Node, site: Site) -> Call:
+def _emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     """Element by element, in the order of the output."""
-    matrices = _matrices(node)
+    matrices = spec.matrices
     assert matrices is not None
     batch, columns, rows = matrices
-    dtype = node.output.type.dtype
+    dtype = spec.y.dtype
     few = 1 < rows <= WRITTEN_OUT
     walks = (np.arange(batch) * rows * columns, np.arange(columns), np.arange(rows) * columns)
     return site.call(
         {"x": site.x, "y": site.y},
         [Matrices(batch=batch, columns=columns, rows=None if few else rows)],
         [TransposeOptions(x_t=dtype.c, inner=rows if few else 0)],
-        overlaps=overlap(node.input(0).type, node.output.type, Traversal.runs(nested(*walks), 1)),
+        overlaps=overlap(spec.x, spec.y, Traversal.runs(nested(*walks), 1)),
         variant=f"b{8 * dtype.nbytes}" + (f"_{rows}" if few else ""),
     )
 
@@ -255,14 +258,14 @@ class Planes:
     """Bytes of a run at least: it takes some 60 instructions besides."""
 
     @staticmethod
-    def of(node: Node) -> Planes | None:
+    def of(spec: TransposeSpec) -> Planes | None:
         """As the transposition has them, with runs of words if possible; None where it turns no matrices."""
-        matrices = _matrices(node)
+        matrices = spec.matrices
         if matrices is None:
             return None
         batch, columns, rows = matrices
         planes, pixels = min(rows, columns), max(rows, columns)
-        nbytes = node.output.type.dtype.nbytes
+        nbytes = spec.y.dtype.nbytes
         widths = [n for n in range(-(-Planes.SHORTEST // nbytes), pixels // 4 + 1) if pixels % n == 0] or [pixels]
         width = next((n for n in widths if n * nbytes % 4 == 0), widths[0])
         return Planes(batch, planes, pixels // width, width, columns < rows)
@@ -294,9 +297,9 @@ class PlanesOptions(TransposeOptions):
     inverse: Annotated[bool, "whether pixels become planes"]
 
 
-def _emit_in_place(node: Node, site: Site) -> Call:
+def _emit_in_place(spec: TransposeSpec, site: Site) -> Call:
     """First runs change places, then pixels do within one of them at a time; or, to planes, the other way round."""
-    planes, dtype = Planes.of(node), node.output.type.dtype
+    planes, dtype = Planes.of(spec), spec.y.dtype
     assert planes is not None
     few = 1 < planes.planes <= WRITTEN_OUT
     return site.call(

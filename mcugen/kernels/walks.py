@@ -79,3 +79,11 @@ class WindowWalk(ByAxis):
             dilation=numbered("dilation", window.dilations),
             x_pitch=pitches("x_pitch", space),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nests(Params):
+    """Loops over what is kept around loops over what is reduced; names begin with k or r and the loop's number."""
+
+    k: Annotated[Mapping[str, int], "of a loop over what is kept: its trips, and how far apart operands' elements lie"]
+    r: Annotated[Mapping[str, int], "the same of a loop over what is reduced"]

@@ -16,7 +16,6 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.specs import WeightedSpec
 from mcugen.lir.kernel import Options, Params
 from mcugen.lir.program import Wide
-from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Range
 
 BLOCK = 4
@@ -28,31 +27,6 @@ def interleave(weights: Array) -> Array:
     whole = len(weights) // BLOCK * BLOCK
     blocks = weights[:whole].reshape(-1, BLOCK, weights.shape[1]).transpose(0, 2, 1)
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
-
-
-def weights_of(node: Node) -> Array:
-    """Those of a node's spec."""
-    return _spec(node).weights
-
-
-def bias_of(node: Node) -> Array | None:
-    """That of a node's spec."""
-    return _spec(node).bias
-
-
-def largest_sums_of(node: Node) -> Array:
-    """Those of a node's spec."""
-    return _spec(node).largest_sums
-
-
-def folded_bias_of(node: Node) -> Array:
-    """That of a node's spec."""
-    return _spec(node).folded_bias
-
-
-def _spec(node: Node) -> WeightedSpec:
-    found: WeightedSpec = spec_of(node)
-    return found
 
 
 def clamp_of(node: Node) -> Range | None:
@@ -81,6 +55,12 @@ class CodeLimits(Params):
 
     low: Annotated[int, "the lowest code of y"]
     high: Annotated[int, "the highest code of y"]
+
+    @staticmethod
+    def of(limits: tuple[int, int]) -> CodeLimits:
+        """Of a pair."""
+        low, high = limits
+        return CodeLimits(low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,12 +154,6 @@ def float_limits(spec: WeightedSpec) -> FloatLimits:
     """What a layer of floats is clamped to."""
     low, high = spec.float_limits
     return FloatLimits(low=low, high=None if math.isinf(high) else high)
-
-
-def code_limits(spec: WeightedSpec) -> CodeLimits:
-    """Of a layer's codes."""
-    low, high = spec.limits
-    return CodeLimits(low=low, high=high)
 
 
 def element_types(spec: WeightedSpec) -> ElementTypes:

@@ -14,7 +14,6 @@ from mcugen.hir.types import Array, DType
 from mcugen.lir.copies import MOVE_KERNEL, MoveOptions, MoveParams
 from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.program import (
-    READ_ROWS,
     Access,
     Buffer,
     Control,
@@ -26,6 +25,7 @@ from mcugen.lir.program import (
     Program,
     Space,
 )
+from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 
 
 class Builder:
@@ -73,8 +73,7 @@ class Builder:
 
     def emit_by(self, kernel: Kernel, node: Node) -> None:
         """Emits the instruction of a kernel."""
-        call = kernel.emitted(node, self)
-        if call is not None:
+        for call in kernel.emitted(node, self):
             self.call(node, call)
 
     def buffer(self, value: Value) -> Buffer:
@@ -137,7 +136,6 @@ class Builder:
         overlaps: Sequence[Overlap] = (),
         variant: str = "",
         note: str = "",
-        control: Control = Control.NONE,
     ) -> Instr:
         """Appends an instruction that computes (part of) `node`."""
         instr = Instr(
@@ -153,17 +151,12 @@ class Builder:
             reason="" if isinstance(kernel, str) else kernel.reason,
             library="" if isinstance(kernel, str) else kernel.library,
             op=node.op.name,
-            macs=0
-            if node.op.bodies and control is Control.NONE and isinstance(kernel, str)
-            else node.op.macs(node.sig),
+            macs=0 if node.op.bodies and isinstance(kernel, str) else node.op.macs(node.sig),
             origin=node.origin,
             note=note or _types_note(node),
-            control=control,
             group=self._group,
         )
-        self.program.instrs.append(instr)
-        self._used.update(o.buffer for o in instr.operands)
-        return instr
+        return self._append(instr)
 
     def call(self, node: Node, call: Call) -> Instr:
         """Appends an instruction that computes (part of) `node`."""
@@ -187,9 +180,7 @@ class Builder:
             group=self._group,
             declaration=kernel,
         )
-        self.program.instrs.append(instr)
-        self._used.update(o.buffer for o in instr.operands)
-        return instr
+        return self._append(instr)
 
     def _reason(self, node: Node, kernel: Kernel) -> str:
         """Why this kernel, where there may be others."""
@@ -201,12 +192,30 @@ class Builder:
         node: Node,
         control: Control,
         operands: Sequence[tuple[str, Access, Buffer]] = (),
-        params: Mapping[str, Param] | None = None,
-        code: Mapping[str, object] | None = None,
+        *,
+        steps: int | None = None,
+        events: Sequence[int] = (),
+        case: int | None = None,
         overlaps: Sequence[Overlap] = (),
     ) -> None:
-        """Appends the marker of a block that `node` makes."""
-        self.emit(node, control.value, operands, params, code=code, overlaps=overlaps, control=control)
+        """Appends the marker of a block that `node` makes: a loop's with its `steps`, and so on, see Control."""
+        instr = Instr(
+            kernel=control.value,
+            name=node.outputs[0].name,
+            operands=tuple(Operand(*o) for o in operands),
+            params={} if steps is None else {"steps": steps},
+            inplace=tuple((o.out, o.into) for o in overlaps if o.lead <= 0),
+            overlaps=tuple(overlaps),
+            op=node.op.name,
+            macs=node.op.macs(node.sig),
+            origin=node.origin,
+            note=_types_note(node),
+            control=control,
+            group=self._group,
+            events=tuple(events),
+            case=case,
+        )
+        self._append(instr)
 
     def move(
         self,
@@ -247,9 +256,9 @@ class Builder:
         """
         source = self.buffer(value)
         source.space = Space.STREAM
-        operands = [("next", Access.INOUT, first), ("y", Access.OUT, target)]
-        params = {"rows": rows, "bytes": source.nbytes // value.type.shape[axis], "axis": axis}
-        self.emit(node, READ_ROWS, operands, params, note=f"{rows} of the rows of {value.type}")
+        params = ReadRowsParams(rows=rows, bytes=source.nbytes // value.type.shape[axis], axis=axis)
+        note = f"{rows} of the rows of {value.type}"
+        self.call(node, Call(READ_ROWS_KERNEL, {"next": first, "y": target}, [params], note=note))
 
     @contextmanager
     def one_layer(self) -> Iterator[None]:
@@ -260,6 +269,11 @@ class Builder:
             self._group = self._groups
         yield
         self._group = around
+
+    def _append(self, instr: Instr) -> Instr:
+        self.program.instrs.append(instr)
+        self._used.update(o.buffer for o in instr.operands)
+        return instr
 
     def _new(self, name: str, dtype: DType, count: int, space: Space, data: Array | None = None) -> Buffer:
         buffer = Buffer(self._names.take(name), dtype, count, space, data)

@@ -84,6 +84,10 @@ class Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+class ExpressionParams(Params):
+    """A group whose members are not named by a template, but by expressions that are among its options."""
+
+
 class ByAxis(Params):
     """A group whose members are told axis by axis: d0, x_s0, d1, x_s1; those without a number come first."""
 
@@ -178,11 +182,11 @@ class Kernel:
     that some of its variants lack, `baked` parameters that become literals in a copy of the function.
 
     `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the layer that
-    must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction at a site;
-    None: the operator does. `extra` counts what its instructions grow with besides the terms of mcugen.kernels.cost;
-    `way` names which of several ways it takes, whose costs are apart. All of these take the operator's spec of the
-    layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at run
-    time only.
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction (or several)
+    at a site; None: the operator does. `extra` counts what its instructions grow with besides the terms of
+    mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart. All of these take the
+    operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
+    these may be known at run time only.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
@@ -202,40 +206,34 @@ class Kernel:
     needs: frozenset[str] = frozenset()
     lacks: frozenset[str] = frozenset()
     when: tuple[Callable[[Any], bool], ...] = ()
-    emit: Callable[..., Call | None] | None = None
+    emit: Callable[[Any, Site], Call | list[Call]] | None = None
     extra: Callable[[Any], int] | None = None
     way: Callable[[Any], str] | None = None
     any_size: bool = False
     library: str = ""
     evaluate: Reference | None = None
-    by_node: bool = False
-    """Whether it takes nodes instead of specs, and its `emit` a builder and the kernel: until it is ported."""
     example: str = ""
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Whether the CPU, the shapes and the constants allow it."""
         if not self.needs <= features or self.lacks & features:
             return False
-        layer = self._layer(node)
+        layer = spec_of(node)
         return all(holds(layer) for holds in self.when)
 
-    def emitted(self, node: Node, builder: Builder) -> Call | None:
-        """Its instruction for a node."""
+    def emitted(self, node: Node, builder: Builder) -> list[Call]:
+        """Its instructions for a node: one as a rule."""
         assert self.emit is not None, f"{self.name} has no way to be emitted"
-        if self.by_node:
-            return self.emit(node, builder, self)
-        return self.emit(spec_of(node), Site(builder, node, self))
+        made = self.emit(spec_of(node), Site(builder, node, self))
+        return made if isinstance(made, list) else [made]
 
     def extra_of(self, node: Node) -> int:
         """What its instructions grow with besides; 0 if nothing."""
-        return self.extra(self._layer(node)) if self.extra else 0
+        return self.extra(spec_of(node)) if self.extra else 0
 
     def way_of(self, node: Node) -> str:
         """Which of its ways it takes; "" if it has but one."""
-        return self.way(self._layer(node)) if self.way else ""
-
-    def _layer(self, node: Node) -> Any:
-        return node if self.by_node else spec_of(node)
+        return self.way(spec_of(node)) if self.way else ""
 
     @property
     def reason(self) -> str:
@@ -256,6 +254,13 @@ class Kernel:
             declared = ", ".join(role.name for role in self.operands)
             raise VerificationError(f"kernel {self.name} has no operand {name}", declared, "declare it")
         return found
+
+    def place(self, name: str) -> int:
+        """Where an operand stands; roles of several operands that stand side by side may mingle: x0, t1, x2."""
+        at = self.operands.index(self.role(name))
+        while at and self.operands[at].several and self.operands[at - 1].several:
+            at -= 1
+        return at
 
     @property
     def named_members(self) -> tuple[Declared, ...]:
@@ -299,9 +304,9 @@ class Call:
             self._refuse(f"{[t.__name__ for t in options]} for {[d.__name__ for d in kernel.options]}")
         if params != [group for group in kernel.params if group in params or group not in kernel.optional]:
             self._refuse(f"{[t.__name__ for t in params]} for {[d.__name__ for d in kernel.params]}")
-        places = [kernel.operands.index(kernel.role(name)) for name in self.operands]
-        needed = {i for i, role in enumerate(kernel.operands) if not role.optional}
-        if places != sorted(places) or not needed <= set(places):
+        places = [kernel.place(name) for name in self.operands]
+        missing = [r for r in kernel.operands if not r.optional and not any(map(r.takes, self.operands))]
+        if places != sorted(places) or missing:
             self._refuse(f"operands {', '.join(self.operands)}")
         for name, buffer in self.operands.items():
             types = kernel.role(name).types

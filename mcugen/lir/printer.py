@@ -36,8 +36,8 @@ def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
 
 def _print_instr(instr: Instr) -> str:
     operands = ", ".join(f"@{o.access.value} {o.role}=%{quoted(o.buffer.name)}" for o in instr.operands)
-    params = ", ".join(f"{key}={value}" for key, value in instr.params.items())
-    code = ", ".join(f"{key}={value}" for key, value in instr.code.items())
+    told = [*instr.params.items(), *instr.code.items()]
+    told += [("case", instr.case)] * (instr.case is not None) + [("events", list(instr.events))] * bool(instr.events)
     if instr.control in (Control.ELSE, Control.END) and not operands:
         return instr.kernel
-    return " ".join(filter(None, (instr.kernel, operands, f"{{{', '.join(filter(None, (params, code)))}}}")))
+    return " ".join(filter(None, (instr.kernel, operands, f"{{{', '.join(f'{key}={value}' for key, value in told)}}}")))

@@ -109,7 +109,7 @@ class Control(Enum):
     It counts in `index`. Its further results are buffers of which each step writes a part.
     """
     STREAM = "stream"
-    """Begins a block that runs a list of events, `code["events"]`: the number of a case each.
+    """Begins a block that runs a list of `events`: the number of a case each.
 
     Directly within are cases, and nothing else. Its results (OUT) are buffers of which events write parts; what it
     declares of overlaps holds for the whole block, at whose end the input's life ends.
@@ -220,6 +220,10 @@ class Instr:
     library: str = ""
     declaration: Kernel | None = None
     """What the kernel declares of its operands and parameters; None for markers."""
+    events: tuple[int, ...] = ()
+    """Of the marker of a stream: the case of each event."""
+    case: int | None = None
+    """Of the marker of a case: its number."""
 
     @property
     def moves_nothing(self) -> bool:

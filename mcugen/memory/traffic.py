@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import cast
 
 from mcugen.lir.program import Access, Buffer, Control, Instr, Operand, Program, Space
 
@@ -20,7 +19,7 @@ def traffic(program: Program) -> dict[Buffer, int]:
         for operand, nbytes in () if instr.moves_nothing else _accesses(instr):
             found[operand.buffer] += steps[-1] * nbytes
         if instr.control is Control.STREAM:
-            events = Counter(cast("list[int]", instr.code["events"]))
+            events = Counter(instr.events)
         if instr.control not in (Control.NONE, Control.ELSE, Control.END):
             steps.append(steps[-1] * _repetitions(instr, events))
     return found
@@ -28,8 +27,8 @@ def traffic(program: Program) -> dict[Buffer, int]:
 
 def _repetitions(instr: Instr, events: Counter[int]) -> int:
     """How often the block runs that a marker begins; `events` of the stream around it, by their cases."""
-    if instr.control is Control.CASE:
-        return events[int(instr.params["case"])]
+    if instr.case is not None:
+        return events[instr.case]
     return int(instr.params.get("steps", 1))
 
 

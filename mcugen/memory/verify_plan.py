@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import cast
 
 import numpy as np
 
@@ -127,7 +126,7 @@ class _Replay:
         }
         end = self._ends[at]
         cases = [start + 1 for start, _ in self._program.cases(at, end)]
-        for event in cast("list[int]", instr.code["events"]):
+        for event in instr.events:
             self.block(cases[event])
         self._half_read = {}
         return end

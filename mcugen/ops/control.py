@@ -241,7 +241,7 @@ class Repeat(Operator):
             stacks = [builder.buffer(v) for v in node.outputs[self.states :]]
             loop = [("cond", Access.IN, b) for b in conds]
             rows = [(f"part{i}", Access.OUT, b) for i, b in enumerate(stacks)]
-            builder.mark(node, Control.FOR, [("index", Access.OUT, index), *loop, *rows], {"steps": self.steps})
+            builder.mark(node, Control.FOR, [("index", Access.OUT, index), *loop, *rows], steps=self.steps)
             self._lower_step(node, builder, index, kept, list(taken), list(seen))
             builder.mark(node, Control.END, [("index", Access.INOUT, index), *loop])
 

@@ -19,6 +19,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.activations import CurveSpec
 from mcugen.kernels.elementwise import MOST_SHARED, Known, Literals, Loop, Scalars, Typed, emit_loop
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -190,6 +191,13 @@ class Interpolate(Elementwise):
     tables: ClassVar[frozenset[int]] = frozenset({1})
     of: str
     segments: Segments
+
+    def spec(self, node: Node) -> CurveSpec:
+        """As kernels of functions of one tensor take it."""
+        sig, table = node.sig, node.inputs[-1]
+        data = None if table is None else table.data
+        codes = None if data is None else (lambda x: self.evaluate(sig, x, data)[0])
+        return CurveSpec(self.of, sig.input(0), sig.output, codes)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """Two loads, one multiplication."""

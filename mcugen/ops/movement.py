@@ -16,7 +16,16 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.movement import TRANSPOSE, TRANSPOSE_INPLACE, Side, emit_copy, emit_fill, turns_matrices
+from mcugen.kernels.cmsis.movement import ConcatSpec, PadSpec
+from mcugen.kernels.movement import (
+    TRANSPOSE,
+    TRANSPOSE_INPLACE,
+    Side,
+    TransposeSpec,
+    emit_copy,
+    emit_fill,
+    turns_matrices,
+)
 from mcugen.kernels.walks import dense_strides
 from mcugen.limits import check_size
 from mcugen.lir.builder import Builder
@@ -178,9 +187,13 @@ class Transpose(Movement):
         """Transpose."""
         return "Transpose", {"perm": list(self.perm)}, ()
 
+    def spec(self, node: Node) -> TransposeSpec:
+        """Its types."""
+        return TransposeSpec(node.input(0).type, node.output.type, self.perm)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Two merged axes that change places, or a strided copy."""
-        if not builder.any_size and turns_matrices(node):
+        if not builder.any_size and turns_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
             source = [dense_strides(node.input(0).type.shape)[axis] for axis in self.perm]
@@ -322,6 +335,11 @@ class Concat(Movement):
         """The axis follows."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
+    def spec(self, node: Node) -> ConcatSpec:
+        """As a library's kernels take it."""
+        parts = tuple(node.input(index).type for index in range(len(node.inputs)))
+        return ConcatSpec(parts, node.output.type, self.axis)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """One strided copy a part."""
         target = dense_strides(node.output.type.shape)
@@ -375,6 +393,11 @@ class Pad(Movement):
         """Around positions, not channels."""
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
+
+    def spec(self, node: Node) -> PadSpec:
+        """As a library's kernels take it."""
+        x = node.input(0).type
+        return PadSpec(x, self.before, self.after, self.stored(x)[0].item())
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""

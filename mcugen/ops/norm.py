@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,96 +14,17 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.kernels.normalize import Rows, call_normalize, call_normalize_codes
 from mcugen.kernels.walks import dense_strides
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Param, real_param
-from mcugen.lir.traversal import Traversal, overlap
-from mcugen.numerics.fixedpoint import dequantize, inverse_sqrt
+from mcugen.numerics.fixedpoint import dequantize
+from mcugen.numerics.normalize import FixedNormalize
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Reshape, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.reduce import emit_reduce
-
-
-@dataclass(frozen=True)
-class FixedNormalize:
-    """Normalization of integers: exact statistics, then three factors of 31 bits, each product cut to its upper word.
-
-    Of the `count` n elements x (zero point subtracted) of a row: S = Σ x (0 if not centered), D = n · Σ x² − S², which
-    is n² times the variance, d = n · x − S. Then (x − mean) / √(variance + epsilon) = d / √(D + n² · epsilon), with
-    epsilon in squared units of x:
-
-    root · 2^(half − 62) = 1 / √(D · 2^fraction + epsilon)                 (inverse_sqrt)
-    v = ((d · 2^lift · root) >> 32) · 2^(half + shift)                     (rounded down)
-    q = clamp((((v · gain) >> 32) + bias) >> bits)
-    """
-
-    count: int
-    centered: bool
-    lift: int
-    fraction: int
-    epsilon: int
-    shift: int
-    bits: int
-    gain: Array
-    bias: Array
-
-    @staticmethod
-    def of(
-        sig: Signature, count: int, epsilon: float, centered: bool, scale: Array | None, bias: Array | None
-    ) -> FixedNormalize | None:
-        """For these types and constants, or None: rows so long or scales so far apart that precision is lost."""
-        x, y = sig.input(0), sig.output
-        if x.quant is None or y.quant is None or x.quant.axis is not None or count * _span(x) >= 2**31:
-            return None
-        if not {x.dtype, y.dtype} <= {DType.INT8, DType.INT16}:
-            return None
-        floor = epsilon / x.quant.scale[0] ** 2 * count**2
-        fraction = math.floor(62 - math.log2((count * _span(x)) ** 2 + floor + 1)) // 2 * 2
-        lift = 31 - (count * _span(x)).bit_length()
-        root = math.ceil(math.log2(count) / 2)  # |v| < 2^root
-        gain, shift = (np.ones(1) if a is None else a.astype(np.float64) / y.quant.scale[0] for a in (scale, bias))
-        gain = gain if scale is not None else gain / y.quant.scale[0]
-        shift = shift if bias is not None else np.zeros(1)
-        reach = 2.0**root * np.abs(gain).max() + np.abs(shift).max() + abs(y.quant.zero_point) + 1
-        bits = min(16, math.floor(29 - math.log2(reach)))
-        if fraction < 0 or bits < 8:
-            return None
-        gain, shift = np.broadcast_arrays(gain, shift)
-        return FixedNormalize(
-            count,
-            centered,
-            lift,
-            fraction,
-            round(floor * 2.0**fraction),
-            fraction // 2 - lift - root,
-            bits,
-            np.rint(gain * 2.0 ** (bits + 2 + root)).astype(np.int64),
-            np.rint((shift + y.quant.zero_point + 0.5) * 2.0**bits).astype(np.int64),
-        )
-
-    def normalized(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """v of x, an int64 array, with statistics over `axes`."""
-        total = x.sum(axes, keepdims=True) * self.centered
-        spread = self.count * (x * x).sum(axes, keepdims=True) - total * total
-        root, half = inverse_sqrt(np.where(spread == 0, 0, (spread << self.fraction) + self.epsilon))
-        v = ((self.count * x - total) << self.lift) * root >> 32
-        shift = np.where(root == 0, 0, half + self.shift)
-        result: Array = (v << np.maximum(shift, 0)) >> np.maximum(-shift, 0)
-        return result
-
-    def finish(self, v: Array, dtype: DType) -> Array:
-        """q, of integer type `dtype`."""
-        q: Array = np.clip(((v * self.gain >> 32) + self.bias) >> self.bits, *dtype.limits).astype(dtype.numpy)
-        return q
-
-
-def _span(x: TensorType) -> int:
-    """How far apart two elements of an integer tensor can be."""
-    low, high = x.dtype.limits
-    return high - low
 
 
 def _as_real(graph: Graph, value: Value | None) -> Value | None:
@@ -191,101 +112,20 @@ class Normalize(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over rows of equal statistics around loops within them; the result may overwrite the input."""
-        if node.output.type.quant is not None:
-            self._lower_fixed(node, builder)
-            return
-        x = node.input(0).type
-        given = {name: i for i, name in ((1, "scale"), (2, "bias")) if len(node.inputs) > i and node.inputs[i]}
-        roles = {"x": 0} | given
-        shape, axes = self._view(x.shape)
-        params: dict[str, Param] = {
-            "share": real_param(1.0 / math.prod(shape[a] for a in axes), x.dtype),
-            "epsilon": real_param(self.epsilon, x.dtype),
-        }
-        code: dict[str, object] = {
-            "what": self._formula(given),
-            "t": x.dtype.c,
-            "f": "" if x.dtype is DType.FLOAT64 else "f",
-            "centered": self.centered,
-            **{name: name in given for name in ("scale", "bias")},
-            **{f"{name}_{letter}": "" for name in ("scale", "bias") for letter in "kr"},
-        }
-        self._walk(x.shape, {role: node.input(i).type.shape for role, i in roles.items()}, params, code)
-        operands: list[tuple[str, Access, Buffer]] = [
-            (role, Access.IN, builder.buffer(node.input(i))) for role, i in roles.items()
-        ]
-        operands.append(("y", Access.OUT, builder.buffer(node.output)))
-        self._emit(node, builder, "normalize", operands, params, code, x.dtype.tag)
-
-    def _lower_fixed(self, node: Node, builder: Builder) -> None:
-        """The same loops over integers; each element has a gain and a bias of its own, or shares them."""
-        x, y, name = node.input(0).type, node.output.type, node.output.name
-        arrays = [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
-        fixed = self._fixed(node.sig, arrays)
-        assert fixed is not None
-        params: dict[str, Param] = {
-            **{"count": fixed.count, "x_zero": x.q.zero_point, "lift": 1 << fixed.lift, "fraction": fixed.fraction},
-            **{"epsilon": fixed.epsilon, "point": fixed.shift, "bits": fixed.bits},
-        }
-        code: dict[str, object] = {
-            **{"what": self._formula(()), "x_t": x.dtype.c, "y_t": y.dtype.c, "centered": self.centered},
-            "wide": fixed.count * _span(x) ** 2 >= 2**31,
-        }
-        affine = fixed.gain.reshape((1,) * (x.rank - fixed.gain.ndim) + fixed.gain.shape).shape
-        self._walk(x.shape, {"x": x.shape, "gain": affine}, params, code)
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("gain", Access.IN, builder.const(f"{name}.gain", fixed.gain.astype(np.int32))),
-            ("bias", Access.IN, builder.const(f"{name}.bias", fixed.bias.astype(np.int32))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        variant = x.dtype.tag if x.dtype is y.dtype else f"{x.dtype.tag}_{y.dtype.tag}"
-        self._emit(node, builder, "normalize_int", operands, params, code, variant)
-
-    def _emit(
-        self,
-        node: Node,
-        builder: Builder,
-        kernel: str,
-        operands: Sequence[tuple[str, Access, Buffer]],
-        params: Mapping[str, Param],
-        code: Mapping[str, object],
-        variant: str,
-    ) -> None:
-        """Rows in one piece are walked forward; else each element is at least replaced where it lies."""
         x, y = node.input(0).type, node.output.type
-        shape, axes = self._view(x.shape)
-        within = [axis in axes for axis, size in enumerate(shape) if size != 1]
-        forward = within == sorted(within)
-        builder.emit(
-            node,
-            kernel,
-            operands,
-            params,
-            code=code,
-            inplace=[("y", "x")] if x.dtype is y.dtype and not forward else [],
-            overlaps=overlap(x, y, Traversal.forward(x.count)) if forward else [],
-            variant=variant,
-        )
+        if y.quant is None:
+            given = {"x": 0} | {r: i for r, i in (("scale", 1), ("bias", 2)) if len(node.inputs) > i and node.inputs[i]}
+            shapes = {role: node.input(i).type.shape for role, i in given.items()}
+            return call_normalize(node, builder, self._rows(x, y, shapes), self.epsilon, given)
+        fixed = self._fixed(node.sig, [v.data for v in node.inputs[1:] if v is not None and v.data is not None])
+        assert fixed is not None
+        gain = (1,) * (x.rank - fixed.gain.ndim) + fixed.gain.shape
+        return call_normalize_codes(node, builder, self._rows(x, y, {"x": x.shape, "gain": gain}), fixed)
 
-    def _walk(self, full: Shape, roles: Mapping[str, Shape], params: dict[str, Param], code: dict[str, object]) -> None:
-        """Adds the loops: their sizes, and by role the index in each of the two nests."""
-        shape, axes = self._view(full)
-        walks = _walks(shape, axes, [self._strides(role, full) for role in roles.values()])
-        for letter, counter, dims in (("k", "i", walks[0]), ("r", "j", walks[1])):
-            code[letter] = len(dims)
-            params |= {f"{letter}{axis}_size": size for axis, (size, _) in enumerate(dims)}
-            for n, role in enumerate(roles):
-                terms = []
-                for axis, stride in ((axis, dim[1][n]) for axis, dim in enumerate(dims) if dim[1][n]):
-                    name = f"{letter}{axis}_{role}"
-                    params |= {name: stride} if stride > 1 else {}
-                    terms.append(f"{counter}{axis}" + (f" * p->{name}" if stride > 1 else ""))
-                code[f"{role}_{letter}"] = " + ".join(terms)
-
-    def _formula(self, given: Container[str]) -> str:
-        text = "(x - mean) / sqrt(variance + epsilon)" if self.centered else "x / sqrt(mean(x * x) + epsilon)"
-        return text + (" * scale" if "scale" in given else "") + (" + bias" if "bias" in given else "")
+    def _rows(self, x: TensorType, y: TensorType, shapes: Mapping[str, Shape]) -> Rows:
+        """How operands of these shapes are walked, by role."""
+        strides = {role: self._strides(shape, x.shape) for role, shape in shapes.items()}
+        return Rows(x, y, *self._view(x.shape), self.centered, strides)
 
     def _strides(self, shape: Shape, full: Shape) -> list[int]:
         """Strides of a tensor that broadcasts to `full`, in the view."""
@@ -295,22 +135,6 @@ class Normalize(Operator):
             axis, count = self.groups
             strides.insert(axis, strides[axis] * (full[axis] // count))
         return strides
-
-
-Walk = tuple[int, tuple[int, ...]]
-
-
-def _walks(shape: Shape, axes: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[Walk], list[Walk]]:
-    """(size, stride of each operand) of the dimensions kept and of those of the statistics; neighbours merged."""
-    merged: list[tuple[int, tuple[int, ...], bool]] = []
-    for axis, size in enumerate(shape):
-        steps, inner = tuple(row[axis] for row in strides), axis in axes
-        if size == 1:
-            continue
-        if merged and merged[-1][2] == inner and merged[-1][1] == tuple(size * s for s in steps):
-            size *= merged.pop()[0]
-        merged.append((size, steps, inner))
-    return [m[:2] for m in merged if not m[2]], [m[:2] for m in merged if m[2]]
 
 
 # --------------------------------------------------------------------------------------------------- import

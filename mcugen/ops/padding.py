@@ -12,10 +12,12 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
 from mcugen.hir.types import Array, Shape, TensorType
 from mcugen.kernels.movement import Side, emit_copy
-from mcugen.kernels.walks import dense_strides
+from mcugen.kernels.padding import EXTEND, FILL_WITH, Count, ExtendOptions, ExtendWalk, Extension
+from mcugen.kernels.walks import dense_strides, numbered
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Param
-from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.lir.kernel import Call
+from mcugen.lir.program import Access
+from mcugen.lir.traversal import overlap
 from mcugen.ops.gather import index_type
 from mcugen.ops.movement import Movement, Pad, Permuted, Slice, emit_expanded, normalize_axes, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -54,8 +56,10 @@ class PadWith(Operator):
     def lower(self, node: Node, builder: Builder) -> None:
         """Fill, then a strided copy into the middle."""
         x, y = node.input(0).type, builder.buffer(node.output)
-        operands = [("value", Access.IN, builder.buffer(node.input(1))), ("y", Access.OUT, y)]
-        builder.emit(node, "fill_with", operands, {"count": y.count}, variant=x.dtype.tag)
+        call = Call(
+            FILL_WITH, {"value": builder.buffer(node.input(1)), "y": y}, [Count(count=y.count)], variant=x.dtype.tag
+        )
+        builder.call(node, call)
         target = dense_strides(node.output.type.shape)
         offset = sum(b * stride for b, stride in zip(self.before, target, strict=True))
         emit_copy(node, builder, 0, x.shape, Side.dense(x.shape), Side(target, offset), Access.INOUT)
@@ -93,34 +97,27 @@ class Extend(Movement):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A loop for each axis that grows, by a table of the source's positions; axes between them are one each."""
-        x = node.input(0).type
-        operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
-        params: dict[str, Param] = {}
-        grows: list[bool] = []
-        walks: list[Array] = []
+        x, y = node.input(0).type, node.output.type
+        operands, loops = {"x": builder.buffer(node.input(0))}, Extension()
         for axis, (size, stride) in enumerate(zip(x.shape, dense_strides(x.shape), strict=True)):
-            b, a = self.before[axis], self.after[axis]
-            if b or a:
-                table = np.pad(np.arange(size), (b, a), mode=self.mode)  # type: ignore[call-overload]
-                buffer = builder.const(f"{node.output.name}.axis{axis}", table.astype(index_type(size)))
-                operands.insert(-1, (f"at{len(grows)}", Access.IN, buffer))
-                walks.append(table * stride)
-            elif grows and not grows[-1]:
-                size *= int(params[f"count{len(grows) - 1}"])
-                grows.pop()
-                walks.pop()
-            params |= {f"count{len(grows)}": b + size + a, f"stride{len(grows)}": stride}
-            grows.append(bool(b or a))
-            if not grows[-1]:
-                walks.append(np.arange(size) * stride)
-        code = {"t": x.dtype.c, "grows": grows, "mode": self.mode}
-        axes = "".join("t" if grown else "r" for grown in grows)
-        if grows[-1]:
-            order = Traversal.runs(nested(*walks), 1)
-        else:
-            order = Traversal.rereading(nested(*walks[:-1]), len(walks[-1]))
-        near = overlap(x, node.output.type, order)
-        builder.emit(node, "extend", operands, params, code=code, overlaps=near, variant=f"{x.dtype.tag}_{axes}")
+            widths = self.before[axis], self.after[axis]
+            if not any(widths):
+                loops.keep(size, stride)
+                continue
+            table = np.pad(np.arange(size), widths, mode=self.mode)  # type: ignore[call-overload]
+            loops.grow(table, stride)
+            buffer = builder.const(f"{node.output.name}.axis{axis}", table.astype(index_type(size)))
+            operands[f"at{len(loops.tables) - 1}"] = buffer
+        axes = "".join("t" if grows else "r" for grows in loops.grows)
+        call = Call(
+            EXTEND,
+            operands | {"y": builder.buffer(node.output)},
+            [ExtendWalk(count=numbered("count", loops.counts), stride=numbered("stride", loops.strides))],
+            [ExtendOptions(t=x.dtype.c, grows=loops.grows, mode=self.mode)],
+            overlaps=overlap(x, y, loops.order()),
+            variant=f"{x.dtype.tag}_{axes}",
+        )
+        builder.call(node, call)
 
 
 @onnx_operator(

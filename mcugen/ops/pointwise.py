@@ -30,7 +30,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import dense_int8, emit_sum
+from mcugen.kernels.activations import BinarySpec, call_sum, dense_int8
 from mcugen.kernels.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel
@@ -474,6 +474,18 @@ class Binary(Elementwise):
         """Of codes: how a sum or difference is computed, if it can be."""
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
 
+    def spec(self, node: Node) -> BinarySpec:
+        """Its types, and how kernels of integers compute it."""
+        sig, function = node.sig, self.function
+        spec = BinarySpec(function, sig.input(0), sig.input(1), sig.output, self.clamp)
+        if not all(map(is_quantized, (spec.x0, spec.x1, spec.y))):
+            return spec
+        if function in _SUM_SIGNS and dense_int8(sig):
+            spec = replace(spec, fixed_sum=self.fixed_sum(sig))
+        if function == "Mul":
+            spec = replace(spec, product=self.product(sig), largest_product=self.largest_product(sig))
+        return spec
+
     def lower(self, node: Node, builder: Builder) -> None:
         """One loop; of int8 tensors of one shape, a sum has a kernel of its own."""
         sig, out = node.sig, node.output.type
@@ -482,7 +494,7 @@ class Binary(Elementwise):
         if fixed is None:
             return super().lower(node, builder)
         limits = clamp_range(self.clamp, out.q, out.dtype)
-        emit_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
+        call_sum(node, builder, fixed.factors, fixed.offset, fixed.shift, limits)
 
     def product(self, sig: Signature) -> Requantizer:
         """From products of codes less their zero points to the result's codes."""

@@ -15,12 +15,24 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import emit_average, first_taps, pooling
-from mcugen.kernels.pool import MAX_POOL, UNPOOL, Geometry, MaxOptions, UnpoolParams
-from mcugen.kernels.walks import dense_strides
+from mcugen.kernels.pool import (
+    POOL_DIRECT,
+    UNPOOL,
+    AverageSpec,
+    Counted,
+    DirectOptions,
+    DirectParams,
+    PoolPlanes,
+    PoolSpec,
+    UnpoolParams,
+    call_average_pool,
+    call_max_pool,
+    first_taps,
+)
+from mcugen.kernels.walks import WindowWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel
-from mcugen.lir.program import Access, Param, real_param
+from mcugen.lir.program import real_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
 from mcugen.numerics.window import Window
@@ -96,35 +108,10 @@ class Pool(Spatial):
             counts.append(((at >= -before[axis]) & (at < size + after[axis])).sum(1))
         return counts
 
-    def geometry(self, sig: Signature) -> dict[str, Param]:
-        """Sizes for a kernel with two spatial axes; a one-dimensional pool has height 1."""
-        x, y = sig.input(0).shape, sig.output.shape
-        w = self.window
-        rows: dict[str, tuple[Sequence[int], int]] = {
-            "in": (x[1:-1], 1),
-            "out": (y[1:-1], 1),
-            "k": (self.kernel, 1),
-            "stride": (w.strides, 1),
-            "pad": (w.before, 0),
-        }
-        if self._is_dilated:
-            rows["dilation"] = (w.dilations, 1)
-        params: dict[str, Param] = {"batch": x[0], "channels": x[-1]}
-        for name, (values, missing) in rows.items():
-            vertical, horizontal = values if len(values) == 2 else (missing, values[0])
-            params |= {f"{name}_h": vertical, f"{name}_w": horizontal}
-        return params
-
-    @property
-    def _is_dilated(self) -> bool:
-        return max(self.window.dilations) > 1
-
-    def _stays_inside(self, sig: Signature, builder: Builder) -> bool:
-        """Whether no window leaves the input, whatever its size."""
-        return not (builder.any_size or self.window.leaves(self._last(sig.input(0))[1:-1], self.kernel))
-
-    def _variant(self, sig: Signature, builder: Builder) -> str:
-        return "_".join(["dilated"] * self._is_dilated + ["inside"] * self._stays_inside(sig, builder))
+    def spec(self, node: Node) -> PoolSpec:
+        """As kernels for channels-last tensors take it."""
+        x, y = node.input(0).type, node.output.type
+        return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last)
 
 
 @dataclass(frozen=True)
@@ -152,15 +139,7 @@ class MaxPool(Pool):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
-        dtype = node.output.type.dtype
-        operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)}
-        inside = self._stays_inside(node.sig, builder)
-        options = MaxOptions(dilated=self._is_dilated, inside=inside, x_t=dtype.c)
-        params = self.geometry(node.sig)
-        near = overlap(node.input(0).type, node.output.type, pooling(params))
-        variant = self._variant(node.sig, builder)
-        geometry = Geometry(**params)  # type: ignore[arg-type]
-        builder.call(node, Call(MAX_POOL[dtype], operands, [geometry], [options], overlaps=near, variant=variant))
+        call_max_pool(node, builder, self.spec(node))
 
 
 @dataclass(frozen=True)
@@ -230,32 +209,31 @@ class AveragePool(Pool):
         fits = math.prod(self.kernel) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits and is_quantized(x) and is_quantized(sig.output) else None
 
-    def lower(self, node: Node, builder: Builder) -> None:
-        """Four channels at a time; the divisor is constant or follows from the taps."""
-        sig, params = node.sig, self.geometry(node.sig)
+    def spec(self, node: Node) -> AverageSpec:
+        """The divisor is constant or follows from the taps."""
+        sig = node.sig
+        sizes: list[int] | list[None] = [None, None]
         counts = self._counts(sig)
-        fixed = all((c == c[0]).all() for c in counts)
-        divisor = "fixed" if fixed else "padded" if any(self.counted_before + self.counted_after) else "inside"
-        if divisor == "padded":
+        fixed, counts_padding = all((c == c[0]).all() for c in counts), any(self.counted_before + self.counted_after)
+        if counts_padding and not fixed:
             rows = zip(self._last(sig.input(0))[1:-1], self.counted_before, self.counted_after, strict=True)
             sizes = [1] * (2 - len(counts)) + [n + b + a for n, b, a in rows]
-            params |= {"counted_h": sizes[0], "counted_w": sizes[1]}
-        code: dict[str, object] = {
-            "dilated": self._is_dilated,
-            "divisor": divisor,
-            "inside": self._stays_inside(sig, builder),
-        }
-        parts = [self._variant(sig, builder)] * bool(self._variant(sig, builder)) + [divisor] * (not fixed)
-        if sig.output.quant is not None:
-            return emit_average(node, builder, self._requantizer(sig), params, code, "_".join(parts))
-        if fixed:
-            params["scale"] = 1.0 / math.prod(int(c[0]) for c in counts)
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        near = overlap(node.input(0).type, node.output.type, pooling(params))
-        builder.emit(node, "average_pool_f32", operands, params, code=code, overlaps=near, variant="_".join(parts))
+        return AverageSpec(
+            sig.input(0),
+            sig.output,
+            self.window,
+            self.kernel,
+            self.is_channels_last,
+            divisor="fixed" if fixed else "padded" if counts_padding else "inside",
+            requantize=self._requantizer(sig) if sig.output.quant is not None else None,
+            counted=Counted(counted_h=sizes[0], counted_w=sizes[1]),
+            taps=math.prod(int(c[0]) for c in counts),
+            counts_padding=counts_padding,
+        )
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Four channels at a time."""
+        call_average_pool(node, builder, self.spec(node))
 
 
 # --------------------------------------------------------------------------------------------------- direct
@@ -349,32 +327,59 @@ class DirectPool(Pool):
         """Bounds are found once a window and axis."""
         x, y = node.input(0).type, node.outputs[0].type
         space, rank = x.shape[2:], len(self.kernel)
-        params: dict[str, Param] = {"planes": math.prod(x.shape[:2]), "x_plane": math.prod(space)}
-        params |= self.window.walk(space, y.shape[2:], self.kernel)
-        operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.outputs[0]))]
-        widens = any(self.counted[0] + self.counted[1])
-        if self.function == "average" and widens:
-            for a, (n, b, e) in enumerate(zip(space, *self.counted, strict=True)):
-                params |= {f"counted_before{a}": b, f"counted_end{a}": n + e}
+        operands = {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.outputs[0])}
         if self.order:
-            strides = dense_strides(space) if self.order == "row" else dense_strides(space[::-1])[::-1]
-            params |= {f"step{a}": stride for a, stride in enumerate(strides)}
-            operands.append(("indices", Access.OUT, builder.buffer(node.outputs[1])))
-        general = self.function == "lp" and self.p not in (1, 2)
-        if general:
-            params |= {"power": real_param(self.p, x.dtype), "root": real_param(1 / self.p, x.dtype)}
-        code: dict[str, object] = {
-            "rank": rank,
-            "function": self.function,
-            "t": x.dtype.c,
-            "f": "" if x.dtype is DType.FLOAT64 else "f",
-            "widens": widens,
-            "indices": bool(self.order),
-            "p_norm": 0 if general else int(self.p),
-        }
-        variant = f"{self.function}_{rank}d_{x.dtype.tag}"
-        near = overlap(x, y, self._order(x.shape, y.shape))
-        builder.emit(node, "pool_direct", operands, params, code=code, overlaps=near, variant=variant)
+            operands["indices"] = builder.buffer(node.outputs[1])
+        options = DirectOptions(
+            rank=rank,
+            function=self.function,
+            t=x.dtype.c,
+            f="" if x.dtype is DType.FLOAT64 else "f",
+            widens=self._widens,
+            indices=bool(self.order),
+            p_norm=0 if self._is_general else int(self.p),
+        )
+        call = Call(
+            POOL_DIRECT,
+            operands,
+            [
+                PoolPlanes(planes=math.prod(x.shape[:2]), x_plane=math.prod(space)),
+                WindowWalk.of(self.window, space, y.shape[2:], self.kernel),
+                self._direct_params(space, x.dtype),
+            ],
+            [options],
+            overlaps=overlap(x, y, self._order(x.shape, y.shape)),
+            variant=f"{self.function}_{rank}d_{x.dtype.tag}",
+        )
+        builder.call(node, call)
+
+    @property
+    def _widens(self) -> bool:
+        """Whether taps in the padding count."""
+        return any(self.counted[0] + self.counted[1])
+
+    @property
+    def _is_general(self) -> bool:
+        """Whether an Lp norm takes powers."""
+        return self.function == "lp" and self.p not in (1, 2)
+
+    def _direct_params(self, space: Shape, dtype: DType) -> DirectParams:
+        """What a function needs besides sizes."""
+        before: Shape = ()
+        end: Shape = ()
+        steps: Sequence[int] = ()
+        if self.function == "average" and self._widens:
+            before, end = self.counted[0], tuple(n + a for n, a in zip(space, self.counted[1], strict=True))
+        if self.order:
+            steps = dense_strides(space) if self.order == "row" else dense_strides(space[::-1])[::-1]
+        powers = [real_param(p, dtype) for p in (self.p, 1 / self.p)] if self._is_general else [None, None]
+        return DirectParams(
+            counted_before=numbered("counted_before", before),
+            counted_end=numbered("counted_end", end),
+            step=numbered("step", steps),
+            power=powers[0],
+            root=powers[1],
+        )
 
     def _order(self, x: Shape, y: Shape) -> Traversal:
         """Element by element."""

@@ -17,11 +17,23 @@ from mcugen.expressions.parts import headers
 from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, Shape, TensorType
-from mcugen.kernels.weighted import interleave
+from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.recurrent import (
+    GRU,
+    LSTM,
+    RNN,
+    FunctionParams,
+    Functions,
+    Gates,
+    GruOptions,
+    Layer,
+    LstmOptions,
+    Sizes,
+    real_text,
+)
 from mcugen.lir.builder import Builder
-from mcugen.lir.program import Access, Buffer, Overlap, Param, real_param
-from mcugen.lir.traversal import Traversal, nested, overlap
+from mcugen.lir.kernel import Kernel, Options
+from mcugen.lir.program import Buffer, real_param
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import UNARY
 
@@ -75,7 +87,7 @@ class Activation:
         given = self.params(role, x.dtype)
         return FUNCTIONS[self.function].build(x, *(Parameter(f"p->{name}", v, x.dtype) for name, v in given.items()))
 
-    def params(self, role: str, dtype: DType) -> dict[str, Param]:
+    def params(self, role: str, dtype: DType) -> dict[str, float]:
         """The kernel parameters of the activation that has this role."""
         count = len(FUNCTIONS[self.function].defaults)
         return {
@@ -95,49 +107,8 @@ STATE_ROLES = {"h": "hidden", "c": "cell"}
 _OPTIONAL = {"lens": LENS, "h0": H0, "c0": C0, "peepholes": P}
 """Kernel roles of inputs that are read as they are."""
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a layer, and how its tensors are walked (strides in elements)."""
-
-    steps: int
-    batch: int
-    depth: int
-    hidden: int
-    directions: int
-    batch_first: bool
-
-    @property
-    def y_shape(self) -> Shape:
-        """Of Y."""
-        outer = (self.steps, self.directions, self.batch)
-        return (*((self.batch, self.steps, self.directions) if self.batch_first else outer), self.hidden)
-
-    @property
-    def state_shape(self) -> Shape:
-        """Of the first and last h and c."""
-        return (*((self.batch, self.directions) if self.batch_first else (self.directions, self.batch)), self.hidden)
-
-    def x_walk(self) -> dict[str, Param]:
-        """Strides of X."""
-        batch, step = (self.steps, 1) if self.batch_first else (1, self.batch)
-        return {"x_batch": batch * self.depth, "x_step": step * self.depth}
-
-    def y_walk(self, direction: int) -> dict[str, Param]:
-        """Strides of Y, and where a direction starts in it."""
-        batch, step = (self.steps * self.directions, self.directions)
-        if not self.batch_first:
-            batch, step = 1, self.directions * self.batch
-        walk = {"y_batch": batch * self.hidden, "y_step": step * self.hidden}
-        return {**walk, "y_offset": self._start(direction)}
-
-    def state_walk(self, name: str, direction: int) -> dict[str, Param]:
-        """Stride of a state, and where a direction starts in it."""
-        stride = self.hidden * (self.directions if self.batch_first else 1)
-        return {f"{name}_offset": self._start(direction), f"{name}_stride": stride}
-
-    def _start(self, direction: int) -> int:
-        return direction * self.hidden * (1 if self.batch_first else self.batch)
+_RESULT_ROLES = {"Y": "y", "Y_h": "h", "Y_c": "c"}
+"""What the kernels' results are called."""
 
 
 class Weights(NamedTuple):
@@ -162,6 +133,7 @@ class Recurrent(Operator):
     beyond it. Y_h and Y_c are the state after the last step; as in ONNX Runtime, 0 for a sequence of length 0.
     """
 
+    kernel: ClassVar[Kernel]
     gates: ClassVar[int]
     states: ClassVar[tuple[str, ...]] = ("h",)
     roles: ClassVar[tuple[str, ...]]
@@ -285,151 +257,84 @@ class Recurrent(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """One instruction a direction, all into the same results."""
-        sizes = self.sizes(node.input(X).type, node.input(R).type)
-        inputs = dict(enumerate(node.inputs))
-        if not sizes.steps:  # then the state is 0
-            inputs |= {LENS: None, H0: None, C0: None}
-        optional = {role: value for role, i in _OPTIONAL.items() if (value := inputs.get(i)) is not None}
-        weights, code = self._weights(node, builder)
-        operands = [("x", Access.IN, builder.buffer(node.input(X))), *weights]
-        operands += [(role, Access.IN, builder.buffer(value)) for role, value in optional.items()]
-        code |= {role: role in optional for role in _OPTIONAL}
-        for d in range(sizes.directions):
-            self._lower_direction(d, sizes, node, builder, operands, code)
+        layer = self._layer(node, builder)
+        for d in range(layer.sizes.directions):
+            functions = self._functions(d, layer.x.dtype)
+            layer.call(node, builder, d, functions.params, self.options(layer, functions))
 
-    def _weights(self, node: Node, builder: Builder) -> tuple[list[tuple[str, Access, Buffer]], dict[str, object]]:
-        """Operands w, r and bias (of all directions), and what the template must know of them.
+    def _layer(self, node: Node, builder: Builder) -> Layer:
+        """With its inputs as kernels read them."""
+        sizes = self.sizes(node.input(X).type, node.input(R).type)
+        given = dict(enumerate(node.inputs))
+        if not sizes.steps:  # then the state is 0
+            given |= {LENS: None, H0: None, C0: None}
+        inputs = self._weights(node, builder)
+        inputs = {"x": builder.buffer(node.input(X)), **inputs}
+        inputs |= {role: builder.buffer(v) for role, i in _OPTIONAL.items() if (v := given.get(i)) is not None}
+        outputs = dict(zip(self.results, node.outputs, strict=True))
+        b = given.get(B)
+        return Layer(
+            self.kernel,
+            sizes,
+            self.rows,
+            self.backwards,
+            self.states,
+            node.input(X).type,
+            outputs["Y"].type if "Y" in outputs else None,
+            inputs,
+            {_RESULT_ROLES[result]: builder.buffer(value) for result, value in outputs.items()},
+            packed=_are_constant(node),
+            bias="none" if b is None else "pair" if b.data is None else "sum",
+        )
+
+    def _weights(self, node: Node, builder: Builder) -> dict[str, Buffer]:
+        """Operands w, r and bias, of all directions.
 
         Constant matrices are interleaved by four rows, constant biases summed as far as the equations allow.
         """
         name, w, r = node.outputs[0].name, node.input(W), node.input(R)
         b = node.inputs[B] if len(node.inputs) > B else None
         if w.data is not None and r.data is not None:
-            packed = [self._packed(w.data, (self.gates,)), self._packed(r.data, self.blocks)]
-            buffers = [builder.const(f"{name}.w", packed[0]), builder.const(f"{name}.r", packed[1])]
+            rows = self.rows
+            packed = [rows.packed(w.data, (self.gates,)), rows.packed(r.data, rows.blocks)]
+            found = {role: builder.const(f"{name}.{role}", array) for role, array in zip("wr", packed, strict=True)}
         else:
-            buffers = [builder.buffer(w), builder.buffer(r)]
-        bias = "none" if b is None else "pair" if b.data is None else "sum"
+            found = {"w": builder.buffer(w), "r": builder.buffer(r)}
         if b is not None:
             summed = None if b.data is None else self.summed_bias(b.data)
-            buffers.append(builder.buffer(b) if summed is None else builder.const(f"{name}.bias", summed))
-        operands = [(role, Access.IN, buffer) for role, buffer in zip(("w", "r", "bias"), buffers, strict=False)]
-        return operands, {"packed": w.data is not None and r.data is not None, "bias": bias}
+            found["bias"] = builder.buffer(b) if summed is None else builder.const(f"{name}.bias", summed)
+        return found
 
     @property
-    def blocks(self) -> tuple[int, ...]:
-        """How many gates each product with R computes."""
-        return (self.gates,)
+    def rows(self) -> Gates:
+        """What rows of weights are."""
+        return Gates(self.gates, (self.gates,), self.gates)
 
-    def _packed(self, matrices: Array, blocks: Sequence[int]) -> Array:
-        """[directions, gates · hidden, k] → flat, the rows of each block of gates interleaved for themselves."""
-        hidden = matrices.shape[1] // self.gates
-        cuts = [int(gate) * hidden for gate in np.cumsum(blocks)[:-1]]
-        return np.concatenate([interleave(part) for matrix in matrices for part in np.split(matrix, cuts)])
+    def options(self, layer: Layer, functions: Functions) -> list[Options]:
+        """What the template must know."""
+        return [layer.options(functions)]
 
-    def _lower_direction(
-        self,
-        d: int,
-        sizes: Sizes,
-        node: Node,
-        builder: Builder,
-        inputs: Sequence[tuple[str, Access, Buffer]],
-        code: dict[str, object],
-    ) -> None:
-        name, dtype = node.outputs[0].name, node.input(X).type.dtype
-        results = {r: builder.buffer(value) for r, value in zip(self.results, node.outputs, strict=True)}
-        access = Access.INOUT if d else Access.OUT
-        operands, params = list(inputs), self._params(d, sizes, code)
-        if "Y" in results:
-            operands.append(("y", access, results["Y"]))
-            params |= sizes.y_walk(d)
-        inplace = []
-        for state in self.states:
-            result = results.get(f"Y_{state}")
-            if result is None:
-                scratch = builder.scratch(f"{name}.{state}", dtype, sizes.hidden)
-                operands.append((f"{state}_all", Access.SCRATCH, scratch))
-                params |= {f"{state}_offset": 0, f"{state}_stride": 0}
-                continue
-            operands.append((f"{state}_all", access, result))
-            params |= sizes.state_walk(state, d)
-            if code[f"{state}0"] and sizes.directions == 1:
-                inplace.append((f"{state}_all", f"{state}0"))
-        gates = builder.scratch(f"{name}.gates", dtype, self.scratch_gates * sizes.hidden)
-        operands.append(("gates", Access.SCRATCH, gates))
-        texts, constants = self._activation_code(d, dtype)
-        suffix = "" if dtype is DType.FLOAT64 else "f"
-        flags = code | texts | self.flags() | {"y": "Y" in results, "t": dtype.c}
-        flags |= {"zero": f"0.0{suffix}", "one": f"1.0{suffix}"}
-        params |= constants
-        instr = builder.emit(
-            node,
-            self.name,
-            operands,
-            params,
-            code=flags,
-            inplace=inplace,
-            overlaps=self._overlaps(node, sizes, code) if "Y" in results else [],
-            variant=dtype.tag,
-        )
-        instr.macs //= sizes.directions
-
-    def _overlaps(self, node: Node, sizes: Sizes, code: Mapping[str, object]) -> list[Overlap]:
-        """A step of a sequence is read before it is written, if all of them are walked just once and forward."""
-        if sizes.directions > 1 or self.backwards[0] or code["lens"]:
-            return []
-        x, y = sizes.x_walk(), sizes.y_walk(0)
-        sequences, steps = np.arange(sizes.batch), np.arange(sizes.steps)
-        reads = nested(sequences * x["x_batch"], steps * x["x_step"])
-        ends = nested(sequences * y["y_batch"], steps * y["y_step"]) + sizes.hidden
-        return overlap(node.input(X).type, node.outputs[self.results.index("Y")].type, Traversal(reads, ends))
-
-    def _params(self, d: int, sizes: Sizes, code: dict[str, object]) -> dict[str, Param]:
-        """Sizes, and where direction `d` lies in the inputs."""
-        rows = self.gates * sizes.hidden
-        params: dict[str, Param] = {
-            "batch": sizes.batch,
-            "steps": sizes.steps,
-            "depth": sizes.depth,
-            "hidden": sizes.hidden,
-            "reverse": int(self.backwards[d]),
-            **sizes.x_walk(),
-            "w_offset": d * rows * sizes.depth,
-            "r_offset": d * rows * sizes.hidden,
-        }
-        if code["bias"] != "none":
-            params["bias_offset"] = d * (2 * rows if code["bias"] == "pair" else self.scratch_gates * sizes.hidden)
-        if code["h0"] or code["c0"]:
-            params |= sizes.state_walk("first", d)
-        if code["peepholes"]:
-            params["peepholes_offset"] = d * 3 * sizes.hidden
-        return params
-
-    def _activation_code(self, d: int, dtype: DType) -> tuple[dict[str, object], dict[str, Param]]:
-        """C statements that apply each activation to a variable `@`, the headers that they need, and parameters."""
+    def _functions(self, d: int, dtype: DType) -> Functions:
+        """C statements that apply each activation to a variable `@`."""
         x = Argument("@", dtype)
         clip = Parameter("p->clip", self.clip, dtype)
         clips = not math.isinf(self.clip)
-        params: dict[str, Param] = {"clip": real_param(self.clip, dtype)} if clips else {}
-        code: dict[str, object] = {}
+        texts: dict[str, str] = {}
+        params: dict[str, dict[str, float]] = {}
         called: set[str] = set()
         for role, activation in zip(self.roles, self.activations[d], strict=True):
             steps = [activation.expression(role, x)]
             if clips and role in ("f", "g"):
                 steps.insert(0, select(x < -clip, -clip, select(x > clip, clip, x)))
-            code[role] = "\n".join(f"@ = {c_text(step, Binding.SELECT)};" for step in steps)
+            texts[role] = "\n".join(f"@ = {c_text(step, Binding.SELECT)};" for step in steps)
             called.update(*map(headers, steps))
-            params |= activation.params(role, dtype)
-        return code | {"headers": sorted(called)}, params
+            params[role] = activation.params(role, dtype)
+        limit = real_param(self.clip, dtype) if clips else None
+        return Functions(texts, sorted(called), FunctionParams(clip=limit, **params))
 
-    @property
-    def scratch_gates(self) -> int:
-        """Times hidden: the elements of `gates` in the kernel."""
-        return self.gates
 
-    def flags(self) -> dict[str, object]:
-        """More that the template must know."""
-        return {}
+def _are_constant(node: Node) -> bool:
+    return node.input(W).data is not None and node.input(R).data is not None
 
 
 @dataclass(frozen=True)
@@ -437,6 +342,7 @@ class Rnn(Recurrent):
     """h' = f(W x + R h + Wb + Rb)."""
 
     mnemonic: ClassVar[str] = "rnn"
+    kernel: ClassVar[Kernel] = RNN
     gates: ClassVar[int] = 1
     roles: ClassVar[tuple[str, ...]] = ("f",)
 
@@ -454,6 +360,7 @@ class Lstm(Recurrent):
     """
 
     mnemonic: ClassVar[str] = "lstm"
+    kernel: ClassVar[Kernel] = LSTM
     gates: ClassVar[int] = 4
     states: ClassVar[tuple[str, ...]] = ("h", "c")
     roles: ClassVar[tuple[str, ...]] = ("f", "g", "k")
@@ -471,9 +378,17 @@ class Lstm(Recurrent):
         new = forget * c + i * self._gate(fresh, g)
         return {**sums, "cell": new, "hidden": self._gate(o + peep_o * new, f) * k(new)}
 
-    def flags(self) -> dict[str, object]:
-        """Whether the forget gate is the input gate's complement."""
-        return {"coupled": self.coupled}
+    def options(self, layer: Layer, functions: Functions) -> list[Options]:
+        """Gates and cells besides."""
+        own = LstmOptions(
+            g=functions.texts["g"],
+            k=functions.texts["k"],
+            one=real_text("1.0", layer.x.dtype),
+            coupled=self.coupled,
+            c0="c0" in layer.inputs,
+            peepholes="peepholes" in layer.inputs,
+        )
+        return [*super().options(layer, functions), own]
 
 
 @dataclass(frozen=True)
@@ -484,6 +399,7 @@ class Gru(Recurrent):
     """
 
     mnemonic: ClassVar[str] = "gru"
+    kernel: ClassVar[Kernel] = GRU
     gates: ClassVar[int] = 3
     roles: ClassVar[tuple[str, ...]] = ("f", "g")
     linear: bool = False
@@ -523,18 +439,14 @@ class Gru(Recurrent):
         return np.concatenate([wz + rz, wr + rr, wh, rh], axis=-1)
 
     @property
-    def scratch_gates(self) -> int:
-        """Three gates, and Rh h + Rbh where that is scaled by r."""
-        return 4 if self.linear else 3
+    def rows(self) -> Gates:
+        """The hidden gate's product is one of its own, and Rh h + Rbh is kept where that is scaled by r."""
+        return Gates(3, (2, 1), 4 if self.linear else 3)
 
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """The hidden gate's product is one of its own."""
-        return (2, 1)
-
-    def flags(self) -> dict[str, object]:
-        """Whether R's product comes before the reset gate."""
-        return {"linear": self.linear}
+    def options(self, layer: Layer, functions: Functions) -> list[Options]:
+        """The hidden gate besides."""
+        own = GruOptions(g=functions.texts["g"], one=real_text("1.0", layer.x.dtype), linear=self.linear)
+        return [*super().options(layer, functions), own]
 
 
 # --------------------------------------------------------------------------------------------------- import

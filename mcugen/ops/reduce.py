@@ -12,15 +12,17 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.activations import emit_average, emit_mean_of_sums, emit_row_sums
-from mcugen.kernels.walks import AxisWalk, dense_strides
+from mcugen.kernels.pool import AverageSpec, call_average_pool, call_mean_of_sums, call_row_sums
+from mcugen.kernels.reduce import ARG, REDUCE, ArgOptions, Finish, ReduceOptions, arg_order, nests_of, walks_of
+from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param, real_param
+from mcugen.lir.kernel import Call, Kernel
+from mcugen.lir.program import Wide, real_param
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, largest_code, same_codes
+from mcugen.numerics.window import Window
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.movement import Reshape, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
@@ -177,36 +179,37 @@ class Reduce(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Loops over kept dimensions around loops over reduced ones."""
-        x, y, row = node.input(0).type, node.output.type, REDUCTIONS[self.function]
-        kept, reduced = _walks(x.shape, self.axes)
-        if not builder.any_size and self.is_pool(node.sig):
-            return self._lower_as_pool(node, builder)
-        params: dict[str, Param] = {}
-        for letter, walks in (("k", kept), ("r", reduced)):
-            for axis, (size, stride) in enumerate(walks):
-                params |= {f"{letter}{axis}_size": size, f"{letter}{axis}_stride": stride}
-        finish, more, shift = self._finish(node.sig)
-        code: dict[str, object] = {
-            "what": self.function,
-            "kept": len(kept),
-            "reduced": len(reduced),
-            "x_t": x.dtype.c,
-            "y_t": y.dtype.c,
-            "acc_t": _accumulator(x.dtype, row, self.function == "mean" and x.quant is None),
-            "start": row.start,
-            "step": row.step.format(f="" if x.dtype is DType.FLOAT64 else "f") if x.dtype.is_float else row.ints,
-            "finish": finish,
-            "shift": shift,
-        }
-        if finish in ("average", "requantize"):
-            code |= dict(zip(("low", "high"), y.dtype.limits, strict=True))
-        variant = f"{self.function}_{x.dtype.tag}" + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype)
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
+        x, y = node.input(0).type, node.output.type
+        pool = self.spec(node) if x.dtype is DType.INT8 and not builder.any_size else None
+        if pool is not None:
+            return call_average_pool(node, builder, pool)
+        kept, reduced = walks_of(x.shape, self.axes)
+        finish, numbers, shift = self._finish(node.sig)
+        row, limits = REDUCTIONS[self.function], y.dtype.limits if finish in ("average", "requantize") else (0, 0)
+        options = ReduceOptions(
+            what=self.function,
+            kept=len(kept),
+            reduced=len(reduced),
+            x_t=x.dtype.c,
+            y_t=y.dtype.c,
+            acc_t=_accumulator(x.dtype, row, self.function == "mean" and x.quant is None),
+            start=row.start,
+            step=row.step.format(f="" if x.dtype is DType.FLOAT64 else "f") if x.dtype.is_float else row.ints,
+            finish=finish,
+            shift=shift,
+            low=limits[0],
+            high=limits[1],
+        )
         order = Traversal.runs(nested(*(np.arange(size) * stride for size, stride in kept)), 1)
-        builder.emit(node, "reduce", operands, params | more, code=code, overlaps=overlap(x, y, order), variant=variant)
+        call = Call(
+            REDUCE,
+            {"x": builder.buffer(node.input(0)), "y": builder.buffer(node.output)},
+            [nests_of(kept, reduced), numbers],
+            [options],
+            overlaps=overlap(x, y, order),
+            variant=f"{self.function}_{x.dtype.tag}" + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
+        )
+        builder.call(node, call)
 
     def is_pool(self, sig: Signature) -> bool:
         """Whether it is a mean of int8 images."""
@@ -214,43 +217,40 @@ class Reduce(Operator):
 
     def is_mean_of_images(self, sig: Signature) -> bool:
         """Whether it is the mean of codes in rows over whole images: an average pool."""
-        kept, reduced = _walks(sig.input(0).shape, self.axes)
+        kept, reduced = walks_of(sig.input(0).shape, self.axes)
         channels_last = len(reduced) == 1 and 1 <= len(kept) <= 2 and kept[-1][1] == 1
         return self.function == "mean" and channels_last and self._requantizer(sig) is not None
 
-    def pool_geometry(self, sig: Signature) -> dict[str, Param]:
-        """Of the average pool that it is: images are rows."""
-        kept, reduced = _walks(sig.input(0).shape, self.axes)
+    def spec(self, node: Node) -> AverageSpec | None:
+        """The average pool that it is, if any: images are rows."""
+        sig = node.sig
+        if not self.is_mean_of_images(sig):
+            return None
+        kept, reduced = walks_of(sig.input(0).shape, self.axes)
         batch, count, channels = math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
-        ones = ("in_h", "out_h", "out_w", "k_h", "stride_h", "stride_w")
-        params: dict[str, Param] = {"batch": batch, "channels": channels, "in_w": count, "k_w": count}
-        return params | dict.fromkeys(ones, 1) | {"pad_h": 0, "pad_w": 0}
+        x, y = sig.input(0).with_shape((batch, count, channels)), sig.output.with_shape((batch, 1, channels))
+        window = Window((1,), (0,), (0,), (1,))
+        return AverageSpec(x, y, window, (count,), divisor="fixed", requantize=self._requantizer(sig), taps=count)
 
-    def _lower_as_pool(self, node: Node, builder: Builder) -> None:
-        requantize = self._requantizer(node.sig)
-        assert requantize is not None
-        code = {"dilated": False, "divisor": "fixed", "inside": True}
-        emit_average(node, builder, requantize, self.pool_geometry(node.sig), code, "inside")
-
-    def _finish(self, sig: Signature) -> tuple[str, dict[str, Param], int]:
+    def _finish(self, sig: Signature) -> tuple[str, Finish, int]:
         """How an accumulator becomes an output element, the parameters of that, and its shift."""
         requantize = self._requantizer(sig)
         if requantize is None:
             x = sig.input(0)
             if self.function != "mean" or x.quant is not None:
-                return "plain", {}, 0
+                return "plain", Finish(), 0
             if x.dtype.is_float:
-                return "scale", {"scale": real_param(1.0 / self._count(x), x.dtype)}, 0
-            return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", {"count": self._count(x)}, 0
+                return "scale", Finish(scale=real_param(1.0 / self._count(x), x.dtype)), 0
+            return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", Finish(count=self._count(x)), 0
         requantize = requantize.for_high_word()
         multiplier = int(requantize.multiplier[0])
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
         count = self._count(sig.input(0)) if self.function in _SUMS else 1
-        offset = requantize.offset - count * sig.input(0).q.zero_point * multiplier
-        more: dict[str, Param] = {"multiplier": multiplier, "offset": offset}
-        if requantize.ties_to_even:
-            return "average", more | {"y_zero": requantize.zero_point}, requantize.shift
-        return "requantize", more, requantize.shift
+        offset = Wide(requantize.offset - count * sig.input(0).q.zero_point * multiplier)
+        if not requantize.ties_to_even:
+            return "requantize", Finish(multiplier=multiplier, offset=offset), requantize.shift
+        finish = Finish(multiplier=multiplier, offset=offset, y_zero=requantize.zero_point)
+        return "average", finish, requantize.shift
 
 
 def _accumulator(dtype: DType, row: Reduction, widest: bool) -> str:
@@ -259,23 +259,6 @@ def _accumulator(dtype: DType, row: Reduction, widest: bool) -> str:
     if dtype.nbytes < 4 and not widest:
         return "int32_t"
     return ("uint64_t" if dtype.nbytes == 8 or widest else "uint32_t") if row.wraps else dtype.c
-
-
-Walks = list[tuple[int, int]]
-
-
-def _walks(shape: Shape, axes: tuple[int, ...]) -> tuple[Walks, Walks]:
-    """(size, stride in elements) of kept and of reduced dimensions; neighbours of a kind are merged."""
-    merged: list[tuple[int, int, bool]] = []
-    for axis, (size, stride) in enumerate(zip(shape, dense_strides(shape), strict=True)):
-        if size == 1:
-            continue
-        is_reduced = axis in axes
-        if merged and merged[-1][2] == is_reduced:
-            size *= merged.pop()[0]
-        merged.append((size, stride, is_reduced))
-    kept = [(size, stride) for size, stride, is_reduced in merged if not is_reduced]
-    return kept, [(size, stride) for size, stride, is_reduced in merged if is_reduced]
 
 
 @dataclass(frozen=True)
@@ -297,7 +280,7 @@ class RowSums(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Sums lie where they lay."""
-        emit_row_sums(node, builder)
+        call_row_sums(node, builder)
 
 
 @dataclass(frozen=True)
@@ -325,7 +308,7 @@ class MeanOfSums(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Element by element."""
-        emit_mean_of_sums(node, builder, self._requantizer(node.sig), self.mean._count(self.x), self.x)
+        call_mean_of_sums(node, builder, self._requantizer(node.sig), self.mean._count(self.x), self.x)
 
 
 # ------------------------------------------------------------------------------------ position of an extreme
@@ -377,18 +360,17 @@ class Arg(Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Rows of `depth` elements, `inner` apart."""
-        x = node.input(0).type
-        params = AxisWalk.of(x.shape, self.axis).values()
+        x, y, walk = node.input(0), node.output, AxisWalk.of(node.input(0).type.shape, self.axis)
         beats = (">" if self.function == "max" else "<") + ("=" if self.last else "")
-        code = {"what": self.name, "x_t": x.dtype.c, "beats": beats}
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(0))),
-            ("y", Access.OUT, builder.buffer(node.output)),
-        ]
-        variant = f"{self.function}_{x.dtype.tag}"
-        rows = np.arange(params["outer"]) * params["depth"] * params["inner"]
-        near = overlap(x, node.output.type, Traversal.runs(nested(rows, np.arange(params["inner"])), 1))
-        builder.emit(node, "arg", operands, params, code=code, overlaps=near, variant=variant)
+        call = Call(
+            ARG,
+            {"x": builder.buffer(x), "y": builder.buffer(y)},
+            [walk],
+            [ArgOptions(what=self.name, x_t=x.type.dtype.c, beats=beats)],
+            overlaps=overlap(x.type, y.type, arg_order(walk)),
+            variant=f"{self.function}_{x.type.dtype.tag}",
+        )
+        builder.call(node, call)
 
 
 # --------------------------------------------------------------------------------------------------- import

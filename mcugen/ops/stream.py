@@ -6,7 +6,7 @@ As in line buffers of image processors, or the patches of MCUNetV2 (Lin et al., 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -19,10 +19,20 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, RowWindow, Signature
 from mcugen.hir.types import Array, DType, TensorType
+from mcugen.kernels.stream import (
+    FILL_ROWS,
+    SHIFT_ROWS,
+    STREAM_GET,
+    STREAM_PUT,
+    FillParams,
+    RowsParams,
+    ShiftParams,
+)
 from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import least_lead
-from mcugen.lir.program import Access, Buffer, Control, Overlap, Param
+from mcugen.lir.program import Access, Buffer, Control, Overlap
 
 
 @dataclass(frozen=True)
@@ -306,9 +316,9 @@ class _Lowering:
         overlaps = [] if self.adds or self.op.from_caller else [Overlap("y", "x", self.op.lead)]
         if self.op.from_caller:
             del ends[0]
-        builder.mark(self.node, Control.STREAM, ends, code={"events": events}, overlaps=overlaps)
+        builder.mark(self.node, Control.STREAM, ends, events=events, overlaps=overlaps)
         for number, (tensor, is_row) in enumerate(cases):
-            builder.mark(self.node, Control.CASE, params={"case": number})
+            builder.mark(self.node, Control.CASE, case=number)
             if is_row:
                 self._row(tensor)
             else:
@@ -326,9 +336,7 @@ class _Lowering:
         if self.op.from_caller:
             self.builder.read_rows(self.node, self.node.input(0), self.got, row, 1, rows.axis)
         else:
-            self._emit(
-                "stream_get", [("x", Access.IN, self.x), ("next", Access.INOUT, self.got), ("y", Access.OUT, row)], rows
-            )
+            self._copy(STREAM_GET, {"x": self.x, "next": self.got, "y": row}, rows)
         self._push(row, 0)
 
     def _compute(self, number: int) -> None:
@@ -353,15 +361,15 @@ class _Lowering:
             builder.bind(result, self._window(tensor))
         lower_nodes(layer.body, builder)
         if is_last and not layer.adds:
-            row = builder.buffer(result)
-            ends = [("x", Access.IN, row), ("next", Access.INOUT, self.put), ("y", Access.INOUT, self.y)]
-            self._emit("stream_put", ends, self.op.tensors[tensor])
+            ends = {"x": builder.buffer(result), "next": self.put, "y": self.y}
+            self._copy(STREAM_PUT, ends, self.op.tensors[tensor])
         elif not is_last:
             self._push(builder.buffer(result), tensor)
 
-    def _emit(self, kernel: str, operands: Sequence[tuple[str, Access, Buffer]], rows: Rows) -> None:
-        params: dict[str, Param] = {"rows": 1, "bytes": rows.nbytes}
-        self.builder.emit(self.node, kernel, operands, params, variant=rows.row.dtype.tag)
+    def _copy(self, kernel: Kernel, operands: Mapping[str, Buffer], rows: Rows) -> None:
+        """One row."""
+        params = RowsParams(rows=1, bytes=rows.nbytes)
+        self.builder.call(self.node, Call(kernel, operands, [params], variant=rows.row.dtype.tag))
 
     # ------------------------------------------------------------------------------------------- windows
 
@@ -393,19 +401,20 @@ class _Lowering:
         """The oldest row goes."""
         if self.schedule.windows[tensor] > 1:
             window = self._window(tensor)
-            params: dict[str, Param] = {"nbytes": window.nbytes, "by": self.op.tensors[tensor].pitch}
-            self.builder.emit(self.node, "shift_rows", [("x", Access.INOUT, window)], params)
+            params = ShiftParams(nbytes=window.nbytes, by=self.op.tensors[tensor].pitch)
+            self.builder.call(self.node, Call(SHIFT_ROWS, {"x": window}, [params]))
 
     def _fill(self, window: Buffer, first: int, rows: int, tensor: int) -> None:
-        count = self.op.tensors[tensor].in_memory.count
-        params: dict[str, Param] = {"first": first * count, "count": rows * count, "value": self._value(tensor)}
+        """Rows of padding."""
+        count, fill = self.op.tensors[tensor].in_memory.count, self.op.fill(tensor)
+        value = float(fill) if self.op.tensors[tensor].row.dtype.is_float else int(fill)
+        params = FillParams(first=first * count, count=rows * count, value=value)
         access = Access.OUT if rows == self.schedule.windows[tensor] else Access.INOUT
-        self.builder.emit(self.node, "fill_rows", [("y", access, window)], params, variant=window.dtype.tag)
-
-    def _value(self, tensor: int) -> Param:
-        value = self.op.fill(tensor)
-        return float(value) if self.op.tensors[tensor].row.dtype.is_float else int(value)
+        self._fill_with(window, params, access)
 
     def _zero(self, buffer: Buffer) -> None:
-        params: dict[str, Param] = {"first": 0, "count": buffer.count, "value": 0}
-        self.builder.emit(self.node, "fill_rows", [("y", Access.OUT, buffer)], params, variant=buffer.dtype.tag)
+        self._fill_with(buffer, FillParams(first=0, count=buffer.count, value=0), Access.OUT)
+
+    def _fill_with(self, buffer: Buffer, params: FillParams, access: Access) -> None:
+        call = Call(FILL_ROWS, {"y": buffer}, [params], access={"y": access}, variant=buffer.dtype.tag)
+        self.builder.call(self.node, call)

@@ -18,8 +18,9 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, Shape
+from mcugen.kernels.recurrent import Sizes
 from mcugen.numerics.fixedpoint import quantize
-from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, Sizes, W, X
+from mcugen.ops.recurrent import C0, H0, LENS, STATE_ROLES, B, Gru, Lstm, P, R, Recurrent, Rnn, W, X
 from mcugen.quant.onnx_writer import tensor_info
 from mcugen.quant.plan import Stored
 from mcugen.quant.scheme import Scheme, activation_params, weight_scales

@@ -18,7 +18,7 @@ from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.render import Provenance, Sample, render
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.activations import average_code
+from mcugen.kernels.pool import MeanOptions
 from mcugen.lir.program import MOVE, READ_ROWS, Access, Endpoint, Param, Space
 from mcugen.memory.place import place
 from mcugen.memory.plan import plan_memory
@@ -115,7 +115,7 @@ def delayed(shape: tuple[int, ...], axis: int, *, streamed: bool, kept: int = 3,
     for name in ("first", "oldest"):
         draft.buffer(name, nbytes)
     events = [step % 2 + 1 if part else 0 for step in range(steps) for part in range(2)]
-    draft.emit("stream", ("y", OUT, "y"), code={"events": events})
+    draft.emit("stream", ("y", OUT, "y"), events=events)
     draft.emit("case", case=0)  # the oldest rows leave
     draft.copy("window", "oldest", nbytes)
     size = {"rows": rows, "bytes": nbytes // rows}
@@ -209,7 +209,7 @@ def test_what_it_looks_like():
 def test_many_cases_take_wider_numbers(tmp_path: Path):
     draft = Draft(lambda _: {"y": np.array([44], np.int8)})
     draft.port("y", (1,), Space.OUTPUT)
-    draft.emit("stream", ("y", OUT, "y"), code={"events": [299, 300]})
+    draft.emit("stream", ("y", OUT, "y"), events=[299, 300])
     for case in range(301):
         draft.emit("case", case=case)
         draft.emit("fill_rows", ("y", OUT, "y"), first=0, count=1, value=case % 128)
@@ -323,7 +323,7 @@ def means(columns: int, channels: int, ratio: float, x_zero: int, y_zero: int, e
         "average_of_sums_s8",
         ("acc", IN, "acc"),
         ("y", OUT, "y"),
-        code=average_code(high, columns, DType.INT8, DType.INT8),
+        code=MeanOptions.of(high, columns, DType.INT8, DType.INT8).values(),
         **{"channels": channels, "count": columns, "x_zero": x_zero, "y_zero": y_zero},
         **{"multiplier": int(high.multiplier[0]), "offset": high.offset},
     )
@@ -349,8 +349,8 @@ def test_all_ways_to_round_are_among_them():
     seen = set()
     for columns, _, ratio, _, y_zero in MEANS.values():
         requantize = Requantizer.of(ratio / columns, y_zero, ties_to_even=True).for_high_word()
-        code = average_code(requantize, columns, DType.INT8, DType.INT8)
-        seen.add((code["scaled"], code["ties"]))
+        options = MeanOptions.of(requantize, columns, DType.INT8, DType.INT8)
+        seen.add((options.scaled, options.ties))
     assert seen == {(True, False), (True, True), (False, True)}  # what is not scaled may tie
 
 

@@ -71,6 +71,20 @@ def test_a_call_must_agree_with_the_declaration():
         Call(SCALE, _buffers(), [sizes])
 
 
+def test_numbered_operands_may_mingle():
+    roles = (
+        reads("x", "inputs", several=True),
+        reads("t", "tables", several=True, optional=True),
+        writes("y", "output"),
+    )
+    loop, buffer = Kernel("loop", operands=roles), Buffer("b", DType.INT8, 4, Space.ARENA)
+    for names in ("x0 t1 x2 y", "t0 x1 y", "x0 y"):
+        Call(loop, dict.fromkeys(names.split(), buffer))
+    for names in ("x0 y t1", "t0 y", "x0"):
+        with pytest.raises(VerificationError, match="kernel loop"):
+            Call(loop, dict.fromkeys(names.split(), buffer))
+
+
 @pytest.mark.parametrize(
     ("template", "said"),
     [

@@ -206,9 +206,9 @@ def test_traffic_counts_the_steps_of_loops():
 def test_traffic_counts_the_events_of_streams():
     sketch = Sketch()
     sketch.input("x", 16)
-    sketch.program.instrs.append(Instr("stream", "rows", (), code={"events": [0, 1, 1, 0, 1]}, control=Control.STREAM))
+    sketch.program.instrs.append(Instr("stream", "rows", (), events=(0, 1, 1, 0, 1), control=Control.STREAM))
     for case in range(2):
-        sketch.program.instrs.append(Instr("case", "rows", (), {"case": case}, control=Control.CASE))
+        sketch.program.instrs.append(Instr("case", "rows", (), case=case, control=Control.CASE))
         sketch.step(f"y{case}", "x", nbytes=32)
         sketch.program.instrs.append(Instr("end", "rows", (), control=Control.END))
     sketch.program.instrs.append(Instr("end", "rows", (), control=Control.END))

@@ -200,10 +200,9 @@ def test_an_overlap_of_a_whole_stream():
     sketch.input("x", 64)
     sketch.buffer("y", 128)
     operands = (Operand("x", Access.IN, sketch.buffers["x"]), Operand("y", Access.OUT, sketch.buffers["y"]))
-    code: dict[str, object] = {"events": [0, 0]}
     markers = [Control.STREAM, Control.CASE, Control.END, Control.END]
     for control in markers:
-        instr = Instr(control.value, control.value, (), code=code, control=control)
+        instr = Instr(control.value, control.value, (), events=(0, 0), control=control)
         if control is Control.STREAM:
             instr.operands, instr.overlaps = operands, (Overlap("y", "x", 80),)
         sketch.program.instrs.append(instr)

@@ -158,10 +158,10 @@ def stream(shift: bool) -> Sketch:
         sketch.buffer(name, nbytes)
     sketch.step("window", "x")
     ends = tuple(Operand(r, a, sketch.buffers[n]) for r, a, n in (("x", Access.IN, "x"), ("y", Access.OUT, "y")))
-    events: dict[str, object] = {"events": [0, 1, 0, 1, 0, 1]}
-    sketch.program.instrs.append(Instr("stream", "stream", ends, code=events, control=Control.STREAM))
+    events = (0, 1, 0, 1, 0, 1)
+    sketch.program.instrs.append(Instr("stream", "stream", ends, events=events, control=Control.STREAM))
     for case in range(2):
-        sketch.program.instrs.append(Instr("case", "case", (), {"case": case}, control=Control.CASE))
+        sketch.program.instrs.append(Instr("case", "case", (), case=case, control=Control.CASE))
         if case == 0:
             sketch.step("row", "x")
             if shift:

@@ -19,8 +19,8 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.curves import CODES, Line, interpolation
+from mcugen.numerics.softmax import fixed_log2
 from mcugen.ops.pointwise import UNARY
-from mcugen.ops.softmax import fixed_log2
 
 Coded = tuple[type, float, int]
 """Element type, scale, zero point."""

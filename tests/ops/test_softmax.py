@@ -10,7 +10,7 @@ from onnx_models import Net, check_everywhere, check_quantized, operators, optim
 
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.ops.softmax import FixedSoftmax
+from mcugen.numerics.softmax import FixedSoftmax
 
 ROWS = [((4, 10), -1), ((1, 1), 1), ((2, 7, 5), 1), ((3, 4, 2, 3), 0), ((2, 300), 1), ((2, 5, 3), -2)]
 

@@ -8,19 +8,18 @@ our own formula (mcugen.numerics.fixedpoint): with our multipliers and no right 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
-from mcugen.hir.graph import Node
-from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.weighted import clamp_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param
-from mcugen.numerics.fixedpoint import Requantizer, clamp_range
-from mcugen.numerics.sums import requantizer
+from mcugen.kernels.specs import WeightedSpec
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, reads, writes
+from mcugen.lir.kernel import scratch as scratch_role
+from mcugen.lir.program import Buffer
+from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.options import CMSIS_NN
 
 MOST_SIZE = 2**15 - 1
@@ -40,55 +39,61 @@ NIBBLES = (-8, 7)
 """What weights of 4 bits lie within."""
 
 
-def call(
-    name: str,
-    when: tuple[Callable[[Node], bool], ...],
-    emit: Callable[[Node, Builder, Kernel], None],
-    evaluate: Reference | None = None,
-    lacks: frozenset[str] = frozenset(),
-    way: Callable[[Node], str] | None = None,
-    extra: Callable[[Node], int] | None = None,
-) -> Kernel:
-    """A kernel of the library; with `evaluate`, it does not round as the operator does; `way` is the function's own."""
-    return Kernel(
-        name,
-        when=when,
-        emit=emit,
-        library=CMSIS_NN,
-        evaluate=evaluate,
-        lacks=lacks,
-        way=way,
-        extra=extra,
-        by_node=True,
-    )
+def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]], **more: Any) -> Kernel:
+    """A kernel of the library; with `evaluate`, it does not round as the operator does."""
+    return Kernel(name, emit=emit, library=CMSIS_NN, **more)
 
 
-def emit_call(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
-    operands: Sequence[tuple[str, Access, Buffer]],
-    params: Mapping[str, Param],
-    *,
-    scratch: int | None = None,
-    code: Mapping[str, object] | None = None,
-    inplace: Sequence[tuple[str, str]] = (),
-    variant: str = "",
-) -> None:
-    """Emits the call. `scratch` is the library's working memory in bytes, None where it takes none at all."""
-    more: dict[str, Param] = {}
-    if scratch is not None:
-        buffer = builder.scratch(f"{node.outputs[0].name}.scratch", DType.INT8, scratch)
-        operands = [*operands, ("scratch", Access.SCRATCH, buffer)]
-        more = {"scratch_size": scratch}
-    builder.emit(node, kernel, operands, {**params, **more}, code=code, inplace=inplace, variant=variant)
+@dataclass(frozen=True, kw_only=True)
+class Scratch(Params):
+    """The library's working memory."""
+
+    scratch_size: Annotated[int | None, "bytes of scratch"] = None
 
 
-def by_variant(builder: Builder, plain: int, dsp: int, mve: int) -> int:
+SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zeros(Params):
+    """Zero points."""
+
+    x_zero: Annotated[int, "zero point of x"]
+    y_zero: Annotated[int, "zero point of y"]
+
+    @staticmethod
+    def of(spec: WeightedSpec) -> Zeros:
+        """Of a layer."""
+        return Zeros(x_zero=spec.x.q.zero_point, y_zero=spec.y.q.zero_point)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorScale(Params):
+    """How the library requantizes sums or products of a whole tensor."""
+
+    multiplier: Annotated[int, "with 31 bits behind the point"]
+    shift: Annotated[int, "bits by which they are shifted to the left before; to the right, if negative"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseSize(Params):
+    """Of a fully connected layer."""
+
+    rows: Annotated[int, "rows of x and y"]
+    depth: Annotated[int, "elements of a row of x"]
+    channels: Annotated[int, "elements of a row of y"]
+
+    @staticmethod
+    def of(spec: WeightedSpec) -> DenseSize:
+        """Of a layer."""
+        return DenseSize(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
+
+
+def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
     """Of three numbers the one for the library as built for this CPU."""
-    if "mve" in builder.features:
+    if "mve" in features:
         return mve
-    return dsp if "dsp" in builder.features else plain
+    return dsp if "dsp" in features else plain
 
 
 def multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
@@ -97,29 +102,39 @@ def multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
     return multiplier, np.full(channels, 31 - requantize.shift, np.int32)
 
 
+def layer_operands(x: DType, bias: DType, *, y: DType | None = None) -> tuple[Role, ...]:
+    """x, weights, bias, multiplier, shift and y of a layer."""
+    return (
+        reads("x", "input, channels last", x),
+        reads("w", "weights", DType.INT8),
+        reads("bias", "bias by channel", *{DType.INT32, bias}),
+        reads("multiplier", "multiplier by channel", DType.INT32),
+        reads("shift", "bits by which sums are shifted to the left, by channel", DType.INT32),
+        writes("y", "output, channels last", y or x),
+    )
+
+
 def layer_constants(
-    node: Node, builder: Builder, weights: Array, bias: Array, *, per_tensor: bool = False, multiple: int = 1
-) -> list[tuple[str, Access, Buffer]]:
+    spec: WeightedSpec, site: Site, weights: Array, bias: Array, *, per_tensor: bool = False, multiple: int = 1
+) -> dict[str, Buffer]:
     """The operands w, bias, multiplier and shift of a layer.
 
     `per_tensor` asks for a single multiplier. `multiple` is what the number of channels is rounded up to, for
     functions that read beyond the last one, with weights in which channels are the last axis.
     """
-    name, channels = node.output.name, len(bias)
+    channels = len(bias)
     beyond = -channels % multiple
-    multiplier, shift = multipliers(requantizer(node.sig, largest_sums_of(node)), 1 if per_tensor else channels)
+    multiplier, shift = multipliers(spec.requantizer, 1 if per_tensor else channels)
     constants = {"w": np.pad(weights.reshape(-1), (0, beyond)), "bias": np.pad(bias.astype(np.int32), (0, beyond))}
     constants["multiplier"] = multiplier if per_tensor else np.pad(multiplier, (0, beyond))
-    operands = [(role, Access.IN, builder.const(f"{name}.{role}", array)) for role, array in constants.items()]
+    operands = {role: site.const(role, array) for role, array in constants.items()}
     shifts = np.pad(shift, (0, beyond if not per_tensor else 0), mode="edge")
-    return [*operands, ("shift", Access.IN, builder.growing_const(f"{name}.shift", shifts))]
+    return operands | {"shift": site.growing_const("shift", shifts)}
 
 
-def code_range(node: Node) -> dict[str, Param]:
-    """Zero points and clamp."""
-    y = node.output.type
-    low, high = clamp_range(clamp_of(node), y.q, y.dtype)
-    return {"x_zero": node.input(0).type.q.zero_point, "y_zero": y.q.zero_point, "low": low, "high": high}
+def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[str, Buffer]:
+    """The operands, and so many bytes for the library."""
+    return {**operands, "scratch": site.scratch("scratch", DType.INT8, size)}
 
 
 def packed_nibbles(weights: Array) -> Array:
@@ -133,27 +148,23 @@ def packed_nibbles(weights: Array) -> Array:
 # ------------------------------------------------------------------------------- conditions
 
 
-def int8_layer(node: Node) -> bool:
+def int8_layer(spec: WeightedSpec) -> bool:
     """int8 tensors and weights, sums of 32 bits"""
-    types = (node.sig.input(0), node.sig.input(1), node.sig.output)
-    if any(t.dtype is not DType.INT8 or t.quant is None for t in types):
+    if not spec.is_int8:
         return False
-    sums = largest_sums_of(node)
-    requantize = requantizer(node.sig, sums)
+    sums, requantize = spec.largest_sums, spec.requantizer
     left = 31 - requantize.shift
     largest = int((sums.astype(np.float64) * requantize.multiplier).max(initial=0)) >> requantize.shift
-    return left >= 0 and int(sums.max(initial=0)) << left < MOST_SHIFTED and largest < MOST_RESULT
+    return left >= 0 and spec.largest_sum << left < MOST_SHIFTED and largest < MOST_RESULT
 
 
-def small_weights(node: Node) -> bool:
+def small_weights(spec: WeightedSpec) -> bool:
     """weights of 4 bits"""
-    weights = weights_of(node)
-    return bool(weights.min(initial=0) >= NIBBLES[0] and weights.max(initial=0) <= NIBBLES[1])
+    return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
 
 
-def small_axes(node: Node) -> bool:
+def small_axes(spec: WeightedSpec) -> bool:
     """axes below 32768, filters of fewer than 65536 weights"""
-    weights = weights_of(node)
-    shapes = (node.sig.input(0).shape, weights.shape, node.sig.output.shape)
+    shapes = (spec.x.shape, spec.weights.shape, spec.y.shape)
     is_short = all(0 < size <= MOST_SIZE for shape in shapes for size in shape)
-    return is_short and weights[0].size <= MOST_WEIGHTS
+    return is_short and spec.depth <= MOST_WEIGHTS

@@ -8,27 +8,28 @@ convolution so that the library takes the general way, which is right for all.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType
 from mcugen.kernels.cmsis.common import (
+    SCRATCH,
+    Scratch,
+    Zeros,
     by_variant,
-    call,
-    code_range,
-    emit_call,
     int8_layer,
     layer_constants,
+    layer_operands,
+    library_kernel,
     packed_nibbles,
     small_axes,
     small_weights,
+    with_scratch,
 )
-from mcugen.kernels.conv_shape import ConvShape, shape_of
-from mcugen.kernels.weighted import bias_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
-
-S8, S4 = "cmsis_convolve_s8", "cmsis_convolve_s4"
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
 def laid(shape: ConvShape, lines: bool = True) -> ConvShape:
@@ -73,7 +74,7 @@ def _line_end(shape: ConvShape) -> int:
     return (shape.out_w - 1) * shape.stride_w - shape.pad_w + shape.k_w - shape.in_w
 
 
-def conv_scratch(shape: ConvShape, builder: Builder) -> int:
+def conv_scratch(shape: ConvShape, features: frozenset[str]) -> int:
     """Bytes for a shape as it was `laid`: two columns of int16 elements; with Helium four of int8, or a line's ends."""
     depth = shape.k_h * shape.k_w * shape.in_c
     columns = 4 * (-(-depth // 4) * 4)
@@ -81,47 +82,60 @@ def conv_scratch(shape: ConvShape, builder: Builder) -> int:
     if shape.in_h == shape.k_h == 1 and shape.k_w > 1:
         after = _line_end(shape)
         mve = max(shape.k_w + shape.pad_w, shape.k_w - 1 + after) * shape.in_c
-    return by_variant(builder, columns, columns, mve)
+    return by_variant(features, columns, columns, mve)
 
 
-def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FilterDepth(Params):
+    """Of filters."""
+
+    w_c: Annotated[int, "channels of a filter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvOptions(Options):
+    """Of a convolution."""
+
+    direct: Annotated[bool, "whether the library reads x where it lies, and takes no memory"]
+
+
+def emit_s8(spec: ConvSpec, site: Site) -> Call:
     """Weights [O, H, W, I] in their order; dense layers are pointwise convolutions of their rows."""
-    weights, bias, is_small = weights_of(node), bias_of(node), kernel.name == S4
-    shape = laid(shape_of(node), lines=not is_small)
-    assert bias is not None
-    params: dict[str, Param] = shape.params() | {"w_c": weights.shape[-1]} | code_range(node)
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        *layer_constants(node, builder, packed_nibbles(weights) if is_small else weights, bias),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
+    return _emit(spec, site, laid(spec.shape), spec.weights)
+
+
+def emit_s4(spec: ConvSpec, site: Site) -> Call:
+    """The same, two weights a byte."""
+    return _emit(spec, site, laid(spec.shape, lines=False), packed_nibbles(spec.weights))
+
+
+def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
     direct = is_pointwise(shape)
-    emit_call(
-        node,
-        builder,
-        kernel,
-        operands,
-        params,
-        scratch=None if direct else conv_scratch(shape, builder),
-        code={"direct": direct},
+    size = None if direct else conv_scratch(shape, site.features)
+    operands = {"x": site.x, **layer_constants(spec, site, packed, spec.integer_bias), "y": site.y}
+    depth = FilterDepth(w_c=spec.weights.shape[-1])
+    return site.call(
+        operands if size is None else with_scratch(operands, site, size),
+        [shape.geometry, depth, Zeros.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        [ConvOptions(direct=direct)],
         variant="pointwise" if direct else "",
     )
 
 
-def one_group(node: Node) -> bool:
+def one_group(spec: ConvSpec) -> bool:
     """one group of channels"""
-    return shape_of(node).groups == 1
+    return spec.shape.groups == 1
 
 
-def no_padded_lines(node: Node) -> bool:
+def no_padded_lines(spec: ConvSpec) -> bool:
     """no lines padded above or below"""
-    shape = shape_of(node)
+    shape = spec.shape
     return not (shape.in_h == shape.k_h == 1 and shape.k_w > 1 and shape.out_h > 1)
 
 
-def way(node: Node) -> str:
+def way(spec: ConvSpec) -> str:
     """Which of the library's functions it is, by the shape."""
-    shape = laid(shape_of(node))
+    shape = laid(spec.shape)
     if is_pointwise(shape):
         return "pointwise"
     if shape.in_h == shape.k_h == 1 and shape.k_w > 1:
@@ -129,13 +143,36 @@ def way(node: Node) -> str:
     return "groups" if shape.groups > 1 else "window"
 
 
-def gatherings(node: Node) -> int:
+def gatherings(spec: ConvSpec) -> int:
     """Runs of channels that are copied one after the other: those of each window and group."""
-    shape = shape_of(node)
+    shape = spec.shape
     return shape.batch * shape.out_h * shape.out_w * shape.k_h * shape.k_w * shape.groups
 
 
+def _convolution(name: str, function: str, **more: Any) -> Kernel:
+    return library_kernel(
+        name,
+        what=f"a convolution of int8 tensors: {function}",
+        operands=(*layer_operands(DType.INT8, DType.INT32), replace(SCRATCH, optional=True)),
+        params=(ConvGeometry, FilterDepth, Zeros, CodeLimits, Scratch),
+        options=(ConvOptions,),
+        **more,
+    )
+
+
 CONV: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, no_padded_lines, small_axes), emit_conv, way=way, extra=gatherings),
-    call(S4, (int8_layer, small_weights, one_group, no_padded_lines, small_axes), emit_conv),
+    _convolution(
+        "cmsis_convolve_s8",
+        "arm_convolve_wrapper_s8",
+        when=(int8_layer, no_padded_lines, small_axes),
+        emit=emit_s8,
+        way=way,
+        extra=gatherings,
+    ),
+    _convolution(
+        "cmsis_convolve_s4",
+        "arm_convolve_wrapper_s4, two weights a byte",
+        when=(int8_layer, small_weights, one_group, no_padded_lines, small_axes),
+        emit=emit_s4,
+    ),
 )

@@ -7,84 +7,108 @@ the sums. An offset of 0, and a bias with the zero point folded in, which is jus
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Any
+
 import numpy as np
 
-from mcugen.hir.graph import Node
+from mcugen.hir.types import DType
 from mcugen.kernels.cmsis.common import (
     MOST_SHIFTED,
-    call,
-    code_range,
-    emit_call,
+    DenseSize,
+    Zeros,
     int8_layer,
     layer_constants,
+    layer_operands,
+    library_kernel,
     packed_nibbles,
     small_axes,
     small_weights,
 )
 from mcugen.kernels.cmsis.convolution import CONV
-from mcugen.kernels.conv_shape import ConvShape, shape_of
-from mcugen.kernels.weighted import folded_bias_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits
+from mcugen.lir.kernel import Call, Kernel, Options, Site
 from mcugen.numerics.sums import requantizer
-
-S8, S4 = "cmsis_dense_s8", "cmsis_dense_s4"
-
 
 MANY_ROWS = 4
 """What fully connected layers take more instructions for than pointwise convolutions."""
 
 
-def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DenseOptions(Options):
+    """Of a fully connected layer."""
+
+    per_channel: Annotated[bool, "whether channels have multipliers of their own"]
+
+
+def emit_s8(spec: ConvSpec, site: Site) -> Call:
     """Weights [N, K] in their order; one multiplier where all channels have the same."""
-    weights, is_small = weights_of(node), kernel.name == S4
-    channels = len(weights)
-    params: dict[str, Param] = {
-        "rows": node.output.type.count // channels,
-        "depth": weights[0].size,
-        "channels": channels,
-        **code_range(node),
-    }
-    del params["x_zero"]
-    one = one_multiplier(node)
-    packed = packed_nibbles(weights) if is_small else weights
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        *layer_constants(node, builder, packed, folded_bias_of(node), per_tensor=one),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    code, variant = ({}, "") if is_small else ({"per_channel": not one}, "" if one else "per_channel")
-    emit_call(node, builder, kernel, operands, params, code=code, variant=variant)
+    one = one_multiplier(spec)
+    constants = layer_constants(spec, site, spec.weights, spec.folded_bias, per_tensor=one)
+    return site.call(
+        {"x": site.x, **constants, "y": site.y},
+        [DenseSize.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)],
+        [DenseOptions(per_channel=not one)],
+        variant="" if one else "per_channel",
+    )
+
+
+def emit_s4(spec: ConvSpec, site: Site) -> Call:
+    """Two weights a byte, one multiplier."""
+    constants = layer_constants(spec, site, packed_nibbles(spec.weights), spec.folded_bias, per_tensor=True)
+    params = [DenseSize.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)]
+    return site.call({"x": site.x, **constants, "y": site.y}, params)
 
 
 # ------------------------------------------------------------------------------- conditions
 
 
-def few_rows(node: Node) -> bool:
+def few_rows(spec: ConvSpec) -> bool:
     """a window as large as the image, or few rows"""
-    if weights_of(node).ndim == 2:
-        return shape_of(node).out_w < MANY_ROWS
-    shape = ConvShape.of(node)
+    shape = spec.shape
+    if spec.weights.ndim == 2:
+        return shape.out_w < MANY_ROWS
     whole = (shape.k_h, shape.k_w) == (shape.in_h, shape.in_w) and shape.out_h == shape.out_w == 1
     return whole and shape.groups == 1 and shape.is_inside
 
 
-def one_multiplier(node: Node) -> bool:
+def one_multiplier(spec: ConvSpec) -> bool:
     """one scale for all channels"""
-    return len(set(requantizer(node.sig).multiplier.tolist())) == 1
+    return len(set(requantizer(spec.sig).multiplier.tolist())) == 1
 
 
-def short_sums(node: Node) -> bool:
+def short_sums(spec: ConvSpec) -> bool:
     """sums of 32 bits with the zero point folded into the bias"""
-    weights, shift = weights_of(node).astype(np.int64), requantizer(node.sig).shift
-    sums = np.abs(folded_bias_of(node)) + 128 * np.abs(weights.reshape(len(weights), -1)).sum(1)
-    return int(sums.max(initial=0)) << (31 - shift) < MOST_SHIFTED
+    sums = np.abs(spec.folded_bias) + 128 * np.abs(spec.rows.astype(np.int64)).sum(1)
+    return int(sums.max(initial=0)) << (31 - requantizer(spec.sig).shift) < MOST_SHIFTED
+
+
+def _dense(name: str, function: str, **more: Any) -> Kernel:
+    return library_kernel(
+        name,
+        what=f"a fully connected layer of int8 tensors: {function}",
+        operands=layer_operands(DType.INT8, DType.INT32),
+        params=(DenseSize, Zeros, CodeLimits),
+        without=frozenset({"x_zero"}),
+        **more,
+    )
 
 
 ROW: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, few_rows, short_sums, small_axes), emit_dense),
-    call(S4, (int8_layer, small_weights, few_rows, one_multiplier, short_sums, small_axes), emit_dense),
+    _dense(
+        "cmsis_dense_s8",
+        "arm_fully_connected_wrapper_s8",
+        options=(DenseOptions,),
+        when=(int8_layer, few_rows, short_sums, small_axes),
+        emit=emit_s8,
+    ),
+    _dense(
+        "cmsis_dense_s4",
+        "arm_fully_connected_s4, two weights a byte",
+        when=(int8_layer, small_weights, few_rows, one_multiplier, short_sums, small_axes),
+        emit=emit_s4,
+    ),
 )
 """Of fully connected layers and of convolutions."""
 

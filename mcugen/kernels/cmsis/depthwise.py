@@ -3,29 +3,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 
-from mcugen.hir.graph import Node
+from mcugen.hir.types import Array, DType
 from mcugen.kernels.cmsis.common import (
+    SCRATCH,
+    Scratch,
+    Zeros,
     by_variant,
-    call,
-    code_range,
-    emit_call,
     int8_layer,
     layer_constants,
+    layer_operands,
+    library_kernel,
     packed_nibbles,
     small_axes,
     small_weights,
+    with_scratch,
 )
-from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.weighted import bias_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
-
-S8, S4 = "cmsis_depthwise_s8", "cmsis_depthwise_s4"
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits
+from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 BLOCK = 124
 """Channels that Helium gathers at once."""
@@ -51,54 +52,71 @@ def is_near(shape: ConvShape) -> bool:
     return shape.k_h == shape.k_w == 3 and max(shape.pad_h, shape.pad_w) <= 1
 
 
-def depthwise_scratch(shape: ConvShape, builder: Builder, small: bool) -> int:
+def depthwise_scratch(shape: ConvShape, features: frozenset[str], small: bool) -> int:
     """Bytes: a window's elements as int16, or with Helium four windows of some channels; the slow way needs none."""
     if not is_fast(shape):
         return 0
     taps = shape.k_h * shape.k_w
     window = 2 * taps * shape.in_c
     if small:
-        return by_variant(builder, window, window, 4 * taps * BLOCK)
-    return by_variant(builder, 0, 0 if is_near(shape) else window, 4 * taps * BLOCK)
+        return by_variant(features, window, window, 4 * taps * BLOCK)
+    return by_variant(features, 0, 0 if is_near(shape) else window, 4 * taps * BLOCK)
 
 
-def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Weights [H, W, O]. Helium reads up to three channels beyond the last."""
-    weights, bias, is_small = weights_of(node), bias_of(node), kernel.name == S4
-    shape = plain(ConvShape.of(node))
-    assert bias is not None
-    turned = np.moveaxis(weights[..., 0].reshape(shape.out_c, shape.k_h, shape.k_w), 0, -1)
-    params: dict[str, Param] = shape.params() | {"multiple": shape.out_c // shape.in_c} | code_range(node)
-    packed = packed_nibbles(turned) if is_small else turned
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        *layer_constants(node, builder, packed, bias, multiple=by_variant(builder, 1, 1, 4)),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    emit_call(node, builder, kernel, operands, params, scratch=depthwise_scratch(shape, builder, is_small))
+@dataclass(frozen=True, kw_only=True)
+class Multiplicity(Params):
+    """Of channels."""
+
+    multiple: Annotated[int, "channels of y for each of x"]
+
+
+def emit_s8(spec: ConvSpec, site: Site) -> Call:
+    """Weights [H, W, O]."""
+    return _emit(spec, site, _turned(spec), small=False)
+
+
+def emit_s4(spec: ConvSpec, site: Site) -> Call:
+    """The same, two weights a byte."""
+    return _emit(spec, site, packed_nibbles(_turned(spec)), small=True)
+
+
+def _turned(spec: ConvSpec) -> Array:
+    shape = spec.shape
+    return np.moveaxis(spec.weights[..., 0].reshape(shape.out_c, shape.k_h, shape.k_w), 0, -1)
+
+
+def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
+    """Helium reads up to three channels beyond the last."""
+    shape, multiple = plain(spec.shape), by_variant(site.features, 1, 1, 4)
+    constants = layer_constants(spec, site, packed, spec.integer_bias, multiple=multiple)
+    size = depthwise_scratch(shape, site.features, small)
+    by_channel = Multiplicity(multiple=shape.out_c // shape.in_c)
+    return site.call(
+        with_scratch({"x": site.x, **constants, "y": site.y}, site, size),
+        [shape.geometry, by_channel, Zeros.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+    )
 
 
 # ------------------------------------------------------------------------------- conditions
 
 
-def one_channel_filters(node: Node) -> bool:
+def one_channel_filters(spec: ConvSpec) -> bool:
     """filters of one channel each"""
-    shape = ConvShape.of(node)
-    return 1 < shape.groups == shape.in_c
+    return 1 < spec.shape.groups == spec.shape.in_c
 
 
-def near_windows(node: Node) -> bool:
+def near_windows(spec: ConvSpec) -> bool:
     """windows that touch the image, their centres within it where the library counts on that"""
-    shape = plain(ConvShape.of(node))
+    shape = plain(spec.shape)
     last_h = (shape.out_h - 1) * shape.stride_h - shape.pad_h
     last_w = (shape.out_w - 1) * shape.stride_w - shape.pad_w
     touching = max(shape.pad_h - shape.k_h, shape.pad_w - shape.k_w, last_h - shape.in_h, last_w - shape.in_w) <= 0
     return not is_fast(shape) or (touching and (not is_near(shape) or last_w + 1 < shape.in_w))
 
 
-def whole_bytes(node: Node) -> bool:
+def whole_bytes(spec: ConvSpec) -> bool:
     """an even number of channels, unless the library is fast"""
-    shape = plain(ConvShape.of(node))
+    shape = plain(spec.shape)
     return shape.in_c % 2 == 0 or is_fast(shape)
 
 
@@ -106,20 +124,37 @@ HELIUM = frozenset({"mve"})
 """gcc 12 takes the predicates of 32-bit lanes for all ones in the library's function of 4 bits."""
 
 
-def way(node: Node) -> str:
+def way(spec: ConvSpec) -> str:
     """Which of the library's functions it is, by the shape."""
-    shape = plain(ConvShape.of(node))
+    shape = plain(spec.shape)
     if not is_fast(shape):
         return "any" if shape.out_c // shape.in_c % 4 else "fours"
     return "near" if is_near(shape) else "window"
 
 
+def _depthwise(name: str, function: str, **more: Any) -> Kernel:
+    return library_kernel(
+        name,
+        what=f"a convolution of each channel of int8 tensors: {function}",
+        operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
+        params=(ConvGeometry, Multiplicity, Zeros, CodeLimits, Scratch),
+        **more,
+    )
+
+
 DEPTHWISE: tuple[Kernel, ...] = (
-    call(S8, (int8_layer, one_channel_filters, near_windows, small_axes), emit_depthwise, way=way),
-    call(
-        S4,
-        (int8_layer, small_weights, one_channel_filters, near_windows, whole_bytes, small_axes),
-        emit_depthwise,
+    _depthwise(
+        "cmsis_depthwise_s8",
+        "arm_depthwise_conv_wrapper_s8",
+        when=(int8_layer, one_channel_filters, near_windows, small_axes),
+        emit=emit_s8,
+        way=way,
+    ),
+    _depthwise(
+        "cmsis_depthwise_s4",
+        "arm_depthwise_conv_wrapper_s4, two weights a byte",
+        when=(int8_layer, small_weights, one_channel_filters, near_windows, whole_bytes, small_axes),
+        emit=emit_s4,
         lacks=HELIUM,
     ),
 )

@@ -7,18 +7,17 @@ LEFT), which is exact, then the sum of both by 2^(31 − shift), which is our ow
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
-from mcugen.hir.graph import Node
-from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType
-from mcugen.kernels.activations import dense_int8
-from mcugen.kernels.cmsis.common import call, emit_call
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Buffer, Param
+from mcugen.kernels.activations import BinarySpec
+from mcugen.kernels.cmsis.common import TensorScale, library_kernel
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, reads, writes
+from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import collapse
-from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized, same_codes
+from mcugen.numerics.fixedpoint import same_codes
 
 LEFT = 22
 """Bits by which a sum's operands are shifted to the left. They fit 32 bits even doubled, as the library for Helium does
@@ -28,123 +27,162 @@ IN_PLACE = (("y", "x0"), ("y", "x1"))
 """Element by element, forward: functions that want no overlaps say so, and these do not."""
 
 
-class _FixedSum(Protocol):
-    """q = (x · factors[0] + y · factors[1] + offset) >> shift."""
-
-    @property
-    def factors(self) -> tuple[int, int]: ...
-    @property
-    def shift(self) -> int: ...
+# ------------------------------------------------------------------------------------------ conditions
 
 
-class _Binary(Protocol):
-    """What is read of the operator."""
-
-    @property
-    def function(self) -> str: ...
-    @property
-    def clamp(self) -> Range | None: ...
-    def fixed_sum(self, sig: Signature) -> _FixedSum | None: ...
-    def product(self, sig: Signature) -> Requantizer: ...
-    def largest_product(self, sig: Signature) -> int: ...
-
-
-def is_sum(node: Node) -> bool:
+def is_sum(spec: BinarySpec) -> bool:
     """a sum or difference of int8 tensors of one shape"""
-    return _is_of(node, "Add", "Sub") and _of_one_shape(node) and binary(node).fixed_sum(node.sig) is not None
+    return spec.fixed_sum is not None and spec.are(DType.INT8)
 
 
-def is_product(node: Node) -> bool:
+def is_product(spec: BinarySpec) -> bool:
     """a product of int8 tensors of one shape"""
-    if not _is_of(node, "Mul") or not _of_one_shape(node):
+    if spec.product is None or not spec.are(DType.INT8):
         return False
-    left = 31 - binary(node).product(node.sig).shift
-    return binary(node).largest_product(node.sig) << (left + 1) < 2**31
+    return spec.largest_product << (32 - spec.product.shift) < 2**31
 
 
-def is_maximum(node: Node) -> bool:
+def is_maximum(spec: BinarySpec) -> bool:
     """the larger codes of two matrices"""
-    return _is_of(node, "Max") and _are_matrices(node)
+    return spec.function == "Max" and _are_matrices(spec)
 
 
-def is_minimum(node: Node) -> bool:
+def is_minimum(spec: BinarySpec) -> bool:
     """the smaller codes of two matrices"""
-    return _is_of(node, "Min") and _are_matrices(node)
+    return spec.function == "Min" and _are_matrices(spec)
 
 
-def emit_add(node: Node, builder: Builder, kernel: Kernel) -> None:
+def _are_matrices(spec: BinarySpec) -> bool:
+    """Equal scales, and operands that are broadcast along rows or columns at most."""
+    y = spec.y
+    same = y.dtype is DType.INT8 and same_codes(spec.x0, y) and same_codes(spec.x1, y)
+    return same and len(_walks(spec)[0]) <= 2
+
+
+def _walks(spec: BinarySpec) -> tuple[list[int], list[list[int]]]:
+    return collapse(spec.y.shape, [spec.x0.shape, spec.x1.shape])
+
+
+# ------------------------------------------------------------------------------------- sums and products
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codes8(Params):
+    """Of int8 tensors of one shape."""
+
+    count: Annotated[int, "elements"]
+    x0_zero: Annotated[int, "zero point of x0"]
+    x1_zero: Annotated[int, "zero point of x1"]
+    y_zero: Annotated[int, "zero point of y"]
+    low: Annotated[int, "the least code of y"]
+    high: Annotated[int, "the largest code of y"]
+
+    @staticmethod
+    def of(spec: BinarySpec) -> Codes8:
+        """Those of a layer."""
+        (low, high), x0, x1, y = spec.limits, spec.x0.q, spec.x1.q, spec.y.q
+        zeros = {"x0_zero": x0.zero_point, "x1_zero": x1.zero_point, "y_zero": y.zero_point}
+        return Codes8(count=spec.y.count, low=low, high=high, **zeros)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumScales(Params):
+    """The library requantizes each operand of a sum, then the sum."""
+
+    m0: Annotated[int, "multiplier of x0, with 31 bits behind the point"]
+    m1: Annotated[int, "multiplier of x1"]
+    left: Annotated[int, "bits by which operands are shifted to the left before"]
+    m_y: Annotated[int, "multiplier of the sum"]
+
+
+def operands(site: Site) -> dict[str, Buffer]:
+    """x0, x1 and y."""
+    return {"x0": site.input(0), "x1": site.input(1), "y": site.y}
+
+
+def emit_add(spec: BinarySpec, site: Site) -> Call:
     """Sums, and differences, whose second factor is negative."""
-    fixed = binary(node).fixed_sum(node.sig)
+    fixed = spec.fixed_sum
     assert fixed is not None
     m0, m1 = (factor << (31 - LEFT) for factor in fixed.factors)
-    params: dict[str, Param] = {"m0": m0, "m1": m1, "left": LEFT, "m_y": 1 << (31 - fixed.shift)}
-    emit_call(node, builder, kernel, operands(node, builder), _params(node) | params, inplace=IN_PLACE)
+    scales = SumScales(m0=m0, m1=m1, left=LEFT, m_y=1 << (31 - fixed.shift))
+    return site.call(operands(site), [Codes8.of(spec), scales], inplace=IN_PLACE)
 
 
-def emit_mul(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_mul(spec: BinarySpec, site: Site) -> Call:
     """One requantization, ours."""
-    requantize = binary(node).product(node.sig)
-    params: dict[str, Param] = {"multiplier": int(requantize.multiplier[0]), "shift": 31 - requantize.shift}
-    emit_call(node, builder, kernel, operands(node, builder), _params(node) | params, inplace=IN_PLACE)
+    requantize = spec.product
+    assert requantize is not None
+    scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
+    return site.call(operands(site), [Codes8.of(spec), scale], inplace=IN_PLACE)
 
 
-def emit_extreme(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Of matrices, of which operands may lack rows, columns or both."""
-    params: dict[str, Param] = {}
-    for name, (rows, columns) in zip(("y", "x0", "x1"), _matrices(node), strict=True):
-        params |= {f"{name}_rows": rows, f"{name}_columns": columns}
-    whole = [pair for i, pair in enumerate(IN_PLACE) if node.input(i).type.count == node.output.type.count]
-    emit_call(node, builder, kernel, operands(node, builder), params, inplace=whole)
+# -------------------------------------------------------------------------------------------- extremes
 
 
-def binary(node: Node) -> _Binary:
-    """Its operator."""
-    return cast("_Binary", node.op)
+@dataclass(frozen=True, kw_only=True)
+class Matrices(Params):
+    """Matrices, of which operands may lack rows, columns or both."""
+
+    y_rows: Annotated[int, "rows of y"]
+    y_columns: Annotated[int, "columns of y"]
+    x0_rows: Annotated[int, "rows of x0: as many, or 1"]
+    x0_columns: Annotated[int, "columns of x0: as many, or 1"]
+    x1_rows: Annotated[int, "rows of x1: as many, or 1"]
+    x1_columns: Annotated[int, "columns of x1: as many, or 1"]
+
+    @staticmethod
+    def of(spec: BinarySpec) -> Matrices:
+        """Those of a layer."""
+        dims, strides = _walks(spec)
+        sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
+        (y_h, y_w), (x0_h, x0_w), (x1_h, x1_w) = ((rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes)
+        return Matrices(y_rows=y_h, y_columns=y_w, x0_rows=x0_h, x0_columns=x0_w, x1_rows=x1_h, x1_columns=x1_w)
 
 
-def _is_of(node: Node, *functions: str) -> bool:
-    return binary(node).function in functions
+def emit_extreme(spec: BinarySpec, site: Site) -> Call:
+    """Element by element, where an operand is whole."""
+    whole = [pair for pair, x in zip(IN_PLACE, (spec.x0, spec.x1), strict=True) if x.count == spec.y.count]
+    return site.call(operands(site), [Matrices.of(spec)], inplace=whole)
 
 
-def _of_one_shape(node: Node) -> bool:
-    return dense_int8(node.sig) and all(map(is_quantized, (*node.sig.inputs, node.sig.output)))
+# --------------------------------------------------------------------------------------------- kernels
 
 
-def _are_matrices(node: Node) -> bool:
-    """Equal scales, and operands that are broadcast along rows or columns at most."""
-    y = node.output.type
-    same = y.dtype is DType.INT8 and all(same_codes(node.sig.input(i), y) for i in (0, 1))
-    return same and len(_walks(node)[0]) <= 2
+def binary_operands(dtype: DType) -> tuple[Role, ...]:
+    """x0, x1 and y of that type."""
+    return reads("x0", "one operand", dtype), reads("x1", "the other", dtype), writes("y", "output", dtype)
 
 
-def _walks(node: Node) -> tuple[list[int], list[list[int]]]:
-    return collapse(node.output.type.shape, [node.input(i).type.shape for i in (0, 1)])
-
-
-def _matrices(node: Node) -> list[tuple[int, int]]:
-    """Rows and columns of the result and of both operands."""
-    dims, strides = _walks(node)
-    sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
-    return [(rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes]
-
-
-def operands(node: Node, builder: Builder) -> list[tuple[str, Access, Buffer]]:
-    """x0, x1 and y."""
-    x0, x1 = (builder.buffer(node.input(i)) for i in (0, 1))
-    return [("x0", Access.IN, x0), ("x1", Access.IN, x1), ("y", Access.OUT, builder.buffer(node.output))]
-
-
-def _params(node: Node) -> dict[str, Param]:
-    """Elements, zero points and limits."""
-    y = node.output.type
-    low, high = clamp_range(binary(node).clamp, y.q, y.dtype)
-    zeros: dict[str, Param] = {f"x{i}_zero": node.input(i).type.q.zero_point for i in (0, 1)}
-    return {"count": y.count, **zeros, "y_zero": y.q.zero_point, "low": low, "high": high}
+def _extreme(name: str, which: str, condition: Callable[[BinarySpec], bool]) -> Kernel:
+    function = name.replace("cmsis", "arm")
+    return library_kernel(
+        name,
+        what=f"the {which} codes of two int8 matrices, one of which may be a row, a column or a number: {function}",
+        operands=binary_operands(DType.INT8),
+        params=(Matrices,),
+        when=(condition,),
+        emit=emit_extreme,
+    )
 
 
 BINARY: tuple[Kernel, ...] = (
-    call("cmsis_elementwise_add_s8", (is_sum,), emit_add),
-    call("cmsis_elementwise_mul_s8", (is_product,), emit_mul),
-    call("cmsis_maximum_s8", (is_maximum,), emit_extreme),
-    call("cmsis_minimum_s8", (is_minimum,), emit_extreme),
+    library_kernel(
+        "cmsis_elementwise_add_s8",
+        what="the sum of two int8 tensors of one shape: arm_elementwise_add_s8",
+        operands=binary_operands(DType.INT8),
+        params=(Codes8, SumScales),
+        when=(is_sum,),
+        emit=emit_add,
+    ),
+    library_kernel(
+        "cmsis_elementwise_mul_s8",
+        what="the product of two int8 tensors of one shape: arm_elementwise_mul_s8",
+        operands=binary_operands(DType.INT8),
+        params=(Codes8, TensorScale),
+        when=(is_product,),
+        emit=emit_mul,
+    ),
+    _extreme("cmsis_maximum_s8", "larger", is_maximum),
+    _extreme("cmsis_minimum_s8", "smaller", is_minimum),
 )

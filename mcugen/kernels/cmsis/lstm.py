@@ -12,18 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Annotated, Protocol, cast
 
 import numpy as np
 
 from mcugen.hir.graph import Node, Value
-from mcugen.hir.types import Array, QuantParams
-from mcugen.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, call, emit_call
+from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, SCRATCH, Scratch, library_kernel
 from mcugen.kernels.cmsis.curves import sigmoid, tanh
-from mcugen.kernels.weighted import folded_bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.lir.kernel import Call, Kernel, Params, Site, reads, writes
+from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Requantizer
 
 SUMS = QuantParams((2.0**-12,), 0)
@@ -96,8 +94,8 @@ class Numbers:
             columns += [[int(r.multiplier[0]) for r in each], [31 - r.shift for r in each]]
         return Numbers(
             np.asarray(columns, np.int32).T,
-            folded_bias_of(cell.inner).astype(np.int32),
-            folded_bias_of(cell.recurrent).astype(np.int32),
+            spec_of(cell.inner).folded_bias.astype(np.int32),
+            spec_of(cell.recurrent).folded_bias.astype(np.int32),
             round(-np.log2(cell.cell.type.q.scale[0])),
             round(2 / cell.hidden.type.q.scale[0]),
         )
@@ -105,7 +103,7 @@ class Numbers:
 
 def _by_gate(layer: Node) -> Array:
     """Scales of weights [4, H]."""
-    return np.broadcast_to(layer.sig.input(1).q.scales, len(weights_of(layer))).reshape(4, -1)
+    return np.broadcast_to(layer.sig.input(1).q.scales, len(spec_of(layer).weights)).reshape(4, -1)
 
 
 def is_lstm(node: Node) -> bool:
@@ -123,7 +121,7 @@ def has_scales_by_gate(node: Node) -> bool:
     """int8 weights, one scale for all of a gate"""
     cell = _step(node)
     layers = () if cell is None else (cell.inner, cell.recurrent)
-    return all(weights_of(n).dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
+    return all(spec_of(n).weights.dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
 
 
 def fits_units(node: Node) -> bool:
@@ -138,7 +136,7 @@ def fits_units(node: Node) -> bool:
         int(most) << int(shift) < MOST_SHIFTED and int(most) * int(multiplier) >> (31 - int(shift)) < MOST_RESULT
         for column, layer in ((0, cell.inner), (2, cell.recurrent))
         for (multiplier, shift), most in zip(
-            numbers.scales[:, column : column + 2], largest_sums_of(layer).reshape(4, -1).max(1), strict=True
+            numbers.scales[:, column : column + 2], spec_of(layer).largest_sums.reshape(4, -1).max(1), strict=True
         )
     )
 
@@ -151,7 +149,7 @@ def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     loop, cell = cast("_Loop", node.op), _step(node)
     assert cell is not None
     numbers, axis = Numbers.of(cell), loop.taken[0].axis
-    w, r = (weights_of(layer).astype(np.int64) for layer in (cell.inner, cell.recurrent))
+    w, r = (spec_of(layer).weights.astype(np.int64) for layer in (cell.inner, cell.recurrent))
     h, c, x = (a.astype(np.int64) for a in arrays)
     rows = []
     scales = numbers.scales.astype(np.int64).repeat(cell.size, axis=0).T
@@ -179,22 +177,71 @@ def _int16(v: Array) -> Array:
 # --------------------------------------------------------------------------------------------- the call
 
 
-def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LstmParams(Params):
+    """Sizes and units."""
+
+    time_major: Annotated[int, "1 if steps come before sequences in x and y"]
+    batch: Annotated[int, "sequences"]
+    steps: Annotated[int, "steps of a sequence"]
+    in_size: Annotated[int, "elements of a step of x"]
+    size: Annotated[int, "elements of a state"]
+    fraction: Annotated[int, "bits behind the point of a cell"]
+    factor: Annotated[int, "from products of two functions to hidden states, with 31 bits behind the point"]
+    x_zero: Annotated[int, "zero point of x"]
+    h_zero: Annotated[int, "zero point of hidden states"]
+
+
+def emit(node: Node, site: Site) -> Call:
     """Weights and biases as they are, gates one after the other; the last cell is where the library keeps it."""
     loop, cell = cast("_Loop", node.op), _step(node)
     assert cell is not None
-    name, numbers, x = node.outputs[0].name, Numbers.of(cell), cell.inner.sig.input(0)
-    batch = cell.hidden.type.shape[0]
-    params: dict[str, Param] = {"time_major": int(loop.taken[0].axis == 0), "batch": batch, "steps": loop.steps}
-    params |= {"in_size": x.shape[-1], "size": cell.size, "fraction": numbers.fraction, "factor": numbers.factor}
-    params |= {"x_zero": x.q.zero_point, "h_zero": cell.hidden.type.q.zero_point}
-    constants = {"w": weights_of(cell.inner), "r": weights_of(cell.recurrent), "w_bias": numbers.inner_bias}
-    constants |= {"r_bias": numbers.recurrent_bias, "scales": numbers.scales}
-    operands = [("x", Access.IN, builder.buffer(node.input(2)))]
-    operands += [(role, Access.IN, builder.const(f"{name}.{role}", data)) for role, data in constants.items()]
-    outputs = zip(("h", "c", "y"), node.outputs, strict=True)
-    operands += [(role, Access.OUT, builder.buffer(value)) for role, value in outputs]
-    emit_call(node, builder, kernel, operands, params, scratch=4 * batch * cell.size)
+    numbers, x, batch = Numbers.of(cell), cell.inner.sig.input(0), cell.hidden.type.shape[0]
+    params = LstmParams(
+        time_major=int(loop.taken[0].axis == 0),
+        batch=batch,
+        steps=loop.steps,
+        in_size=x.shape[-1],
+        size=cell.size,
+        fraction=numbers.fraction,
+        factor=numbers.factor,
+        x_zero=x.q.zero_point,
+        h_zero=cell.hidden.type.q.zero_point,
+    )
+    size = 4 * batch * cell.size
+    operands = {
+        "x": site.input(2),
+        "w": site.const("w", spec_of(cell.inner).weights),
+        "r": site.const("r", spec_of(cell.recurrent).weights),
+        "w_bias": site.const("w_bias", numbers.inner_bias),
+        "r_bias": site.const("r_bias", numbers.recurrent_bias),
+        "scales": site.const("scales", numbers.scales),
+        **{role: site.output(index) for index, role in enumerate(("h", "c", "y"))},
+        "scratch": site.scratch("scratch", DType.INT8, size),
+    }
+    return site.call(operands, [params, Scratch(scratch_size=size)])
 
 
-REPEAT: tuple[Kernel, ...] = (call("cmsis_lstm_s8", (is_lstm, has_scales_by_gate, fits_units), emit, evaluate),)
+REPEAT: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_lstm_s8",
+        what="a loop over steps of an LSTM in int8, from states of 0: arm_lstm_unidirectional_s8",
+        operands=(
+            reads("x", "sequences", DType.INT8),
+            reads("w", "weights of x by gate: input, output, forget, cell", DType.INT8),
+            reads("r", "weights of the hidden state by gate", DType.INT8),
+            reads("w_bias", "biases of the products with x, less its zero point's", DType.INT32),
+            reads("r_bias", "biases of the products with h, less its zero point's", DType.INT32),
+            reads("scales", "by gate, multiplier and shift of both products", DType.INT32),
+            writes("h", "last hidden states", DType.INT8),
+            writes("c", "last cells", DType.INT16),
+            writes("y", "hidden states of all steps", DType.INT8),
+            SCRATCH,
+        ),
+        params=(LstmParams, Scratch),
+        when=(is_lstm, has_scales_by_gate, fits_units),
+        emit=emit,
+        evaluate=evaluate,
+    ),
+)
+"""Of loops, whose spec is the node: its body tells all."""

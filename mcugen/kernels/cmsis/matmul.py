@@ -3,54 +3,82 @@
 
 from __future__ import annotations
 
-import math
-from typing import Protocol, cast
+from dataclasses import dataclass
+from typing import Annotated
 
-from mcugen.hir.graph import Node
 from mcugen.hir.types import DType
-from mcugen.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, by_variant, call, emit_call
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
-from mcugen.numerics.fixedpoint import Requantizer
-from mcugen.numerics.sums import product_sums, requantizer
+from mcugen.kernels.cmsis.common import (
+    MOST_RESULT,
+    MOST_SHIFTED,
+    SCRATCH,
+    TensorScale,
+    by_variant,
+    library_kernel,
+    with_scratch,
+)
+from mcugen.kernels.specs import MatMulSpec
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, reads, writes
 
 
-class _Product(Protocol):
-    factor: float
-
-
-def product_requantizer(node: Node) -> Requantizer:
-    """Ours."""
-    return requantizer(node.sig, product_sums(node.sig), cast("_Product", node.op).factor)
-
-
-def int8_product(node: Node) -> bool:
+def int8_product(spec: MatMulSpec) -> bool:
     """int8 operands and result, sums of 32 bits"""
-    types = (node.sig.input(0), node.sig.input(1), node.sig.output)
-    if any(t.dtype is not DType.INT8 or t.quant is None for t in types):
+    if any(t.dtype is not DType.INT8 or t.quant is None for t in (spec.a, spec.b, spec.y)):
         return False
-    most, requantize = int(product_sums(node.sig)[0]), product_requantizer(node)
+    most, requantize = int(spec.largest_sums[0]), spec.requantizer
     left, largest = 31 - requantize.shift, most * int(requantize.multiplier[0]) >> requantize.shift
     return left >= 0 and most << left < MOST_SHIFTED and largest < MOST_RESULT
 
 
-def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ProductSize(Params):
+    """Of a product of two activations."""
+
+    batch: Annotated[int, "products"]
+    rows: Annotated[int, "rows of a and y"]
+    depth: Annotated[int, "columns of a, rows of b"]
+    columns: Annotated[int, "columns of b and y"]
+
+    @staticmethod
+    def of(spec: MatMulSpec) -> ProductSize:
+        """Of a layer."""
+        return ProductSize(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductCodes(Params):
+    """Of int8 operands."""
+
+    sums_size: Annotated[int, "bytes of scratch that are the library's; b with rows for columns lies behind them"]
+    a_zero: Annotated[int, "zero point of a"]
+    b_zero: Annotated[int, "zero point of b"]
+    y_zero: Annotated[int, "zero point of y"]
+
+
+def product_operands(dtype: DType) -> tuple[Role, ...]:
+    """a, b and y of that type."""
+    return reads("a", "left operand", dtype), reads("b", "right operand", dtype), writes("y", "output", dtype)
+
+
+def emit(spec: MatMulSpec, site: Site) -> Call:
     """One matrix of a batch at a time, so that only one has to be turned; Helium sums its columns first."""
-    a, b, y = node.sig.input(0), node.sig.input(1), node.sig.output
-    depth, columns = b.shape[-2:]
-    requantize = product_requantizer(node)
-    sums = by_variant(builder, 0, 0, 4 * columns)
-    params: dict[str, Param] = {"batch": math.prod(a.shape[:-2]), "rows": a.shape[-2]}
-    params |= {"depth": depth, "columns": columns, "sums_size": sums}
-    params |= {"a_zero": a.q.zero_point, "b_zero": b.q.zero_point, "y_zero": y.q.zero_point}
-    params |= {"multiplier": int(requantize.multiplier[0]), "shift": 31 - requantize.shift}
-    operands = [
-        ("a", Access.IN, builder.buffer(node.input(0))),
-        ("b", Access.IN, builder.buffer(node.input(1))),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    emit_call(node, builder, kernel, operands, params, scratch=sums + depth * columns)
+    requantize = spec.requantizer
+    sums = by_variant(site.features, 0, 0, 4 * spec.columns)
+    zeros = {"a_zero": spec.a.q.zero_point, "b_zero": spec.b.q.zero_point, "y_zero": spec.y.q.zero_point}
+    scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
+    size = sums + spec.depth * spec.columns
+    return site.call(
+        with_scratch({"a": site.input(0), "b": site.input(1), "y": site.y}, site, size),
+        [ProductSize.of(spec), ProductCodes(sums_size=sums, **zeros), scale],
+    )
 
 
-MATMUL: tuple[Kernel, ...] = (call("cmsis_batch_matmul_s8", (int8_product,), emit),)
+MATMUL: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_batch_matmul_s8",
+        what="the product of two int8 activations: arm_batch_matmul_s8",
+        operands=(*product_operands(DType.INT8), SCRATCH),
+        params=(ProductSize, ProductCodes, TensorScale),
+        when=(int8_product,),
+        emit=emit,
+    ),
+)

@@ -8,18 +8,16 @@ planner lets both sides lie in one place, and a call would take time and memory 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Protocol, cast
+from typing import Annotated
 
-from mcugen.hir.graph import Node
-from mcugen.hir.operator import Permutation
-from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.cmsis.common import call, emit_call
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.hir.types import DType, TensorType
+from mcugen.kernels.cmsis.common import library_kernel
+from mcugen.kernels.movement import TransposeSpec
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, writes
+from mcugen.lir.program import Access
 
 AXES = "nhwc"
 """The library's names of axes, outermost first."""
@@ -31,27 +29,8 @@ MOST_COLUMNS = MOST_SIZE // 7
 """Of matrices that are transposed: with Helium, offsets of eight rows have 16 bits."""
 
 
-class _Pad(Protocol):
-    @property
-    def before(self) -> tuple[int, ...]: ...
-    @property
-    def after(self) -> tuple[int, ...]: ...
-    def stored(self, x: TensorType) -> Array: ...
-
-
-class _Transpose(Protocol):
-    @property
-    def perm(self) -> Permutation: ...
-
-
-class _Concat(Protocol):
-    @property
-    def axis(self) -> int: ...
-
-
-def is_int8(node: Node) -> bool:
-    """int8 elements"""
-    return node.output.type.dtype is DType.INT8
+_X, _Y = reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)
+_OPERANDS: tuple[Role, ...] = (_X, _Y)
 
 
 # ---------------------------------------------------------------------------------------------------- padding
@@ -74,38 +53,83 @@ class _Padded:
         return _Padded(length * self.size, length * self.before, length * self.after)
 
 
-def _padded(node: Node) -> list[_Padded]:
-    """Of an axis without padding, all elements are one run of the axis before it."""
-    op, merged = cast("_Pad", node.op), list[_Padded]()
-    for axis in map(_Padded, node.input(0).type.shape, op.before, op.after):
-        if merged and not axis.grows:
-            merged.append(merged.pop().of_runs(axis.size))
-        elif axis.grows or axis.size > 1:
-            merged.append(axis)
-    return merged
+@dataclass(frozen=True, eq=False)
+class PadSpec:
+    """A padding with a constant: elements `before` and `after`, by axis, that are `value`."""
+
+    x: TensorType
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    value: float
+
+    @cached_property
+    def axes(self) -> list[_Padded]:
+        """The fewest. Of an axis without padding, all elements are one run of the axis before it."""
+        merged = list[_Padded]()
+        for axis in map(_Padded, self.x.shape, self.before, self.after):
+            if merged and not axis.grows:
+                merged.append(merged.pop().of_runs(axis.size))
+            elif axis.grows or axis.size > 1:
+                merged.append(axis)
+        return merged
 
 
-def pads_runs(node: Node) -> bool:
+def pads_bytes(spec: PadSpec) -> bool:
+    """int8 elements"""
+    return spec.x.dtype is DType.INT8
+
+
+def pads_runs(spec: PadSpec) -> bool:
     """not in one run, along four axes at most"""
-    return 1 < len(_padded(node)) <= len(AXES)
+    return 1 < len(spec.axes) <= len(AXES)
 
 
-def emit_pad(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Axis by axis, with the fewest axes."""
-    axes = _padded(node)
-    params: dict[str, Param] = {"value": int(cast("_Pad", node.op).stored(node.input(0).type)[0])}
-    for name, axis in zip(AXES, [_Padded(1, 0, 0)] * (len(AXES) - len(axes)) + axes, strict=True):
-        params |= {name: axis.size, f"before_{name}": axis.before, f"after_{name}": axis.after}
-    _emit(node, builder, kernel, params)
+@dataclass(frozen=True, kw_only=True)
+class PadParams(Params):
+    """As many axes as the library has, named as it names them."""
 
+    value: Annotated[int, "what is added"]
+    n: Annotated[int, "elements of x along the outermost axis"]
+    before_n: Annotated[int, "elements added before them"]
+    after_n: Annotated[int, "elements added behind them"]
+    h: Annotated[int, "elements of x along the second axis"]
+    before_h: Annotated[int, "elements added before them"]
+    after_h: Annotated[int, "elements added behind them"]
+    w: Annotated[int, "elements of x along the third axis"]
+    before_w: Annotated[int, "elements added before them"]
+    after_w: Annotated[int, "elements added behind them"]
+    c: Annotated[int, "elements of x along the innermost axis"]
+    before_c: Annotated[int, "elements added before them"]
+    after_c: Annotated[int, "elements added behind them"]
+
+
+def emit_pad(spec: PadSpec, site: Site) -> Call:
+    """Axis by axis."""
+    axes = [_Padded(1, 0, 0)] * (len(AXES) - len(spec.axes)) + spec.axes
+    sizes: dict[str, int] = {}
+    for name, axis in zip(AXES, axes, strict=True):
+        sizes |= {name: axis.size, f"before_{name}": axis.before, f"after_{name}": axis.after}
+    return site.call({"x": site.x, "y": site.y}, [PadParams(value=int(spec.value), **sizes)])
+
+
+PAD: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_pad_s8",
+        what="a tensor within a constant: arm_pad_s8",
+        operands=_OPERANDS,
+        params=(PadParams,),
+        when=(pads_bytes, pads_runs),
+        emit=emit_pad,
+    ),
+)
 
 # ----------------------------------------------------------------------------------------------- transposition
 
 
-def _turned(node: Node) -> tuple[list[int], list[int]]:
+def turned(spec: TransposeSpec) -> tuple[list[int], list[int]]:
     """Sizes of the input's axes and the permutation; axes that stay side by side are merged."""
-    shape = node.input(0).type.shape
-    moved = [axis for axis in cast("_Transpose", node.op).perm if shape[axis] != 1]
+    shape = spec.x.shape
+    moved = [axis for axis in spec.perm if shape[axis] != 1]
     places = [sorted(moved).index(axis) for axis in moved]
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(places), 1) if b != a + 1)]
     groups = [moved[start:end] for start, end in zip(starts, [*starts[1:], len(moved)], strict=True)]
@@ -113,66 +137,122 @@ def _turned(node: Node) -> tuple[list[int], list[int]]:
     return [math.prod(shape[axis] for axis in group) for group in order], [order.index(group) for group in groups]
 
 
-def turns_axes(node: Node) -> bool:
+def turns_bytes(spec: TransposeSpec) -> bool:
+    """int8 elements"""
+    return spec.x.dtype is DType.INT8
+
+
+def turns_axes(spec: TransposeSpec) -> bool:
     """two to four axes change places"""
-    sizes, _ = _turned(node)
+    sizes, _ = turned(spec)
     return 1 < len(sizes) <= len(AXES) and max(sizes) <= MOST_SIZE and sizes[-1] <= MOST_COLUMNS
 
 
-def rows(node: Node) -> int:
+def rows(spec: TransposeSpec) -> int:
     """Of the input."""
-    return node.input(0).type.count // _turned(node)[0][-1]
+    return spec.x.count // turned(spec)[0][-1]
 
 
-def emit_transpose(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TransposeParams(Params):
+    """The axes of x, named as the library names them."""
+
+    n: Annotated[int, "elements along the outermost axis"]
+    h: Annotated[int, "elements along the second axis"]
+    w: Annotated[int | None, "elements along the third axis; None of matrices"] = None
+    c: Annotated[int | None, "elements along the innermost axis; None of matrices"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransposeOptions(Options):
+    """Of a transposition."""
+
+    perm: Annotated[list[int], "axis of x by axis of y"]
+
+
+def emit_transpose(spec: TransposeSpec, site: Site) -> Call:
     """Matrices have a way of their own, in which the library knows two axes."""
-    sizes, perm = _turned(node)
+    sizes, perm = turned(spec)
     if len(sizes) > 2:
         missing = len(AXES) - len(sizes)
         sizes, perm = [1] * missing + sizes, [*range(missing), *(axis + missing for axis in perm)]
-    params: dict[str, Param] = dict(zip(AXES, sizes, strict=False))
+    params = TransposeParams(**dict(zip(AXES, sizes, strict=False)))
     order = "".join(AXES[axis] for axis in perm)
-    _emit(node, builder, kernel, params, code={"perm": perm}, variant=order)
+    return site.call({"x": site.x, "y": site.y}, [params], [TransposeOptions(perm=perm)], variant=order)
 
+
+TRANSPOSE: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_transpose_s8",
+        what="a tensor with its axes in another order: arm_transpose_s8",
+        operands=_OPERANDS,
+        params=(TransposeParams,),
+        options=(TransposeOptions,),
+        when=(turns_bytes, turns_axes),
+        emit=emit_transpose,
+        extra=rows,
+    ),
+)
 
 # ----------------------------------------------------------------------------------------------- concatenation
 
 
-def joins_rows(node: Node) -> bool:
+@dataclass(frozen=True, eq=False)
+class ConcatSpec:
+    """Parts joined along an axis."""
+
+    parts: tuple[TensorType, ...]
+    y: TensorType
+    axis: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Of y: before the axis, along it, behind it."""
+        y = self.y.shape
+        return math.prod(y[: self.axis]), y[self.axis], math.prod(y[self.axis + 1 :])
+
+
+def joins_bytes(spec: ConcatSpec) -> bool:
+    """int8 elements"""
+    return spec.y.dtype is DType.INT8
+
+
+def joins_rows(spec: ConcatSpec) -> bool:
     """parts that lie in several runs"""
-    op, y = cast("_Concat", node.op), node.output.type.shape
-    sizes = (math.prod(y[: op.axis]), y[op.axis], math.prod(y[op.axis + 1 :]))
-    return sizes[0] > 1 and all(0 < size <= MOST_SIZE for size in sizes)
+    return spec.sizes[0] > 1 and all(0 < size <= MOST_SIZE for size in spec.sizes)
 
 
-def emit_concat(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PartParams(Params):
+    """Where one part lies."""
+
+    outer: Annotated[int, "runs of a part"]
+    y_depth: Annotated[int, "elements of y along the axis"]
+    inner: Annotated[int, "elements behind the axis"]
+    depth: Annotated[int, "elements of the part along the axis"]
+    offset: Annotated[int, "where it begins in y along the axis"]
+
+
+def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
     """A call for each part."""
-    op, y = cast("_Concat", node.op), node.output.type.shape
-    params: dict[str, Param] = {"outer": math.prod(y[: op.axis]), "y_depth": y[op.axis]}
-    params["inner"] = math.prod(y[op.axis + 1 :])
-    offset = 0
-    for index in range(len(node.inputs)):
-        depth = node.input(index).type.shape[op.axis]
-        operands = [
-            ("x", Access.IN, builder.buffer(node.input(index))),
-            ("y", Access.INOUT if index else Access.OUT, builder.buffer(node.output)),
-        ]
-        emit_call(node, builder, kernel, operands, params | {"depth": depth, "offset": offset})
+    (outer, along, inner), offset = spec.sizes, 0
+    calls = []
+    for index, part in enumerate(spec.parts):
+        depth = part.shape[spec.axis]
+        params = PartParams(outer=outer, y_depth=along, inner=inner, depth=depth, offset=offset)
+        access = {"y": Access.INOUT} if index else {}
+        calls.append(Call(site.kernel, {"x": site.input(index), "y": site.y}, [params], access=access))
         offset += depth
+    return calls
 
 
-def _emit(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
-    params: Mapping[str, Param],
-    code: Mapping[str, object] | None = None,
-    variant: str = "",
-) -> None:
-    operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
-    emit_call(node, builder, kernel, operands, params, code=code, variant=variant)
-
-
-PAD: tuple[Kernel, ...] = (call("cmsis_pad_s8", (is_int8, pads_runs), emit_pad),)
-TRANSPOSE: tuple[Kernel, ...] = (call("cmsis_transpose_s8", (is_int8, turns_axes), emit_transpose, extra=rows),)
-CONCAT: tuple[Kernel, ...] = (call("cmsis_concatenation_s8", (is_int8, joins_rows), emit_concat),)
+CONCAT: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_concatenation_s8",
+        what="one part of a concatenation: arm_concatenation_s8_y",
+        operands=_OPERANDS,
+        params=(PartParams,),
+        when=(joins_bytes, joins_rows),
+        emit=emit_concat,
+    ),
+)

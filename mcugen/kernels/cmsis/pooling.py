@@ -7,85 +7,58 @@ to the even distance from it. The library has no other scale for them, and count
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Sequence
 
 import numpy as np
 
 from mcugen.hir.graph import Node
-from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, Shape
-from mcugen.kernels.cmsis.common import by_variant, call, emit_call
-from mcugen.kernels.weighted import int8_tensors, int16_tensors
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.hir.types import Array, DType
+from mcugen.kernels.cmsis.common import SCRATCH, Scratch, by_variant, library_kernel
+from mcugen.kernels.pool import AverageSpec, Geometry, PoolSpec
+from mcugen.lir.kernel import Call, Kernel, Role, Site, reads, writes
+from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import is_quantized, same_codes
-from mcugen.numerics.window import Window
 
 
-class _Pool(Protocol):
-    """What is read of a pool; an average says which elements of the padding it counts."""
-
-    counted_before: tuple[int, ...]
-    counted_after: tuple[int, ...]
-
-    @property
-    def window(self) -> Window: ...
-    @property
-    def kernel(self) -> Shape: ...
-    @property
-    def is_channels_last(self) -> bool: ...
-    def geometry(self, sig: Signature) -> Mapping[str, Param]: ...
+def int8_pool(pool: PoolSpec | None) -> bool:
+    """int8 tensors"""
+    return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT8
 
 
-class _Reduce(Protocol):
-    """What is read of a reduction."""
-
-    @property
-    def axes(self) -> tuple[int, ...]: ...
-    def is_mean_of_images(self, sig: Signature) -> bool: ...
-    def pool_geometry(self, sig: Signature) -> Mapping[str, Param]: ...
+def int16_pool(pool: PoolSpec | None) -> bool:
+    """int16 tensors"""
+    return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT16
 
 
-def gapless(node: Node) -> bool:
+def gapless(pool: PoolSpec) -> bool:
     """windows without gaps"""
-    pool = cast("_Pool", node.op)
-    return pool.is_channels_last and max(pool.window.dilations) == 1
+    return pool.is_channels_last and not pool.is_dilated
 
 
-def keeps_codes(node: Node) -> bool:
+def keeps_codes(pool: PoolSpec) -> bool:
     """input and output of one scale"""
-    x = node.sig.input(0)
-    return is_quantized(x) and same_codes(x, node.sig.output)
+    return is_quantized(pool.x) and same_codes(pool.x, pool.y)
 
 
-def counts_elements(node: Node) -> bool:
+def counts_elements(pool: AverageSpec) -> bool:
     """padding does not count"""
-    pool = cast("_Pool", node.op)
-    return not any(pool.counted_before + pool.counted_after)
+    return not pool.counts_padding
 
 
-def of_images(node: Node) -> bool:
+def of_images(pool: AverageSpec | None) -> bool:
     """the mean of whole images"""
-    return cast("_Reduce", node.op).is_mean_of_images(node.sig)
+    return pool is not None
 
 
 def average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's averages under a window."""
-    (x,), pool = arrays, cast("_Pool", node.op)
+    pool: PoolSpec = spec_of(node)
+    x = arrays[0].reshape(pool.x.shape)
     taps = tuple(range(x.ndim, 2 * x.ndim - 2))
     sums, counts = (
         pool.window.patches(a, pool.kernel, 0).sum(taps) for a in (x.astype(np.int64), np.ones(x.shape, np.int64))
     )
-    return (_rounded(sums, counts),)
-
-
-def mean(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """The library's averages along axes."""
-    (x,) = arrays
-    sums = x.sum(cast("_Reduce", node.op).axes, dtype=np.int64, keepdims=True)
-    return (_rounded(sums, np.asarray(x.size // sums.size)),)
+    return (_rounded(sums, counts).reshape(node.output.type.shape),)
 
 
 def _rounded(sums: Array, counts: Array) -> Array:
@@ -94,44 +67,49 @@ def _rounded(sums: Array, counts: Array) -> Array:
     return quotients
 
 
-def emit_max_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_max_pool(pool: PoolSpec, site: Site) -> Call:
     """Without a clamp of its own."""
-    _emit(node, builder, kernel, cast("_Pool", node.op).geometry(node.sig))
+    return site.call({"x": site.x, "y": site.y}, [pool.geometry])
 
 
-def emit_average_pool(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """Under windows."""
-    _emit_average(node, builder, kernel, cast("_Pool", node.op).geometry(node.sig))
-
-
-def emit_mean(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """One window an image, which is a row."""
-    _emit_average(node, builder, kernel, cast("_Reduce", node.op).pool_geometry(node.sig))
-
-
-def _emit_average(node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param]) -> None:
+def emit_average(pool: AverageSpec, site: Site) -> Call:
     """With DSP, the library sums the channels of a pixel up in 32 bits each."""
-    _emit(node, builder, kernel, params, by_variant(builder, 0, 4 * node.output.type.shape[-1], 0))
+    size = by_variant(site.features, 0, 4 * pool.x.shape[-1], 0)
+    operands = {"x": site.x, "y": site.y, "scratch": site.scratch("scratch", DType.INT8, size)}
+    return site.call(operands, [pool.geometry, Scratch(scratch_size=size)])
 
 
-def _emit(
-    node: Node, builder: Builder, kernel: Kernel, params: Mapping[str, Param], scratch: int | None = None
-) -> None:
-    operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
-    emit_call(node, builder, kernel, operands, params, scratch=scratch)
+def _operands(dtype: DType) -> tuple[Role, ...]:
+    return reads("x", "input, channels last", dtype), writes("y", "output, channels last", dtype)
 
 
-_TYPES = (("s8", int8_tensors), ("s16", int16_tensors))
+_TYPES = ((DType.INT8, int8_pool), (DType.INT16, int16_pool))
 
 MAX_POOL: tuple[Kernel, ...] = tuple(
-    call(f"cmsis_max_pool_{tag}", (of_type, gapless), emit_max_pool) for tag, of_type in _TYPES
+    library_kernel(
+        f"cmsis_max_pool_{dtype.tag}",
+        what=f"the largest code under each window: arm_max_pool_{dtype.tag}",
+        operands=_operands(dtype),
+        params=(Geometry,),
+        when=(of_type, gapless),
+        emit=emit_max_pool,
+    )
+    for dtype, of_type in _TYPES
 )
 
-AVERAGE_POOL: tuple[Kernel, ...] = tuple(
-    call(f"cmsis_avgpool_{tag}", (of_type, gapless, keeps_codes, counts_elements), emit_average_pool, average)
-    for tag, of_type in _TYPES
+AVERAGE_POOL, REDUCE = (
+    tuple(
+        library_kernel(
+            f"cmsis_avgpool_{dtype.tag}",
+            what=f"the mean of the codes under each window, ties away from 0: arm_avgpool_{dtype.tag}",
+            operands=(*_operands(dtype), SCRATCH),
+            params=(Geometry, Scratch),
+            when=(of_type, *conditions, keeps_codes),
+            emit=emit_average,
+            evaluate=average,
+        )
+        for dtype, of_type in _TYPES
+    )
+    for conditions in ((gapless, counts_elements), (of_images,))
 )
-
-REDUCE: tuple[Kernel, ...] = tuple(
-    call(f"cmsis_avgpool_{tag}", (of_type, of_images, keeps_codes), emit_mean, mean) for tag, of_type in _TYPES
-)
+"""Of pools, and of reductions."""

@@ -9,26 +9,38 @@ be more, they do not fit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.cmsis.common import MOST_SIZE, by_variant, call, emit_call, small_axes
+from mcugen.kernels.cmsis.common import (
+    MOST_SIZE,
+    SCRATCH,
+    DenseSize,
+    Scratch,
+    TensorScale,
+    by_variant,
+    layer_operands,
+    library_kernel,
+    small_axes,
+    with_scratch,
+)
 from mcugen.kernels.cmsis.convolution import gatherings
 from mcugen.kernels.cmsis.depthwise import near_windows, one_channel_filters, plain
 from mcugen.kernels.cmsis.depthwise import way as depthwise_way
-from mcugen.kernels.cmsis.matmul import product_requantizer
-from mcugen.kernels.conv_shape import ConvShape, shape_of
-from mcugen.kernels.weighted import bias_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
-from mcugen.numerics.fixedpoint import Int64Array, Requantizer, clamp_range
-from mcugen.numerics.sums import product_sums, requantizer
+from mcugen.kernels.cmsis.matmul import ProductSize, product_operands
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.specs import ConvSpec, MatMulSpec, WeightedSpec
+from mcugen.kernels.weighted import CodeLimits
+from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
+from mcugen.lir.kernel import scratch as scratch_role
+from mcugen.lir.program import Buffer
+from mcugen.lir.spec import spec_of
+from mcugen.numerics.fixedpoint import Int64Array, Requantizer
 
 REDUCED, SHORTEST_SHIFT, LONGEST_SHIFT = 15, 8, 46
 """Bits of a multiplier of sums of 64 bits, and the shifts of its products."""
@@ -81,39 +93,34 @@ class Scaling:
 # ------------------------------------------------------------------------------- scales of a layer
 
 
-def short_scaling(node: Node) -> Scaling | None:
+def short_scaling(spec: WeightedSpec) -> Scaling | None:
     """Of a layer whose sums stay in 32 bits, doubled too: so Helium has them where the library rounds once."""
-    sums = largest_sums_of(node)
-    found = Scaling.near(requantizer(node.sig, sums), 31, 31)
-    return found if (sums * 2.0 ** (31 - found.shift) < 2**30).all() else None
+    found = Scaling.near(spec.requantizer, 31, 31)
+    return found if (spec.largest_sums * 2.0 ** (31 - found.shift) < 2**30).all() else None
 
 
-def long_scaling(node: Node) -> Scaling | None:
+def long_scaling(spec: WeightedSpec) -> Scaling | None:
     """Of any sums; None: more than a step from ours."""
-    sums = largest_sums_of(node)
-    wanted = requantizer(node.sig, sums)
-    found = Scaling.near(wanted, REDUCED, LONGEST_SHIFT)
-    return found if found.agrees(wanted, sums) else None
+    found = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
+    return found if found.agrees(spec.requantizer, spec.largest_sums) else None
 
 
-def conv_scaling(node: Node) -> Scaling | None:
+def conv_scaling(spec: ConvSpec) -> Scaling | None:
     """In 32 bits, or in 64 where all of the library's loops have so many for the whole sum."""
-    return short_scaling(node) or (long_scaling(node) if _adds_in_64_bits(node) else None)
+    return short_scaling(spec) or (long_scaling(spec) if _adds_in_64_bits(spec) else None)
 
 
-def _adds_in_64_bits(node: Node) -> bool:
+def _adds_in_64_bits(spec: ConvSpec) -> bool:
     """Whether long sums are right: a last single pixel, or channel of elements left over, is not added in runs."""
-    shape = shape_of(node)
-    depth = math.prod(weights_of(node).shape[1:])
-    pairs = shape.out_h * shape.out_w % 2 == 0 and (shape.out_c % 2 == 0 or depth % 4 == 0)
-    return depth <= LONGEST_RUN or pairs
+    shape = spec.shape
+    pairs = shape.out_h * shape.out_w % 2 == 0 and (shape.out_c % 2 == 0 or spec.depth % 4 == 0)
+    return spec.depth <= LONGEST_RUN or pairs
 
 
-def product_scaling(node: Node) -> Scaling | None:
+def product_scaling(spec: MatMulSpec) -> Scaling | None:
     """Of a product of two activations; None: more than a step from ours."""
-    sums, wanted = product_sums(node.sig), product_requantizer(node)
-    found = Scaling.near(wanted, REDUCED, LONGEST_SHIFT)
-    return found if found.agrees(wanted, sums) else None
+    found = Scaling.near(spec.requantizer, REDUCED, LONGEST_SHIFT)
+    return found if found.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 # ------------------------------------------------------------------------------------- references
@@ -127,60 +134,62 @@ def sums_of(node: Node, arrays: Sequence[Array]) -> Array:
 
 def evaluate_conv(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's result."""
-    return _scaled(node, arrays, conv_scaling(node))
+    spec: ConvSpec = spec_of(node)
+    return _scaled(sums_of(node, arrays), conv_scaling(spec), spec.limits)
 
 
 def evaluate_long(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The same of layers whose sums always have 64 bits."""
-    return _scaled(node, arrays, long_scaling(node))
+    spec: ConvSpec = spec_of(node)
+    return _scaled(sums_of(node, arrays), long_scaling(spec), spec.limits)
 
 
 def evaluate_product(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The same of a product of two activations."""
-    return _scaled(node, arrays, product_scaling(node))
+    spec: MatMulSpec = spec_of(node)
+    return _scaled(sums_of(node, arrays), product_scaling(spec), spec.y.dtype.limits)
 
 
-def _scaled(node: Node, arrays: Sequence[Array], scaling: Scaling | None) -> Sequence[Array]:
+def _scaled(sums: Array, scaling: Scaling | None, limits: tuple[int, int]) -> Sequence[Array]:
     assert scaling is not None
-    return (scaling(sums_of(node, arrays), *limits(node)),)
-
-
-def limits(node: Node) -> tuple[int, int]:
-    """What its codes are clamped to."""
-    y = node.sig.output
-    return clamp_range(getattr(node.op, "clamp", None), y.q, y.dtype)
+    return (scaling(sums, *limits),)
 
 
 # -------------------------------------------------------------------------------------- emission
 
 
-def emit_conv(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Weights [O, H, W, I] as they are; the bias of 32 bits, where sums are such. A fully connected layer is 1 × 1."""
-    shape, short = shape_of(node), short_scaling(node)
+    shape, short = spec.shape, short_scaling(spec)
     if short is None:
-        scaling = conv_scaling(node)
+        scaling = conv_scaling(spec)
         assert scaling is not None
         multiplier, shift = scaling.arguments(shape.out_c)
     else:
         pair = short.multiplier, 31 - short.shift
         multiplier, shift = (np.broadcast_to(each, shape.out_c).astype(np.int32) for each in pair)
     depth = shape.k_h * shape.k_w * shape.in_c
-    scratch = by_variant(builder, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
-    bias = DType.INT64 if short is None else DType.INT32
-    variant = "long" if short is None else ""
-    _emit_by_channel(
-        node, builder, kernel, shape, (weights_of(node), bias, multiplier, shift), scratch, variant=variant
+    size = by_variant(site.features, 4 * depth, 4 * depth, 8 * (-(-depth // 8) * 8))
+    bias = spec.integer_bias.astype(np.int64 if short is None else np.int32)
+    operands = _by_channel(site, ByChannel(spec.weights, bias, multiplier, shift), 0)
+    return site.call(
+        with_scratch(operands, site, size),
+        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+        variant="long" if short is None else "",
     )
 
 
-def emit_depthwise(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Weights [H, W, O]. Helium reads four channels at a time, of whatever is behind the last: zeros."""
-    shape, weights, scaling = plain(ConvShape.of(node)), weights_of(node), long_scaling(node)
+    shape, scaling = plain(spec.shape), long_scaling(spec)
     assert scaling is not None
     columns = 2 * shape.k_h * shape.k_w * shape.in_c if _is_fast(shape) else 0
-    constants = (weights.reshape(shape.out_c, -1).T, DType.INT64, *scaling.arguments(shape.out_c))
-    scratch = by_variant(builder, 0, columns, 4 * columns + 8 if columns else 0)
-    _emit_by_channel(node, builder, kernel, shape, constants, scratch, spare=-shape.out_c % 4)
+    constants = ByChannel(spec.rows.T, spec.integer_bias.astype(np.int64), *scaling.arguments(shape.out_c))
+    size = by_variant(site.features, 0, columns, 4 * columns + 8 if columns else 0)
+    return site.call(
+        with_scratch(_by_channel(site, constants, -shape.out_c % 4), site, size),
+        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
+    )
 
 
 def _is_fast(shape: ConvShape) -> bool:
@@ -189,139 +198,158 @@ def _is_fast(shape: ConvShape) -> bool:
     return undilated and shape.out_c == shape.in_c and shape.k_h * shape.k_w < LONGEST_RUN
 
 
-def _emit_by_channel(
-    node: Node,
-    builder: Builder,
-    kernel: Kernel,
-    shape: ConvShape,
-    constants: tuple[Array, DType, Array, Array],
-    scratch: int,
-    *,
-    spare: int = 0,
-    variant: str = "",
-) -> None:
-    """`constants` are weights, the type of the bias, multipliers and shifts, each followed by `spare` zeros."""
-    weights, bias_t, multiplier, shift = constants
-    low, high = limits(node)
-    bias = bias_of(node)
-    assert bias is not None
-    arrays = {"w": weights, "bias": bias.astype(bias_t.numpy), "multiplier": multiplier}
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        *(
-            (role, Access.IN, builder.const(f"{node.output.name}.{role}", np.pad(array.reshape(-1), (0, spare))))
-            for role, array in arrays.items()
-        ),
-        ("shift", Access.IN, builder.growing_const(f"{node.output.name}.shift", np.pad(shift, (0, spare)))),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    params: dict[str, Param] = shape.params() | {"low": low, "high": high}
-    emit_call(node, builder, kernel, operands, params, scratch=scratch, variant=variant)
+class ByChannel(NamedTuple):
+    """The constants of a layer."""
+
+    w: Array
+    bias: Array
+    multiplier: Array
+    shift: Array
 
 
-def emit_dense(node: Node, builder: Builder, kernel: Kernel) -> None:
+def _by_channel(site: Site, constants: ByChannel, spare: int) -> dict[str, Buffer]:
+    """The operands, each constant followed by `spare` zeros."""
+    arrays = {role: np.pad(array.reshape(-1), (0, spare)) for role, array in constants._asdict().items()}
+    shift = arrays.pop("shift")
+    operands = {"x": site.x} | {role: site.const(role, array) for role, array in arrays.items()}
+    return operands | {"shift": site.growing_const("shift", shift), "y": site.y}
+
+
+def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Weights [N, K] as they are, one scale for all."""
-    weights, scaling, bias = weights_of(node), long_scaling(node), bias_of(node)
-    assert scaling is not None and bias is not None
-    channels, depth = weights.shape
-    params: dict[str, Param] = {"rows": node.output.type.count // channels, "depth": depth, "channels": channels}
-    name = node.output.name
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", weights)),
-        ("bias", Access.IN, builder.const(f"{name}.bias", bias.astype(np.int64))),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    emit_call(node, builder, kernel, operands, params | _of_tensor(node, scaling))
-
-
-def emit_product(node: Node, builder: Builder, kernel: Kernel) -> None:
-    """One matrix of a batch at a time, whose right-hand side is transposed first: the library reads its columns."""
-    a, b, scaling = node.input(0).type, node.input(1).type, product_scaling(node)
+    scaling = long_scaling(spec)
     assert scaling is not None
-    params: dict[str, Param] = {"batch": math.prod(a.shape[:-2]), "rows": a.shape[-2]}
-    params |= {"depth": a.shape[-1], "columns": b.shape[-1]}
-    columns = builder.scratch(f"{node.output.name}.columns", DType.INT16, math.prod(b.shape[-2:]))
-    operands = [
-        ("a", Access.IN, builder.buffer(node.input(0))),
-        ("b", Access.IN, builder.buffer(node.input(1))),
-        ("y", Access.OUT, builder.buffer(node.output)),
-        ("columns", Access.SCRATCH, columns),
-    ]
-    emit_call(node, builder, kernel, operands, params | _of_tensor(node, scaling))
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", spec.weights),
+        "bias": site.const("bias", spec.integer_bias.astype(np.int64)),
+        "y": site.y,
+    }
+    return site.call(operands, [DenseSize.of(spec), _of_tensor(scaling), CodeLimits.of(spec.limits)])
 
 
-def _of_tensor(node: Node, scaling: Scaling) -> dict[str, Param]:
-    """Scale and limits of a layer with one scale."""
+def emit_product(spec: MatMulSpec, site: Site) -> Call:
+    """One matrix of a batch at a time, whose right-hand side is transposed first: the library reads its columns."""
+    scaling = product_scaling(spec)
+    assert scaling is not None
+    columns = site.scratch("columns", DType.INT16, spec.depth * spec.columns)
+    operands = {"a": site.input(0), "b": site.input(1), "y": site.y, "columns": columns}
+    return site.call(operands, [ProductSize.of(spec), _of_tensor(scaling), CodeLimits.of(spec.y.dtype.limits)])
+
+
+def _of_tensor(scaling: Scaling) -> TensorScale:
+    """Of a layer with one scale."""
     (multiplier,), (shift,) = scaling.arguments(1)
-    low, high = limits(node)
-    return {"multiplier": int(multiplier), "shift": int(shift), "low": low, "high": high}
+    return TensorScale(multiplier=int(multiplier), shift=int(shift))
 
 
 # ------------------------------------------------------------------------------------ conditions
 
 
-def int16_layer(node: Node) -> bool:
+def int16_layer(spec: WeightedSpec) -> bool:
     """int16 tensors, int8 weights"""
-    types = [node.sig.input(0).dtype, node.sig.input(1).dtype, node.sig.output.dtype]
-    return types == [DType.INT16, DType.INT8, DType.INT16] and node.sig.output.quant is not None
+    types = [spec.x.dtype, spec.w.dtype, spec.y.dtype]
+    return types == [DType.INT16, DType.INT8, DType.INT16] and spec.y.quant is not None
 
 
-def int16_product(node: Node) -> bool:
+def int16_product(spec: MatMulSpec) -> bool:
     """int16 tensors"""
-    types = (node.sig.input(0), node.sig.input(1), node.sig.output)
-    return all(t.dtype is DType.INT16 and t.quant is not None for t in types)
+    return all(t.dtype is DType.INT16 and t.quant is not None for t in (spec.a, spec.b, spec.y))
 
 
-def one_group(node: Node) -> bool:
+def one_group(spec: ConvSpec) -> bool:
     """filters of all channels"""
-    return shape_of(node).groups == 1
+    return spec.shape.groups == 1
 
 
-def conv_agrees(node: Node) -> bool:
+def conv_agrees(spec: ConvSpec) -> bool:
     """scales as fine as the library's"""
-    return conv_scaling(node) is not None
+    return conv_scaling(spec) is not None
 
 
-def long_agrees(node: Node) -> bool:
+def long_agrees(spec: WeightedSpec) -> bool:
     """scales of 15 bits within one step"""
-    return long_scaling(node) is not None
+    return long_scaling(spec) is not None
 
 
-def product_agrees(node: Node) -> bool:
+def product_agrees(spec: MatMulSpec) -> bool:
     """scales of 15 bits within one step"""
-    return product_scaling(node) is not None
+    return product_scaling(spec) is not None
 
 
-def one_scale(node: Node) -> bool:
+def one_scale(spec: WeightedSpec) -> bool:
     """one scale for all channels"""
-    return len(requantizer(node.sig, largest_sums_of(node)).multiplier) == 1
+    return len(spec.requantizer.multiplier) == 1
 
 
-def small_matrices(node: Node) -> bool:
+def small_matrices(spec: MatMulSpec) -> bool:
     """axes below 32768"""
-    return all(0 < size <= MOST_SIZE for i in (0, 1) for size in node.sig.input(i).shape)
+    return all(0 < size <= MOST_SIZE for t in (spec.a, spec.b) for size in t.shape)
 
 
-def way(node: Node) -> str:
+def way(spec: ConvSpec) -> str:
     """By the bits of the sums."""
-    return "short" if short_scaling(node) else "long"
+    return "short" if short_scaling(spec) else "long"
 
 
-_FULL = (int16_layer, one_group, small_axes, conv_agrees)
-_CONV = call("cmsis_convolve_s16", _FULL, emit_conv, evaluate_conv, way=way, extra=gatherings)
-_DEPTHWISE = (int16_layer, one_channel_filters, near_windows, small_axes, long_agrees)
-_DENSE = (int16_layer, one_scale, small_axes, long_agrees)
-_PRODUCT = (int16_product, small_matrices, product_agrees)
+_CONV = library_kernel(
+    "cmsis_convolve_s16",
+    what="a convolution of int16 tensors: arm_convolve_wrapper_s16",
+    operands=(*layer_operands(DType.INT16, DType.INT64), SCRATCH),
+    params=(ConvGeometry, CodeLimits, Scratch),
+    when=(int16_layer, one_group, small_axes, conv_agrees),
+    emit=emit_conv,
+    evaluate=evaluate_conv,
+    way=way,
+    extra=gatherings,
+)
 
 CONV: tuple[Kernel, ...] = (
     _CONV,
-    call("cmsis_depthwise_s16", _DEPTHWISE, emit_depthwise, evaluate_long, way=depthwise_way),
+    library_kernel(
+        "cmsis_depthwise_s16",
+        what="a convolution of each channel of int16 tensors: arm_depthwise_conv_wrapper_s16",
+        operands=(*layer_operands(DType.INT16, DType.INT64), SCRATCH),
+        params=(ConvGeometry, CodeLimits, Scratch),
+        when=(int16_layer, one_channel_filters, near_windows, small_axes, long_agrees),
+        emit=emit_depthwise,
+        evaluate=evaluate_long,
+        way=depthwise_way,
+    ),
 )
 """Of convolutions."""
 
-DENSE: tuple[Kernel, ...] = (call("cmsis_dense_s16", _DENSE, emit_dense, evaluate_long), _CONV)
+DENSE: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_dense_s16",
+        what="a fully connected layer of int16 tensors with one scale: arm_fully_connected_s16",
+        operands=(
+            reads("x", "input", DType.INT16),
+            reads("w", "weights", DType.INT8),
+            reads("bias", "bias by channel", DType.INT64),
+            writes("y", "output", DType.INT16),
+        ),
+        params=(DenseSize, TensorScale, CodeLimits),
+        when=(int16_layer, one_scale, small_axes, long_agrees),
+        emit=emit_dense,
+        evaluate=evaluate_long,
+    ),
+    _CONV,
+)
 """Of fully connected layers: those with a scale a channel are convolutions."""
 
-MATMUL: tuple[Kernel, ...] = (call("cmsis_batch_matmul_s16", _PRODUCT, emit_product, evaluate_product),)
+MATMUL: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_batch_matmul_s16",
+        what="the product of two int16 activations: arm_batch_matmul_s16",
+        operands=(
+            *product_operands(DType.INT16),
+            scratch_role("columns", "a matrix of b with rows for columns", DType.INT16),
+        ),
+        params=(ProductSize, TensorScale, CodeLimits),
+        when=(int16_product, small_matrices, product_agrees),
+        emit=emit_product,
+        evaluate=evaluate_product,
+    ),
+)
 """Of products of two activations."""

@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.cmsis.common import call, emit_call
+from mcugen.kernels.activations import BinarySpec, CurveSpec
+from mcugen.kernels.cmsis.common import library_kernel
 from mcugen.kernels.cmsis.curves import sigmoid
-from mcugen.kernels.cmsis.elementwise import IN_PLACE, binary, operands
-from mcugen.kernels.cmsis.s16 import Scaling, limits
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
-from mcugen.numerics.fixedpoint import is_quantized
+from mcugen.kernels.cmsis.elementwise import IN_PLACE, SumScales, binary_operands, operands
+from mcugen.kernels.cmsis.s16 import Scaling
+from mcugen.lir.kernel import Call, Kernel, Params, Site, reads, writes
+from mcugen.lir.spec import spec_of
 
 # ------------------------------------------------------------------------------- sums and products
 
@@ -64,39 +64,57 @@ class RoundedSum:
         return q
 
 
-def _sum(node: Node) -> RoundedSum | None:
-    types = node.sig.input(0), node.sig.input(1), node.sig.output
-    return RoundedSum.of(*types, _SIGNS[binary(node).function])
+def _sum(spec: BinarySpec) -> RoundedSum | None:
+    return RoundedSum.of(spec.x0, spec.x1, spec.y, _SIGNS[spec.function])
 
 
-def _product(node: Node) -> Scaling:
-    return Scaling.near(binary(node).product(node.sig), 31, 31)
+def _product(spec: BinarySpec) -> Scaling:
+    assert spec.product is not None
+    return Scaling.near(spec.product, 31, 31)
 
 
-def emit_add(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Codes16(Params):
+    """Of int16 tensors of one shape."""
+
+    low: Annotated[int, "the least code of y"]
+    high: Annotated[int, "the largest code of y"]
+    count: Annotated[int, "elements"]
+
+    @staticmethod
+    def of(spec: BinarySpec) -> Codes16:
+        """Those of a layer."""
+        return Codes16(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor(Params):
+    """How the library scales a product."""
+
+    multiplier: Annotated[int, "scales of the operands / scale of y, with 31 bits behind the point"]
+
+
+def emit_add(spec: BinarySpec, site: Site) -> Call:
     """Operands in units of the result's / 2^shift; their sum is then only shifted."""
-    fixed = _sum(node)
+    fixed = _sum(spec)
     assert fixed is not None
-    params: dict[str, Param] = {"m0": fixed.factors[0], "m1": fixed.factors[1], "m_y": 1 << (31 - fixed.shift)}
-    _emit_binary(node, builder, kernel, params | {"left": LEFT})
+    m0, m1 = fixed.factors
+    scales = SumScales(m0=m0, m1=m1, left=LEFT, m_y=1 << (31 - fixed.shift))
+    return site.call(operands(site), [scales, Codes16.of(spec)], inplace=IN_PLACE)
 
 
-def emit_mul(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_mul(spec: BinarySpec, site: Site) -> Call:
     """The factor of the product."""
-    _emit_binary(node, builder, kernel, {"multiplier": int(_product(node).multiplier[0])})
-
-
-def _emit_binary(node: Node, builder: Builder, kernel: Kernel, params: dict[str, Param]) -> None:
-    low, high = limits(node)
-    params |= {"low": low, "high": high, "count": node.output.type.count}
-    emit_call(node, builder, kernel, operands(node, builder), params, inplace=IN_PLACE)
+    factor = Factor(multiplier=int(_product(spec).multiplier[0]))
+    return site.call(operands(site), [factor, Codes16.of(spec)], inplace=IN_PLACE)
 
 
 def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's sum."""
-    fixed = _sum(node)
+    spec: BinarySpec = spec_of(node)
+    fixed = _sum(spec)
     assert fixed is not None
-    return (np.clip(fixed(*arrays), *limits(node)),)
+    return (np.clip(fixed(*arrays), *spec.limits),)
 
 
 def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
@@ -104,24 +122,24 @@ def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
     Built for Helium and for single rounding, the library doubles a product, for which −32768 · −32768 has no room.
     """
+    spec: BinarySpec = spec_of(node)
     x, y = (array.astype(np.int64) for array in arrays)
-    return (_product(node)(x * y, *limits(node)),)
+    return (_product(spec)(x * y, *spec.limits),)
 
 
-def int16_operands(node: Node) -> bool:
+def int16_operands(spec: BinarySpec) -> bool:
     """int16 tensors of one shape"""
-    types = [*map(node.sig.input, (0, 1)), node.sig.output]
-    return all(is_quantized(t) and t.dtype is DType.INT16 and t.shape == types[-1].shape for t in types)
+    return spec.are(DType.INT16)
 
 
-def sum_of_near_scales(node: Node) -> bool:
+def sum_of_near_scales(spec: BinarySpec) -> bool:
     """a sum or difference of operands up to 256 times as coarse as the result"""
-    return binary(node).function in _SIGNS and _sum(node) is not None
+    return spec.function in _SIGNS and _sum(spec) is not None
 
 
-def fine_product(node: Node) -> bool:
+def fine_product(spec: BinarySpec) -> bool:
     """a product whose codes are coarser than those of its operands by each other"""
-    return binary(node).function == "Mul" and bool((_product(node).shift == 31).all())
+    return spec.product is not None and bool((_product(spec).shift == 31).all())
 
 
 # ---------------------------------------------------------------------------------------- sigmoid
@@ -129,41 +147,73 @@ def fine_product(node: Node) -> bool:
 _CODES = np.arange(-(2**15), 2**15)
 
 
-def _left(node: Node) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Argument(Params):
+    """Of a function of one tensor."""
+
+    count: Annotated[int, "elements"]
+    left: Annotated[int, "bits by which x is shifted to the left to have 12 behind the point"]
+
+
+def _left(spec: CurveSpec) -> int:
     """The argument's scale as a power of two."""
-    return round(math.log2(node.sig.input(0).q.scale[0])) + 12
+    return round(math.log2(spec.x.q.scale[0])) + 12
 
 
-def emit_sigmoid(node: Node, builder: Builder, kernel: Kernel) -> None:
+def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
     """By the library's own table."""
-    params: dict[str, Param] = {"count": node.output.type.count, "left": _left(node)}
-    xy = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
-    emit_call(node, builder, kernel, xy, params, inplace=[("y", "x")])
+    argument = Argument(count=spec.y.count, left=_left(spec))
+    return site.call({"x": site.x, "y": site.y}, [argument], inplace=[("y", "x")])
 
 
 def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's sigmoid."""
-    return (sigmoid(arrays[0], _left(node)),)
+    return (sigmoid(arrays[0], _left(spec_of(node))),)
 
 
-def int16_sigmoid(node: Node) -> bool:
+def int16_sigmoid(spec: CurveSpec) -> bool:
     """a sigmoid of int16 that all codes give within one step"""
-    function, table = getattr(node.op, "of", ""), node.inputs[-1]
-    if function != "sigmoid" or table is None or table.data is None or not -16 < _left(node) < 14:
+    if spec.function != "sigmoid" or spec.codes is None or not -16 < _left(spec) < 14:
         return False
-    if any(t.dtype is not DType.INT16 for t in (node.sig.input(0), node.sig.output)):
+    if not spec.x.dtype is spec.y.dtype is DType.INT16:
         return False
-    own = node.op.evaluate(node.sig, _CODES.astype(np.int16), table.data)[0]
-    return bool(np.abs(own.astype(np.int64) - sigmoid(_CODES, _left(node))).max() <= 1)
+    own = spec.codes(_CODES.astype(np.int16))
+    return bool(np.abs(own.astype(np.int64) - sigmoid(_CODES, _left(spec))).max() <= 1)
 
 
 # ---------------------------------------------------------------------------------------- kernels
 
 BINARY: tuple[Kernel, ...] = (
-    call("cmsis_elementwise_add_s16", (int16_operands, sum_of_near_scales), emit_add, evaluate_add),
-    call("cmsis_elementwise_mul_s16", (int16_operands, fine_product), emit_mul, evaluate_mul),
+    library_kernel(
+        "cmsis_elementwise_add_s16",
+        what="the sum of two int16 tensors of one shape: arm_elementwise_add_s16",
+        operands=binary_operands(DType.INT16),
+        params=(SumScales, Codes16),
+        when=(int16_operands, sum_of_near_scales),
+        emit=emit_add,
+        evaluate=evaluate_add,
+    ),
+    library_kernel(
+        "cmsis_elementwise_mul_s16",
+        what="the product of two int16 tensors of one shape: arm_elementwise_mul_s16",
+        operands=binary_operands(DType.INT16),
+        params=(Factor, Codes16),
+        when=(int16_operands, fine_product),
+        emit=emit_mul,
+        evaluate=evaluate_mul,
+    ),
 )
 """Of two operands."""
 
-CURVE: tuple[Kernel, ...] = (call("cmsis_sigmoid_s16", (int16_sigmoid,), emit_sigmoid, evaluate_sigmoid),)
+CURVE: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_sigmoid_s16",
+        what="the sigmoid of an int16 tensor: arm_nn_activation_s16",
+        operands=(reads("x", "input", DType.INT16), writes("y", "output", DType.INT16)),
+        params=(Argument,),
+        when=(int16_sigmoid,),
+        emit=emit_sigmoid,
+        evaluate=evaluate_sigmoid,
+    ),
+)
 """Of functions of one tensor."""

@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Annotated
 
 import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.kernels.cmsis.common import call, emit_call
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
+from mcugen.kernels.cmsis.common import library_kernel
+from mcugen.kernels.softmax import SoftmaxSpec
+from mcugen.lir.kernel import Call, Kernel, Params, Site, reads, writes
+from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import is_quantized
 
 FRACTION = 26
@@ -118,42 +118,50 @@ def _saturated(v: Array) -> Array:
 # ------------------------------------------------------------------------------------------------- the kernel
 
 
-class _Softmax(Protocol):
-    """What is read of the operator."""
-
-    @property
-    def axis(self) -> int: ...
-    @property
-    def log(self) -> bool: ...
-
-
-def int8_rows(node: Node) -> bool:
+def int8_rows(spec: SoftmaxSpec) -> bool:
     """int8 rows of up to 511 elements, to probabilities in steps of 1/256"""
-    op, (x, y) = cast("_Softmax", node.op), (node.sig.input(0), node.sig.output)
-    if op.log or len(node.inputs) > 1 or not is_quantized(x) or not is_quantized(y):
+    x, y = spec.x, spec.y
+    if spec.log or spec.mask is not None or not is_quantized(x) or not is_quantized(y):
         return False
-    depth, behind = x.shape[op.axis], math.prod(x.shape[op.axis + 1 :])
     is_codes = x.dtype is y.dtype is DType.INT8 and y.q.zero_point == -128 and abs(256 * y.q.scale[0] - 1) < 1e-3
-    return is_codes and behind == 1 and depth <= LONGEST and Softmax8.of(x) is not None
+    return is_codes and spec.walk.inner == 1 and spec.walk.depth <= LONGEST and Softmax8.of(x) is not None
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """The library's result."""
     (x,), fixed = arrays, Softmax8.of(node.sig.input(0))
     assert fixed is not None
-    rows = x.reshape(-1, x.shape[cast("_Softmax", node.op).axis])
-    return (fixed(rows).reshape(x.shape),)
+    spec: SoftmaxSpec = spec_of(node)
+    return (fixed(x.reshape(-1, spec.walk.depth)).reshape(x.shape),)
 
 
-def emit_softmax(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RowsParams(Params):
+    """Rows, and the scale of x as the library has it."""
+
+    rows: Annotated[int, "rows"]
+    depth: Annotated[int, "elements of a row"]
+    multiplier: Annotated[int, "scale of x, with 5 + shift bits before the point"]
+    shift: Annotated[int, "bits by which differences from the largest are shifted to the left"]
+    diff_min: Annotated[int, "the lowest difference that counts"]
+
+
+def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:
     """Row by row."""
-    x, fixed = node.input(0).type, Softmax8.of(node.sig.input(0))
+    fixed, depth = Softmax8.of(spec.x), spec.walk.depth
     assert fixed is not None
-    depth = x.shape[cast("_Softmax", node.op).axis]
-    params: dict[str, Param] = {"rows": x.count // depth, "depth": depth}
-    params |= {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}
-    operands = [("x", Access.IN, builder.buffer(node.input(0))), ("y", Access.OUT, builder.buffer(node.output))]
-    emit_call(node, builder, kernel, operands, params)
+    scale = {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}
+    return site.call({"x": site.x, "y": site.y}, [RowsParams(rows=spec.x.count // depth, depth=depth, **scale)])
 
 
-SOFTMAX: tuple[Kernel, ...] = (call("cmsis_softmax_s8", (int8_rows,), emit_softmax, softmax),)
+SOFTMAX: tuple[Kernel, ...] = (
+    library_kernel(
+        "cmsis_softmax_s8",
+        what="probabilities of int8 rows in steps of 1/256: arm_softmax_s8",
+        operands=(reads("x", "input", DType.INT8), writes("y", "output", DType.INT8)),
+        params=(RowsParams,),
+        when=(int8_rows,),
+        emit=emit_softmax,
+        evaluate=softmax,
+    ),
+)

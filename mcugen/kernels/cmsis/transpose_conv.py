@@ -8,19 +8,28 @@ wrong unless the padding above is a multiple of the stride. Rows and columns of 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.graph import Node
-from mcugen.kernels.cmsis.common import by_variant, call, emit_call, int8_layer, multipliers, small_axes
-from mcugen.kernels.conv_shape import ConvShape
-from mcugen.kernels.weighted import bias_of, clamp_of, largest_sums_of, weights_of
-from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
-from mcugen.lir.program import Access, Param
-from mcugen.numerics.fixedpoint import clamp_range
-from mcugen.numerics.sums import requantizer
+from mcugen.hir.types import DType
+from mcugen.kernels.cmsis.common import (
+    SCRATCH,
+    Scratch,
+    Zeros,
+    by_variant,
+    int8_layer,
+    layer_operands,
+    library_kernel,
+    multipliers,
+    small_axes,
+    with_scratch,
+)
+from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits
+from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 MOST_CHANNELS_IN_ROWS = 16
 """Of the input: with more, and strides up to 2, the library computes a convolution."""
@@ -47,26 +56,26 @@ def widened(shape: ConvShape) -> ConvShape:
     return replace(shape, k_h=max(high, below), k_w=max(wide, right), pad_h=pad_h)
 
 
-def scratch_of(shape: ConvShape, builder: Builder) -> tuple[int, int]:
+def scratch_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
     """Bytes of the two buffers: columns of the input and the weights turned around, or rows of sums and nothing."""
     depth = shape.k_h * shape.k_w * shape.in_c
     if is_convolved(shape):
         columns = 4 * (-(-depth // 4) * 4)
-        return by_variant(builder, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_c
+        return by_variant(features, columns, columns, 4 * (-(-depth // 16) * 16)), depth * shape.out_c
     spread = max(shape.k_w, shape.stride_w, shape.stride_h)  # the library asks by one stride and takes by the other
     row = ((shape.in_w - 1) * shape.stride_w + spread) * shape.out_c
     return 4 * row * max(shape.k_h, shape.stride_h), 0
 
 
-def is_plain(node: Node) -> bool:
+def is_plain(spec: ConvSpec) -> bool:
     """one group, no dilation"""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     return shape.groups == 1 and all(d == 1 or k == 1 for d, k in _dilated(shape))
 
 
-def stays_inside(node: Node) -> bool:
+def stays_inside(spec: ConvSpec) -> bool:
     """no rows before the first input or beyond the output"""
-    wide = widened(ConvShape.of(node))
+    wide = widened(spec.shape)
     return is_convolved(wide) or 0 <= wide.in_h * wide.stride_h - wide.pad_h <= wide.out_h
 
 
@@ -74,44 +83,59 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
     return (shape.dilation_h, shape.k_h), (shape.dilation_w, shape.k_w)
 
 
-def emit(node: Node, builder: Builder, kernel: Kernel) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FirstScratch(Params):
+    """Of two buffers in the library's working memory."""
+
+    first_size: Annotated[int, "bytes of the first"]
+
+
+def emit(spec: ConvSpec, site: Site) -> Call:
     """Weights [O, H, W, I], widened by zeros."""
-    shape, weights, name = ConvShape.of(node), weights_of(node), node.output.name
-    wide, above = widened(shape), zeros_above(shape)
-    weights = weights.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
+    shape, wide, above = spec.shape, widened(spec.shape), zeros_above(spec.shape)
+    weights = spec.weights.reshape(shape.out_c, shape.k_h, shape.k_w, shape.in_c)
     below = (above, wide.k_h - shape.k_h - above)
     weights = np.pad(weights, ((0, 0), below, (0, wide.k_w - shape.k_w), (0, 0)))
-    x, y, bias = node.input(0).type, node.output.type, bias_of(node)
-    assert bias is not None
-    multiplier, shift = multipliers(requantizer(node.sig, largest_sums_of(node)), shape.out_c)
-    low, high = clamp_range(clamp_of(node), y.q, y.dtype)
-    first, second = scratch_of(wide, builder)
-    params: dict[str, Param] = wide.params() | {"first_size": first}
-    params |= {"x_zero": x.q.zero_point, "y_zero": y.q.zero_point, "low": low, "high": high}
-    operands = [
-        ("x", Access.IN, builder.buffer(node.input(0))),
-        ("w", Access.IN, builder.const(f"{name}.weights", weights)),
-        ("bias", Access.IN, builder.const(f"{name}.bias", bias)),
-        ("multiplier", Access.IN, builder.const(f"{name}.multiplier", multiplier)),
-        ("shift", Access.IN, builder.const(f"{name}.shift", shift)),
-        ("y", Access.OUT, builder.buffer(node.output)),
-    ]
-    emit_call(node, builder, kernel, operands, params, scratch=first + second)
+    multiplier, shift = multipliers(spec.requantizer, shape.out_c)
+    first, second = scratch_of(wide, site.features)
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", weights),
+        "bias": site.const("bias", spec.integer_bias),
+        "multiplier": site.const("multiplier", multiplier),
+        "shift": site.const("shift", shift),
+        "y": site.y,
+    }
+    sizes = FirstScratch(first_size=first), Scratch(scratch_size=first + second)
+    return site.call(
+        with_scratch(operands, site, first + second),
+        [wide.geometry, sizes[0], Zeros.of(spec), CodeLimits.of(spec.limits), sizes[1]],
+    )
 
 
-def way(node: Node) -> str:
+def way(spec: ConvSpec) -> str:
     """Which of the library's two ways it is."""
-    return "convolved" if is_convolved(ConvShape.of(node)) else "rows"
+    return "convolved" if is_convolved(spec.shape) else "rows"
 
 
-def products(node: Node) -> int:
+def products(spec: ConvSpec) -> int:
     """Of the convolution, with the zeros between pixels; else rows of windows that are added to rows of sums."""
-    shape = ConvShape.of(node)
+    shape = spec.shape
     if is_convolved(shape):
-        return node.output.type.count * shape.k_h * shape.k_w * shape.in_c
+        return spec.y.count * shape.k_h * shape.k_w * shape.in_c
     return shape.batch * shape.in_h * shape.in_w * shape.k_h * shape.k_w
 
 
 CONV_TRANSPOSE: tuple[Kernel, ...] = (
-    call("cmsis_transpose_conv_s8", (int8_layer, is_plain, stays_inside, small_axes), emit, way=way, extra=products),
+    library_kernel(
+        "cmsis_transpose_conv_s8",
+        what="a transposed convolution of int8 tensors: arm_transpose_conv_wrapper_s8",
+        operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
+        params=(ConvGeometry, FirstScratch, Zeros, CodeLimits, Scratch),
+        without=frozenset({"dilation_h", "dilation_w"}),
+        when=(int8_layer, is_plain, stays_inside, small_axes),
+        emit=emit,
+        way=way,
+        extra=products,
+    ),
 )

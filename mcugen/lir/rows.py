@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reads rows of an input that the caller hands over: no function of ours, but a call of the caller's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from mcugen.hir.types import DType
+from mcugen.lir.kernel import Kernel, Params, updates, writes
+from mcugen.lir.program import READ_ROWS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRowsParams(Params):
+    """Of what the caller writes."""
+
+    rows: Annotated[int, "rows that are read at once"]
+    bytes: Annotated[int, "bytes of a row"]
+    axis: Annotated[int, "axis of the input that counts rows"]
+
+
+READ_ROWS_KERNEL = Kernel(
+    READ_ROWS,
+    what="the next rows of the streamed input, written by the caller",
+    operands=(updates("next", "number of the first row", DType.INT32), writes("y", "the rows")),
+    params=(ReadRowsParams,),
+)
