@@ -19,7 +19,7 @@ from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.portable import Ring, depthwise, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits, code_limits, float_tensors, int8_tensors, int16_tensors
+from mcugen.kernels.weighted import CodeLimits, float_tensors, int8_tensors, int16_tensors
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 
 WORD = 4
@@ -287,7 +287,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
         "strip": site.scratch("strip", DType.INT32, 10 * way.points.extent),
     }
-    params = [_strip_walk(spec, shape, way), code_limits(spec), YZero(y_zero=spec.y.q.zero_point)]
+    params = [_strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
     options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
     inplace = [("y", "x")] if way.may_overwrite_input() else []
     return site.call(operands, params, [options], inplace=inplace, variant=f"stride{way.stride}")
@@ -429,7 +429,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         k_lines=way.lines.taps,
         k_points=way.points.taps,
     )
-    params = [walk, code_limits(spec), EndShift(shift=more if more > 0 else None)]
+    params = [walk, CodeLimits.of(spec.limits), EndShift(shift=more if more > 0 else None)]
     inplace = [("y", "x")] if _taps_stay_behind(spec, shape, row, way) else []
     variant = f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}"
     return site.call(operands, params, [options], inplace=inplace, variant=variant)
@@ -495,7 +495,7 @@ def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
         "rows": site.scratch("rows", DType.INT8, ring_size(shape, shape.is_inside)),
     }
     zeros = Zeros(y_zero=spec.y.q.zero_point, x_zero=spec.x.q.zero_point)
-    params = [shape.geometry, ring_of(shape, shape.is_inside), zeros, code_limits(spec)]
+    params = [shape.geometry, ring_of(shape, shape.is_inside), zeros, CodeLimits.of(spec.limits)]
     options = [
         StrideOptions(stride=shape.stride_w, clamp=spec.is_clamped),
         RowOptions(short=bool(sums.max(initial=0) < SHORT_SUM)),

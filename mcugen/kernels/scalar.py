@@ -17,7 +17,7 @@ from mcugen.kernels.conv_shape import ConvGeometry
 from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits, code_limits
+from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.numerics.fixedpoint import Requantizer
 
@@ -315,7 +315,7 @@ def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
     packed = (blocks + np.array([128, 0, 128, 0], np.int16))[..., [0, 3, 2, 1]].astype(np.uint8)
     loop = DenseLoop(unroll=UNROLL, clamp=spec.is_clamped)
     tails = _padded(_tails(spec), 4, axis=0)
-    return _dense_call(spec, site, packed, tails, code_limits(spec), loop, block=4)
+    return _dense_call(spec, site, packed, tails, CodeLimits.of(spec.limits), loop, block=4)
 
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:

@@ -56,6 +56,12 @@ class CodeLimits(Params):
     low: Annotated[int, "the lowest code of y"]
     high: Annotated[int, "the highest code of y"]
 
+    @staticmethod
+    def of(limits: tuple[int, int]) -> CodeLimits:
+        """Of a pair."""
+        low, high = limits
+        return CodeLimits(low=low, high=high)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CodeStore(Params):
@@ -148,12 +154,6 @@ def float_limits(spec: WeightedSpec) -> FloatLimits:
     """What a layer of floats is clamped to."""
     low, high = spec.float_limits
     return FloatLimits(low=low, high=None if math.isinf(high) else high)
-
-
-def code_limits(spec: WeightedSpec) -> CodeLimits:
-    """Of a layer's codes."""
-    low, high = spec.limits
-    return CodeLimits(low=low, high=high)
 
 
 def element_types(spec: WeightedSpec) -> ElementTypes:

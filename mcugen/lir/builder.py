@@ -72,8 +72,7 @@ class Builder:
 
     def emit_by(self, kernel: Kernel, node: Node) -> None:
         """Emits the instruction of a kernel."""
-        call = kernel.emitted(node, self)
-        if call is not None:
+        for call in kernel.emitted(node, self):
             self.call(node, call)
 
     def buffer(self, value: Value) -> Buffer:

@@ -182,11 +182,11 @@ class Kernel:
     that some of its variants lack, `baked` parameters that become literals in a copy of the function.
 
     `needs` are CPU features, `lacks` those with which it is not to be taken. `when` are conditions on the layer that
-    must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction at a site;
-    None: the operator does. `extra` counts what its instructions grow with besides the terms of mcugen.kernels.cost;
-    `way` names which of several ways it takes, whose costs are apart. All of these take the operator's spec of the
-    layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that these may be known at run
-    time only.
+    must all hold; their docstrings' first lines say why the kernel was taken. `emit` makes its instruction (or several)
+    at a site; None: the operator does. `extra` counts what its instructions grow with besides the terms of
+    mcugen.kernels.cost; `way` names which of several ways it takes, whose costs are apart. All of these take the
+    operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
+    these may be known at run time only.
 
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
@@ -206,7 +206,7 @@ class Kernel:
     needs: frozenset[str] = frozenset()
     lacks: frozenset[str] = frozenset()
     when: tuple[Callable[[Any], bool], ...] = ()
-    emit: Callable[..., Call | None] | None = None
+    emit: Callable[[Any, Site], Call | list[Call]] | None = None
     extra: Callable[[Any], int] | None = None
     way: Callable[[Any], str] | None = None
     any_size: bool = False
@@ -221,10 +221,11 @@ class Kernel:
         layer = spec_of(node)
         return all(holds(layer) for holds in self.when)
 
-    def emitted(self, node: Node, builder: Builder) -> Call | None:
-        """Its instruction for a node."""
+    def emitted(self, node: Node, builder: Builder) -> list[Call]:
+        """Its instructions for a node: one as a rule."""
         assert self.emit is not None, f"{self.name} has no way to be emitted"
-        return self.emit(spec_of(node), Site(builder, node, self))
+        made = self.emit(spec_of(node), Site(builder, node, self))
+        return made if isinstance(made, list) else [made]
 
     def extra_of(self, node: Node) -> int:
         """What its instructions grow with besides; 0 if nothing."""

@@ -39,7 +39,7 @@ NIBBLES = (-8, 7)
 """What weights of 4 bits lie within."""
 
 
-def library_kernel(name: str, *, emit: Callable[..., Call | None], **more: Any) -> Kernel:
+def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]], **more: Any) -> Kernel:
     """A kernel of the library; with `evaluate`, it does not round as the operator does."""
     return Kernel(name, emit=emit, library=CMSIS_NN, **more)
 
@@ -65,20 +65,6 @@ class Zeros(Params):
     def of(spec: WeightedSpec) -> Zeros:
         """Of a layer."""
         return Zeros(x_zero=spec.x.q.zero_point, y_zero=spec.y.q.zero_point)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits(Params):
-    """What results are clamped to."""
-
-    low: Annotated[int, "the least code of y"]
-    high: Annotated[int, "the largest code of y"]
-
-    @staticmethod
-    def of(limits: tuple[int, int]) -> Limits:
-        """Of a pair."""
-        low, high = limits
-        return Limits(low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)

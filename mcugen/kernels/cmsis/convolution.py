@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cmsis.common import (
     SCRATCH,
-    Limits,
     Scratch,
     Zeros,
     by_variant,
@@ -29,6 +28,7 @@ from mcugen.kernels.cmsis.common import (
 )
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
@@ -116,7 +116,7 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
     depth = FilterDepth(w_c=spec.weights.shape[-1])
     return site.call(
         operands if size is None else with_scratch(operands, site, size),
-        [shape.geometry, depth, Zeros.of(spec), Limits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, depth, Zeros.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
         [ConvOptions(direct=direct)],
         variant="pointwise" if direct else "",
     )
@@ -154,7 +154,7 @@ def _convolution(name: str, function: str, **more: Any) -> Kernel:
         name,
         what=f"a convolution of int8 tensors: {function}",
         operands=(*layer_operands(DType.INT8, DType.INT32), replace(SCRATCH, optional=True)),
-        params=(ConvGeometry, FilterDepth, Zeros, Limits, Scratch),
+        params=(ConvGeometry, FilterDepth, Zeros, CodeLimits, Scratch),
         options=(ConvOptions,),
         **more,
     )

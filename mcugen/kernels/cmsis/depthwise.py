@@ -11,7 +11,6 @@ import numpy as np
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cmsis.common import (
     SCRATCH,
-    Limits,
     Scratch,
     Zeros,
     by_variant,
@@ -26,6 +25,7 @@ from mcugen.kernels.cmsis.common import (
 )
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 BLOCK = 124
@@ -93,7 +93,7 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
     by_channel = Multiplicity(multiple=shape.out_c // shape.in_c)
     return site.call(
         with_scratch({"x": site.x, **constants, "y": site.y}, site, size),
-        [shape.geometry, by_channel, Zeros.of(spec), Limits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, by_channel, Zeros.of(spec), CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
     )
 
 
@@ -137,7 +137,7 @@ def _depthwise(name: str, function: str, **more: Any) -> Kernel:
         name,
         what=f"a convolution of each channel of int8 tensors: {function}",
         operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
-        params=(ConvGeometry, Multiplicity, Zeros, Limits, Scratch),
+        params=(ConvGeometry, Multiplicity, Zeros, CodeLimits, Scratch),
         **more,
     )
 

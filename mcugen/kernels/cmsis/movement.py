@@ -233,16 +233,17 @@ class PartParams(Params):
     offset: Annotated[int, "where it begins in y along the axis"]
 
 
-def emit_concat(spec: ConcatSpec, site: Site) -> None:
+def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
     """A call for each part."""
     (outer, along, inner), offset = spec.sizes, 0
+    calls = []
     for index, part in enumerate(spec.parts):
         depth = part.shape[spec.axis]
         params = PartParams(outer=outer, y_depth=along, inner=inner, depth=depth, offset=offset)
         access = {"y": Access.INOUT} if index else {}
-        call = Call(site.kernel, {"x": site.input(index), "y": site.y}, [params], access=access)
-        site.builder.call(site.node, call)
+        calls.append(Call(site.kernel, {"x": site.input(index), "y": site.y}, [params], access=access))
         offset += depth
+    return calls
 
 
 CONCAT: tuple[Kernel, ...] = (

@@ -21,7 +21,6 @@ from mcugen.kernels.cmsis.common import (
     MOST_SIZE,
     SCRATCH,
     DenseSize,
-    Limits,
     Scratch,
     TensorScale,
     by_variant,
@@ -36,6 +35,7 @@ from mcugen.kernels.cmsis.depthwise import way as depthwise_way
 from mcugen.kernels.cmsis.matmul import ProductSize, product_operands
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.specs import ConvSpec, MatMulSpec, WeightedSpec
+from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as scratch_role
 from mcugen.lir.program import Buffer
@@ -174,7 +174,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     operands = _by_channel(site, ByChannel(spec.weights, bias, multiplier, shift), 0)
     return site.call(
         with_scratch(operands, site, size),
-        [shape.geometry, Limits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
         variant="long" if short is None else "",
     )
 
@@ -188,7 +188,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     size = by_variant(site.features, 0, columns, 4 * columns + 8 if columns else 0)
     return site.call(
         with_scratch(_by_channel(site, constants, -shape.out_c % 4), site, size),
-        [shape.geometry, Limits.of(spec.limits), Scratch(scratch_size=size)],
+        [shape.geometry, CodeLimits.of(spec.limits), Scratch(scratch_size=size)],
     )
 
 
@@ -225,7 +225,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
         "bias": site.const("bias", spec.integer_bias.astype(np.int64)),
         "y": site.y,
     }
-    return site.call(operands, [DenseSize.of(spec), _of_tensor(scaling), Limits.of(spec.limits)])
+    return site.call(operands, [DenseSize.of(spec), _of_tensor(scaling), CodeLimits.of(spec.limits)])
 
 
 def emit_product(spec: MatMulSpec, site: Site) -> Call:
@@ -234,7 +234,7 @@ def emit_product(spec: MatMulSpec, site: Site) -> Call:
     assert scaling is not None
     columns = site.scratch("columns", DType.INT16, spec.depth * spec.columns)
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y, "columns": columns}
-    return site.call(operands, [ProductSize.of(spec), _of_tensor(scaling), Limits.of(spec.y.dtype.limits)])
+    return site.call(operands, [ProductSize.of(spec), _of_tensor(scaling), CodeLimits.of(spec.y.dtype.limits)])
 
 
 def _of_tensor(scaling: Scaling) -> TensorScale:
@@ -296,7 +296,7 @@ _CONV = library_kernel(
     "cmsis_convolve_s16",
     what="a convolution of int16 tensors: arm_convolve_wrapper_s16",
     operands=(*layer_operands(DType.INT16, DType.INT64), SCRATCH),
-    params=(ConvGeometry, Limits, Scratch),
+    params=(ConvGeometry, CodeLimits, Scratch),
     when=(int16_layer, one_group, small_axes, conv_agrees),
     emit=emit_conv,
     evaluate=evaluate_conv,
@@ -310,7 +310,7 @@ CONV: tuple[Kernel, ...] = (
         "cmsis_depthwise_s16",
         what="a convolution of each channel of int16 tensors: arm_depthwise_conv_wrapper_s16",
         operands=(*layer_operands(DType.INT16, DType.INT64), SCRATCH),
-        params=(ConvGeometry, Limits, Scratch),
+        params=(ConvGeometry, CodeLimits, Scratch),
         when=(int16_layer, one_channel_filters, near_windows, small_axes, long_agrees),
         emit=emit_depthwise,
         evaluate=evaluate_long,
@@ -329,7 +329,7 @@ DENSE: tuple[Kernel, ...] = (
             reads("bias", "bias by channel", DType.INT64),
             writes("y", "output", DType.INT16),
         ),
-        params=(DenseSize, TensorScale, Limits),
+        params=(DenseSize, TensorScale, CodeLimits),
         when=(int16_layer, one_scale, small_axes, long_agrees),
         emit=emit_dense,
         evaluate=evaluate_long,
@@ -346,7 +346,7 @@ MATMUL: tuple[Kernel, ...] = (
             *product_operands(DType.INT16),
             scratch_role("columns", "a matrix of b with rows for columns", DType.INT16),
         ),
-        params=(ProductSize, TensorScale, Limits),
+        params=(ProductSize, TensorScale, CodeLimits),
         when=(int16_product, small_matrices, product_agrees),
         emit=emit_product,
         evaluate=evaluate_product,

@@ -16,7 +16,6 @@ import numpy as np
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis.common import (
     SCRATCH,
-    Limits,
     Scratch,
     Zeros,
     by_variant,
@@ -29,6 +28,7 @@ from mcugen.kernels.cmsis.common import (
 )
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 MOST_CHANNELS_IN_ROWS = 16
@@ -109,7 +109,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
     sizes = FirstScratch(first_size=first), Scratch(scratch_size=first + second)
     return site.call(
         with_scratch(operands, site, first + second),
-        [wide.geometry, sizes[0], Zeros.of(spec), Limits.of(spec.limits), sizes[1]],
+        [wide.geometry, sizes[0], Zeros.of(spec), CodeLimits.of(spec.limits), sizes[1]],
     )
 
 
@@ -131,7 +131,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         "cmsis_transpose_conv_s8",
         what="a transposed convolution of int8 tensors: arm_transpose_conv_wrapper_s8",
         operands=(*layer_operands(DType.INT8, DType.INT32), SCRATCH),
-        params=(ConvGeometry, FirstScratch, Zeros, Limits, Scratch),
+        params=(ConvGeometry, FirstScratch, Zeros, CodeLimits, Scratch),
         without=frozenset({"dilation_h", "dilation_w"}),
         when=(int8_layer, is_plain, stays_inside, small_axes),
         emit=emit,
