@@ -67,7 +67,7 @@ def compile_model(
         memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
         notes = [*graph.notes, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
-        figures = describe(program, graph, target, source.sha256, kernels, fit, memories, notes, estimate)
+        figures = describe(fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))

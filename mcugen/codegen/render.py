@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
 from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
-from mcugen.codegen.titles import Titles, buffer_title, layers_of, titles_of
+from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
@@ -234,13 +234,9 @@ def render(
     renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
-    calls = [line for line in lines if "function" in line]
     functions = {key: kernel.function for key, kernel in renderer.kernels.items()}
     layers = layers_of(program, renderer.titles, functions)
-    entries = [_tensor(e, p, renderer, memory) for e, p in zip(program.inputs, inputs, strict=True)]
-    tensors = [_tensor(e, p, renderer, memory) for e, p in zip(program.outputs, outputs, strict=True)]
     given = arguments(program.symbols, renderer.symbols)
-    computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
     constants = [_constant(b, renderer, memory.place(b)) for b in memory.arrays]
     libraries = tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library}))
     context: dict[str, Any] = {
@@ -252,35 +248,13 @@ def render(
         "arena_size": sum(area.size for area in memory.areas),
         "arena_align": ALIGNMENT,
         "weights_size": program.weights_size,
-        "inputs": [t for t in entries if not t["rows"]],
-        "streamed": next((t for t in entries if t["rows"]), None),
-        "all_inputs": entries,
-        "outputs": [t for e, t in zip(program.outputs, tensors, strict=True) if e.name not in computed],
-        "size_outputs": [
-            {**t, "symbol": computed[e.name]}
-            for e, t in zip(program.outputs, tensors, strict=True)
-            if e.name in computed
-        ],
+        **_interface(renderer, memory, inputs, outputs),
         "sizes": given,
-        "tables": sized.tables,
-        "events": renderer.events,
-        "layers": [{**vars(layer), "literal": c_string(layer.title)} for layer in layers],
-        "layer_table": layer_table(layers),
-        "run_parameters": memory.arena_type
-        + ", const void *weights" * weights_blob
-        + (f", {name}_read_rows read, void *context" if program.streamed else "")
-        + (f", {name}_state *state" if program.states else "")
-        + "".join(f", int32_t {size['name']}" for size in given),
-        "states": [_state(e, renderer) for e in program.states],
+        "run_parameters": _run_parameters(program, memory, given),
         "constants": constants,
         "weights_use_math": any(_is_unbounded(b.data) for b in memory.arrays),
-        "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
-        "calls": calls,
         "libraries": libraries,
-        "lines": lines,
-        "uses_math": any("math.h" in k.headers for k in renderer.kernels.values()),
-        "params_use_math": any(map(_has_unbounded_param, program.instrs)),
-        "locals": _locals(renderer, memory),
+        **_code(renderer, memory, sized, lines, layers),
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
@@ -292,7 +266,7 @@ def render(
     return Bundle(
         name,
         texts,
-        sum(area.size for area in memory.areas),
+        context["arena_size"],
         inputs,
         outputs,
         tuple(layer.name for layer in layers),
@@ -303,6 +277,57 @@ def render(
         image_region=identifier(placement.weights.name),
         libraries=libraries,
         blobs=blobs,
+    )
+
+
+def _code(
+    renderer: _Renderer,
+    memory: MemoryContext,
+    sized: SizedParams,
+    lines: Sequence[Mapping[str, object]],
+    layers: Sequence[Layer],
+) -> dict[str, Any]:
+    """Kernels, what is called in order, and the tables that this reads."""
+    return {
+        "tables": sized.tables,
+        "events": renderer.events,
+        "layers": [{**vars(layer), "literal": c_string(layer.title)} for layer in layers],
+        "layer_table": layer_table(layers),
+        "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
+        "calls": [line for line in lines if "function" in line],
+        "lines": lines,
+        "uses_math": any("math.h" in k.headers for k in renderer.kernels.values()),
+        "params_use_math": any(map(_has_unbounded_param, renderer.program.instrs)),
+        "locals": _locals(renderer, memory),
+    }
+
+
+def _interface(
+    renderer: _Renderer, memory: MemoryContext, inputs: Sequence[Port], outputs: Sequence[Port]
+) -> dict[str, Any]:
+    """What callers pass and get: tensors, sizes that the model computes, and states."""
+    program = renderer.program
+    computed = {s.output: renderer.symbols[s.name] for s in program.symbols if s.output}
+    entries = [_tensor(e, p, renderer, memory) for e, p in zip(program.inputs, inputs, strict=True)]
+    tensors = [(e.name, _tensor(e, p, renderer, memory)) for e, p in zip(program.outputs, outputs, strict=True)]
+    return {
+        "inputs": [tensor for tensor in entries if not tensor["rows"]],
+        "streamed": next((tensor for tensor in entries if tensor["rows"]), None),
+        "all_inputs": entries,
+        "outputs": [tensor for name, tensor in tensors if name not in computed],
+        "size_outputs": [{**tensor, "symbol": computed[name]} for name, tensor in tensors if name in computed],
+        "states": [_state(e, renderer) for e in program.states],
+    }
+
+
+def _run_parameters(program: Program, memory: MemoryContext, sizes: Sequence[Mapping[str, object]]) -> str:
+    """Of the run function."""
+    return (
+        memory.arena_type
+        + ", const void *weights" * (memory.blob is not None)
+        + (f", {program.name}_read_rows read, void *context" if program.streamed else "")
+        + (f", {program.name}_state *state" if program.states else "")
+        + "".join(f", int32_t {size['name']}" for size in sizes)
     )
 
 

@@ -221,17 +221,17 @@ def memory_use(program: Program, placement: Placement, weights: int) -> list[Mem
 
 
 def describe(
-    program: Program,
+    fit: Fit,
     graph: Graph,
     board: Board,
     sha256: str,
-    kernels: str = "auto",
-    fit: Fit | None = None,
-    memories: Sequence[MemoryUse] = (),
-    notes: Sequence[str] = (),
-    quantization: QuantizationEstimate | None = None,
+    kernels: str,
+    memories: Sequence[MemoryUse],
+    notes: Sequence[str],
+    quantization: QuantizationEstimate | None,
 ) -> Report:
     """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
+    program = fit.program
     estimate = program.instructions_estimate
     macs = sum(program.head(layer).macs for layer in program.layers())
     copies = sum(m.copies for m in memories)
