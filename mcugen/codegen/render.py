@@ -226,11 +226,8 @@ def render(
     env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
-    accessors = {port.accessor for port in (*inputs, *outputs)}
-    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model")
-    local = ("state", "status", "read", "context", "layer_names")
     memory = MemoryContext(program, placement, weights_blob)
-    taken = accessors | {f"{name}_{word}" for word in (*own, *memory.functions)} | {name, *local, *memory.locals}
+    taken = _taken(name, memory, (*inputs, *outputs))
     renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
@@ -300,6 +297,14 @@ def _code(
         "params_use_math": any(map(_has_unbounded_param, renderer.program.instrs)),
         "locals": _locals(renderer, memory),
     }
+
+
+def _taken(name: str, memory: MemoryContext, ports: Sequence[Port]) -> set[str]:
+    """Identifiers that nothing of the model may have."""
+    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model")
+    local = ("state", "status", "read", "context", "layer_names")
+    external = {f"{name}_{word}" for word in (*own, *memory.functions)}
+    return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
 
 
 def _interface(
