@@ -257,9 +257,7 @@ def render(
     }
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
-    texts = _texts(env, name, context)
-    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
-    texts[f"mcugen.{name}.pdsc"] = _pack(env, (texts.keys() | blobs) - {"CMakeLists.txt"}, context)
+    texts = _texts(env, name, context, json.dumps(report, indent=2, sort_keys=True) + "\n", blobs)
     return Bundle(
         name,
         texts,
@@ -367,8 +365,10 @@ def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[
     return {f"{memory.name}_weights.bin": file}
 
 
-def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) -> dict[str, str]:
-    """The files of C and CMake, by name."""
+def _texts(
+    env: jinja2.Environment, name: str, context: Mapping[str, object], report: str, blobs: Collection[str]
+) -> dict[str, str]:
+    """The files of text, by name: C, CMake, the report, and the pack of all, `blobs` included."""
     files = {
         f"{name}.h": "model.h.j2",
         f"{name}.c": "model.c.j2",
@@ -382,6 +382,8 @@ def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object]) ->
         files[f"{name}_memory.ld"] = "memory.ld.j2"
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
+    texts[f"{name}_report.json"] = report
+    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *blobs} - {"CMakeLists.txt"}, context)
     return texts
 
 
