@@ -137,7 +137,7 @@ class CompiledModel:
         progress: Callable[[int], None] | None = None,
     ) -> Execution:
         """Runs samples and measures, linked with the options' library; see mcugen.simulate."""
-        from mcugen.simulate import simulate
+        from mcugen.simulate import Setup, simulate
 
         return simulate(
             self.bundle,
@@ -147,9 +147,7 @@ class CompiledModel:
             per_layer=per_layer,
             cycles=cycles,
             wait_states=wait_states,
-            sanitize=sanitize,
-            progress=progress,
-            library=self.options.library,
+            setup=Setup(sanitize, progress=progress, library=self.options.library),
         )
 
 

@@ -32,7 +32,7 @@ from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UnsupportedError
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 BATCH = 10
 """Models of a program."""
@@ -96,7 +96,7 @@ def _run(compiled: Sequence[_Compiled]) -> list[Finding]:
     sample = {f"{c.model.bundle.name}/{name}": array for c in compiled for name, array in c.feeds.items()}
     try:
         bundle = combine([c.model.bundle for c in compiled])
-        found = simulate(bundle, load_board("host"), [sample], sanitize=True).outputs[0]
+        found = simulate(bundle, load_board("host"), [sample], setup=Setup(sanitize=True)).outputs[0]
     except McugenError as error:
         if len(compiled) == 1:
             return [Finding(compiled[0].random.seed, "run", str(error))]

@@ -27,7 +27,7 @@ from mcugen.mixed import Demand, Search
 from mcugen.options import CMSIS_NN, CompileOptions
 from mcugen.quant.quantize import float_model, quantizer
 from mcugen.quant.scheme import Scheme
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 INCLUDE, LIB = "MCUGEN_CMSIS_NN_INCLUDE", "MCUGEN_CMSIS_NN_LIB"
 BOARD = "nrf52840"
@@ -135,7 +135,7 @@ def test_the_code_of_the_library_is_in_flash(model: Path, tmp_path: Path) -> Non
     board = load_board(BOARD)
     compiled = compile_model(model, board, CompileOptions(family=CMSIS_NN))
     feeds = [random_feeds(onnx.load(model))]
-    run = simulate(compiled.bundle, board, feeds, library=library(board), workdir=tmp_path)
+    run = simulate(compiled.bundle, board, feeds, setup=Setup(library=library(board), workdir=tmp_path))
     assert run.sizes is not None
     listing = subprocess.run(
         ["arm-none-eabi-nm", "-S", tmp_path / "model.elf"], capture_output=True, text=True, check=True

@@ -28,7 +28,7 @@ from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
 from mcugen.lir.kernel import Kernel
 from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 BIG_ENDIAN = "powerpc-linux-gnu-gcc -static"
 HERE = Path(__file__).parent
@@ -61,7 +61,9 @@ def test_big_endian(part: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CC", BIG_ENDIAN)
     models = portable_models()[part::PARTS]
     sample = {f"{p.name}/{name}": array for p in models for name, array in p.feeds.items()}
-    (found,) = simulate(combine([p.model.bundle for p in models]), load_board("host"), [sample], sanitize=True).outputs
+    (found,) = simulate(
+        combine([p.model.bundle for p in models]), load_board("host"), [sample], setup=Setup(sanitize=True)
+    ).outputs
     wrong = []
     for portable in models:
         outputs = {name: found[f"{portable.name}/{name}"] for name in portable.expected}

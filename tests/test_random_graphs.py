@@ -23,7 +23,7 @@ from mcugen.compiler import compile_model
 from mcugen.errors import VerificationError
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import GOALS, CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 BATCH = 10
 """Models of a program."""
@@ -68,7 +68,9 @@ def check(seeds: range) -> None:
         }
         for n in range(SAMPLES)
     ]
-    outputs = simulate(combine([p.bundle for p in programs]), programs[0].board, joined, sanitize=True).outputs
+    outputs = simulate(
+        combine([p.bundle for p in programs]), programs[0].board, joined, setup=Setup(sanitize=True)
+    ).outputs
     for random, program, samples, wanted in zip(models, programs, feeds, expected, strict=True):
         for number in range(SAMPLES):
             found = {name: outputs[number][f"{program.bundle.name}/{name}"] for name in wanted[number]}
@@ -100,6 +102,6 @@ def test_what_lies_behind_an_arena_is_guarded(beyond: int) -> None:
     samples = [{f"{bundle.name}/{name}": array for name, array in random_feeds(random.model).items()}]
     if beyond:
         with pytest.raises(VerificationError, match="use-after-poison"):
-            simulate(combine([damaged]), load_board("host"), samples, sanitize=True)
+            simulate(combine([damaged]), load_board("host"), samples, setup=Setup(sanitize=True))
     else:
-        simulate(combine([damaged]), load_board("host"), samples, sanitize=True)
+        simulate(combine([damaged]), load_board("host"), samples, setup=Setup(sanitize=True))

@@ -38,7 +38,7 @@ from sklearn.tree import DecisionTreeClassifier
 from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.board import load_board
 from mcugen.errors import UnsupportedError
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 skl2onnx = pytest.importorskip("skl2onnx")
 
@@ -164,7 +164,7 @@ def results() -> dict[tuple[str, str], dict[str, np.ndarray] | str]:
                 found[name, goal] = str(error)
     sample = {f"{c.bundle.name}/X": trained(n, VARIANTS[g]).x for (n, g), c in compiled.items()}
     bundle = combine([c.bundle for c in compiled.values()])
-    (outputs,) = simulate(bundle, load_board("host"), [sample], measure=False, sanitize=True).outputs
+    (outputs,) = simulate(bundle, load_board("host"), [sample], measure=False, setup=Setup(sanitize=True)).outputs
     for key, c in compiled.items():
         found[key] = {e.name: outputs[f"{c.bundle.name}/{e.name}"] for e in c.program.outputs}
     return found

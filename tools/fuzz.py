@@ -31,7 +31,7 @@ from onnx_tests import Case, cases, compile_binding
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import McugenError
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 ALLOWED_EXITS = (3, 4, 5)
 SECONDS = 10
@@ -425,7 +425,9 @@ def _run(survivors: Sequence[Survivor]) -> list[Finding]:
     ]
     try:
         bundle = combine([s.model.bundle for s in survivors])
-        results = simulate(bundle, load_board("host"), batch, measure=False, sanitize=True, timeout=SECONDS).outputs
+        results = simulate(
+            bundle, load_board("host"), batch, measure=False, setup=Setup(sanitize=True, timeout=SECONDS)
+        ).outputs
     except McugenError as error:
         if len(survivors) == 1:
             return [Finding(survivors[0].mutant.label, "run", str(error))]

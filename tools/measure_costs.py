@@ -42,7 +42,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import library_kernels_of, own_kernels
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
 from mcugen.report.kernels import declared_kernels
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 from mcugen.simulate.machines import find_machine
 
 COSTS = Path(__file__).resolve().parents[1] / "boards" / "costs"
@@ -437,7 +437,9 @@ def _observed(
     found: dict[str, list[tuple[str, Observation]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         sample = random_inputs(compiled)
-        run = simulate(compiled.bundle, board, [sample], per_layer=True, workdir=Path(folder), library=options.library)
+        run = simulate(
+            compiled.bundle, board, [sample], per_layer=True, setup=Setup(workdir=Path(folder), library=options.library)
+        )
         assert run.layer_instructions is not None
         for head, count in zip(heads, run.layer_instructions, strict=True):
             node = nodes.get(head.name)

@@ -33,7 +33,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
 from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
 BATCH = 40
@@ -273,7 +273,7 @@ def _run(compiled: Sequence[Compiled], board: str) -> list[dict[str, np.ndarray]
     bundle = combine([c.model.bundle for c in compiled])
     sample = {f"{c.model.bundle.name}/{n}": a for c in compiled for n, a in c.sample().items()}
     target = load_board(board)
-    (outputs,) = simulate(bundle, target, [sample], measure=False, sanitize=not target.qemu).outputs
+    (outputs,) = simulate(bundle, target, [sample], measure=False, setup=Setup(sanitize=not target.qemu)).outputs
     return [{n: outputs[f"{c.model.bundle.name}/{n}"] for n in c.case.outputs} for c in compiled]
 
 

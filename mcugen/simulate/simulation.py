@@ -55,6 +55,22 @@ class Execution:
     cycles: Cycles | None = None
 
 
+@dataclass(frozen=True)
+class Setup:
+    """How a simulation is built and run."""
+
+    sanitize: bool = False
+    """On the host, with the sanitizers of addresses and undefined behaviour."""
+    timeout: float = SECONDS_PER_SAMPLE
+    """The longest time in seconds that one sample may take."""
+    progress: Callable[[int], None] | None = None
+    """Is told how many samples are done."""
+    workdir: Path | None = None
+    """Where files of build and run stay; else they are gone."""
+    library: LibraryFiles | None = None
+    """What a model is linked with that calls one."""
+
+
 def simulate(
     bundle: Bundle,
     board: Board,
@@ -64,18 +80,12 @@ def simulate(
     per_layer: bool = False,
     cycles: bool = False,
     wait_states: int = 0,
-    sanitize: bool = False,
-    timeout: float = SECONDS_PER_SAMPLE,
-    progress: Callable[[int], None] | None = None,
-    workdir: Path | None = None,
-    library: LibraryFiles | None = None,
+    setup: Setup | None = None,
 ) -> Execution:
     """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
 
     `measure`, `per_layer` and `cycles` (estimated where all is measured, with so many wait states of flash) apply to
-    QEMU, `sanitize` (address and UB) to the host. `timeout` is the longest time in seconds that one sample may take;
-    `progress` is told how many samples are done. Build and run files stay in `workdir` if one is given; `library` is
-    what a model is linked with that calls one.
+    QEMU.
 
     UsageError: a sample does not match the ports, or the library is not the model's. VerificationError: the C does not
     compile without warnings, returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not
@@ -83,15 +93,17 @@ def simulate(
     """
     if not samples:
         raise UsageError("a simulation must have samples", "none")
-    with _folder(workdir) as folder:
+    setup = setup or Setup()
+    timeout = setup.timeout
+    with _folder(setup.workdir) as folder:
         run_all = partial(
-            execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=progress
+            execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=setup.progress
         )
         if not board.qemu:
-            program = host_program(build_host(bundle, folder, sanitize=sanitize, files=library))
+            program = host_program(build_host(bundle, folder, sanitize=setup.sanitize, files=setup.library))
             return Execution(run_all(program).outputs, None, None, None, None)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
-        images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=library)
+        images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=setup.library)
         run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None

@@ -22,7 +22,7 @@ from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.board import Board, Memory, load_board
 from mcugen.codegen.write import write_folder
 from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 from mcugen.simulate.build import build_target
 from mcugen.simulate.execute import qemu_program
 from mcugen.simulate.machines import find_machine
@@ -118,7 +118,7 @@ def test_everything_lies_where_it_was_asked_for(tmp_path: Path, cpu: str):
     target = board(cpu)
     model = compiled(target, place=SPLIT)
     given = sample(model)
-    execution = simulate(model.bundle, target, [given, given], workdir=tmp_path)
+    execution = simulate(model.bundle, target, [given, given], setup=Setup(workdir=tmp_path))
     for outputs in execution.outputs:
         assert_right(model, outputs, given)
 

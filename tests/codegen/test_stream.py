@@ -24,7 +24,7 @@ from mcugen.memory.place import place
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.numerics.fixedpoint import Requantizer
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 IN, OUT, INOUT = Access.IN, Access.OUT, Access.INOUT
 OK, NULL, INPUT = 0, 1, 5
@@ -80,7 +80,7 @@ class Draft(Sketch):
         """The C gives what the reference gives, on the host under the sanitizers."""
         samples, is_host = self.samples(), board == "host"
         target = HOST if is_host else roomy(BOARDS[board])
-        found = simulate(self.bundle(target), target, samples, measure=False, sanitize=is_host).outputs
+        found = simulate(self.bundle(target), target, samples, measure=False, setup=Setup(sanitize=is_host)).outputs
         for sample, outputs in zip(samples, found, strict=True):
             for name, wanted in self.reference(sample).items():
                 np.testing.assert_array_equal(outputs[name], wanted, err_msg=name)
@@ -275,7 +275,7 @@ def test_other_inputs_and_states_stay_as_they_are():
     first, rows = np.zeros(20, np.int8), draft.reference
     draft.reference = lambda inputs: {**rows(inputs), "before": first}
     samples, bundle = draft.samples(), draft.bundle()
-    found = simulate(bundle, HOST, samples, sanitize=True).outputs
+    found = simulate(bundle, HOST, samples, setup=Setup(sanitize=True)).outputs
     for sample, before, outputs in zip(samples, [first, *(s["other"] for s in samples)], found, strict=False):
         for name, wanted in {**rows(sample), "before": before}.items():
             np.testing.assert_array_equal(outputs[name], wanted, err_msg=name)

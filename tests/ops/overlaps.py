@@ -22,7 +22,7 @@ from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Endpoint, Instr, Operand, Overlap, Program, Space
 from mcugen.memory.place import place
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 
 class Lowered(Protocol):
@@ -108,7 +108,9 @@ def _run(calls: Sequence[_Call], board: Board, samples: int) -> tuple[list[dict[
     random = np.random.default_rng(5)
     drawn = [_draw(calls, random) for _ in range(samples)]
     bundle = _rendered(program, *drawn[0])
-    run = simulate(bundle, board, [feeds for feeds, _ in drawn], measure=False, sanitize=board.name == "host")
+    run = simulate(
+        bundle, board, [feeds for feeds, _ in drawn], measure=False, setup=Setup(sanitize=board.name == "host")
+    )
     return run.outputs, [expected for _, expected in drawn]
 
 

@@ -17,7 +17,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 BOARDS = {
     "depthwise_s8_dsp": ("nrf52840", "rt1060", "nrf5340"),
@@ -99,7 +99,7 @@ def check(layers: list[Layer], kernel: str, board: str, on_board: bool) -> None:
     feeds = random_feeds_of(model)
     expected = interpret(model.graph, feeds)
     runner = load_board(board if on_board else "host")
-    outputs = simulate(model.bundle, runner, [feeds], measure=False, sanitize=not on_board).outputs[0]
+    outputs = simulate(model.bundle, runner, [feeds], measure=False, setup=Setup(sanitize=not on_board)).outputs[0]
     assert_close(outputs, expected)
 
 

@@ -21,7 +21,7 @@ from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.dsp_conv import CONV, GROUP, WIDENED, Runs, rows_of, runs_of
 from mcugen.lir.program import Access
 from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 OTHER_BOARDS = ("rt1060", "nrf5340", "corstone300")
 """Cortex-M7, M33 and M55."""
@@ -122,7 +122,9 @@ class Layers:
         feeds = random_feeds(model)
         expected = interpret(compiled.graph, feeds)
         for board in boards:
-            run = simulate(compiled.bundle, load_board(board), [feeds], measure=False, sanitize=board == "host")
+            run = simulate(
+                compiled.bundle, load_board(board), [feeds], measure=False, setup=Setup(sanitize=board == "host")
+            )
             assert_close(run.outputs[0], expected)
         return compiled
 

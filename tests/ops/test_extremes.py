@@ -29,7 +29,7 @@ from mcugen.compiler import compile_model
 from mcugen.hir.types import DType
 from mcugen.lir.program import Wide, param_dtype
 from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 from mcugen.simulate.toolchain import ARM, RISCV, Toolchain
 
 Write = Callable[[Net, str], str]
@@ -126,7 +126,9 @@ def check(models: Sequence[CompiledModel]) -> None:
         {f"{m.bundle.name}/{name}": a for m, own in zip(models, samples, strict=True) for name, a in own[k].items()}
         for k in range(len(samples[0]))
     ]
-    outputs = simulate(combine([m.bundle for m in models]), load_board("host"), joined, sanitize=True).outputs
+    outputs = simulate(
+        combine([m.bundle for m in models]), load_board("host"), joined, setup=Setup(sanitize=True)
+    ).outputs
     for model, own in zip(models, samples, strict=True):
         for number, sample in enumerate(own):
             wanted = model.interpret(sample)

@@ -18,7 +18,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 # input shape, output channels, kernel, attributes
 Case = tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]
@@ -136,7 +136,7 @@ def compiled(model: onnx.ModelProto, kernel: str) -> CompiledModel:
 
 def by_twins(model: CompiledModel, feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     """What the plain C of the same folder gives on this computer, under the sanitizers."""
-    return simulate(model.bundle, load_board("host"), [feeds], sanitize=True).outputs[0]
+    return simulate(model.bundle, load_board("host"), [feeds], setup=Setup(sanitize=True)).outputs[0]
 
 
 def with_groups(case: Case, depthwise: bool) -> Case:

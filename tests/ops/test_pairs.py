@@ -23,7 +23,7 @@ from mcugen.compiler import compile_model
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.onnx_node import BUILT_IN
 from mcugen.options import GOALS, CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 GROUP = 3
 BATCH = 12
@@ -92,7 +92,9 @@ def _run(chosen: Sequence[Group]) -> None:
         {f"net{number}/{name}": a for number, steps in enumerate(expected) for name, a in steps[step][0].items()}
         for step in range(STEPS)
     ]
-    found = simulate(combine([model.bundle for _, model in made]), made[0][1].board, samples, sanitize=True).outputs
+    found = simulate(
+        combine([model.bundle for _, model in made]), made[0][1].board, samples, setup=Setup(sanitize=True)
+    ).outputs
     for number, (group, steps) in enumerate(zip(chosen, expected, strict=True)):
         for step, (_, wanted) in enumerate(steps):
             got = {name: found[step][f"net{number}/{name}"] for name in wanted}

@@ -12,7 +12,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.lir.program import Access
 from mcugen.options import CompileOptions
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 IMAGES = ((1, 3, 24, 24), (1, 2, 8, 70), (2, 3, 16, 32), (1, 4, 12, 48), (1, 7, 20, 20), (1, 3, 13, 30), (3, 2, 330))
 
@@ -43,7 +43,7 @@ def test_bit_exact(board: str, inverse: bool):
         assert {i.kernel for i in model.program.instrs} == {"transpose_inplace"}
         for instr in model.program.instrs:
             assert instr.operand("x").buffer.offset == instr.operand("y").buffer.offset
-        run = simulate(model.bundle, load_board(board), [feeds], measure=False, sanitize=board == "host")
+        run = simulate(model.bundle, load_board(board), [feeds], measure=False, setup=Setup(sanitize=board == "host"))
         axes = {n: (0, n - 1, *range(1, n - 1)) if inverse else (0, *range(2, n), 1) for n in (3, 4)}
         for number in range(len(IMAGES)):
             x = feeds[f"x{number}"]

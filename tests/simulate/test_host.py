@@ -11,7 +11,7 @@ from tiny_models import add_one, port, random_samples, tiny
 
 from mcugen.board import load_board
 from mcugen.errors import ToolMissingError, UsageError, VerificationError
-from mcugen.simulate import simulate
+from mcugen.simulate import Setup, simulate
 
 HOST = load_board("host")
 
@@ -35,12 +35,12 @@ def test_samples_come_in_c_order_whatever_their_strides():
 
 def test_progress_tells_finished_samples():
     seen: list[int] = []
-    simulate(add_one(), HOST, random_samples(add_one(), 7), progress=seen.append)
+    simulate(add_one(), HOST, random_samples(add_one(), 7), setup=Setup(progress=seen.append))
     assert seen[-1] == 7
 
 
 def test_files_stay_in_the_workdir(tmp_path: Path):
-    simulate(add_one(), HOST, random_samples(add_one(), 1), workdir=tmp_path)
+    simulate(add_one(), HOST, random_samples(add_one(), 1), setup=Setup(workdir=tmp_path))
     assert (tmp_path / "run" / "output.bin").stat().st_size == 16
 
 
@@ -67,14 +67,14 @@ def test_sanitizer_finds_an_access_past_the_arena(monkeypatch: pytest.MonkeyPatc
     model = tiny("return ((volatile char *)arena)[1024] * 0;")
     simulate(model, HOST, random_samples(model, 1))
     with pytest.raises(VerificationError, match="global-buffer-overflow"):
-        simulate(model, HOST, random_samples(model, 1), sanitize=True)
+        simulate(model, HOST, random_samples(model, 1), setup=Setup(sanitize=True))
 
 
 def test_sanitizer_finds_undefined_arithmetic(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CC", "gcc")
     model = tiny("volatile int y = 2147483647; y = y + tiny_x(arena)[0]; return y == 5;")
     with pytest.raises(VerificationError, match="signed integer overflow"):
-        simulate(model, HOST, [{"x": np.ones(16, np.int8)}], sanitize=True)
+        simulate(model, HOST, [{"x": np.ones(16, np.int8)}], setup=Setup(sanitize=True))
 
 
 def test_sanitizer_finds_an_unaligned_word(monkeypatch: pytest.MonkeyPatch):
@@ -83,20 +83,20 @@ def test_sanitizer_finds_an_unaligned_word(monkeypatch: pytest.MonkeyPatch):
     model = tiny(text)
     simulate(model, HOST, random_samples(model, 1))
     with pytest.raises(VerificationError, match="misaligned address"):
-        simulate(model, HOST, random_samples(model, 1), sanitize=True)
+        simulate(model, HOST, random_samples(model, 1), setup=Setup(sanitize=True))
 
 
 def test_the_arena_has_no_more_alignment_than_is_asked_for():
     """What needs more must not work by chance."""
     model = tiny("return (uintptr_t)arena % 32 == 16 ? 0 : 7;")
     for sanitize in (False, True):
-        simulate(model, HOST, random_samples(model, 1), sanitize=sanitize)
+        simulate(model, HOST, random_samples(model, 1), setup=Setup(sanitize=sanitize))
 
 
 def test_a_hang_ends():
     model = tiny("while (*(volatile int8_t *)tiny_x(arena)) { } return 0;")
     with pytest.raises(VerificationError, match=r"sample 1 is not done after 0\.3 s"):
-        simulate(model, HOST, [{"x": np.full(16, value, np.int8)} for value in (0, 1)], timeout=0.3)
+        simulate(model, HOST, [{"x": np.full(16, value, np.int8)} for value in (0, 1)], setup=Setup(timeout=0.3))
 
 
 @pytest.mark.parametrize(

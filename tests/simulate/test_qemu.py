@@ -13,7 +13,7 @@ from tiny_models import add_one, counted, port, random_samples, tiny, weights_fi
 
 from mcugen.board import Board, load_board
 from mcugen.errors import ToolMissingError, UsageError, VerificationError
-from mcugen.simulate import Sizes, simulate
+from mcugen.simulate import Setup, Sizes, simulate
 from mcugen.simulate.toolchain import RISCV
 
 pytestmark = pytest.mark.qemu
@@ -182,14 +182,14 @@ def test_error_status_is_reported():
 
 def test_a_hang_ends():
     with pytest.raises(VerificationError, match=r"sample 0 is not done after 0\.3 s"):
-        simulate(tiny("for (;;) { *(volatile char *)arena = 1; }"), M4, ONE, timeout=0.3)
+        simulate(tiny("for (;;) { *(volatile char *)arena = 1; }"), M4, ONE, setup=Setup(timeout=0.3))
 
 
 def test_a_thousand_samples():
     model = add_one()
     samples = random_samples(model, 1000)
     seen: list[int] = []
-    execution = simulate(model, M4, samples, progress=seen.append)
+    execution = simulate(model, M4, samples, setup=Setup(progress=seen.append))
     np.testing.assert_array_equal([o["y"] for o in execution.outputs], [s["x"] + 1 for s in samples])
     assert seen == sorted(seen)
     assert seen[-1] == 1000
@@ -234,7 +234,7 @@ def test_sizes_tell_weights_static_data_and_library_functions():
 @pytest.mark.parametrize("board", EACH_CPU)
 def test_harness_uses_no_library_function(board: Board, tmp_path: Path):
     """What it used would not be counted when the model uses it too."""
-    simulate(add_one(), board, ONE, workdir=tmp_path)
+    simulate(add_one(), board, ONE, setup=Setup(workdir=tmp_path))
     with (tmp_path / "empty.elf").open("rb") as file:
         names = {symbol.name for symbol in ELFFile(file).get_section_by_name(".symtab").iter_symbols()}
     library = ("mem", "__aeabi", "__gnu", "_impure", "__udiv", "__mul", "__clz", "__riscv")
@@ -244,7 +244,7 @@ def test_harness_uses_no_library_function(board: Board, tmp_path: Path):
 @pytest.mark.usefixtures("objects_are_compiled_anew")
 def test_builds_are_the_same_wherever_they_are_made(tmp_path: Path):
     for place in ("a", "b/c"):
-        simulate(add_one(), M4, ONE, workdir=tmp_path / place)
+        simulate(add_one(), M4, ONE, setup=Setup(workdir=tmp_path / place))
     assert (tmp_path / "a/model.elf").read_bytes() == (tmp_path / "b/c/model.elf").read_bytes()
     assert str(tmp_path).encode() not in (tmp_path / "a/model.elf").read_bytes()
 

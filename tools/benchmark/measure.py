@@ -25,7 +25,7 @@ from mcugen.compiler import compile_model
 from mcugen.errors import DoesNotFitError, McugenError
 from mcugen.hir.graph import Node
 from mcugen.options import CompileOptions
-from mcugen.simulate import Execution, simulate
+from mcugen.simulate import Execution, Setup, simulate
 
 WORK = ROOT / "build" / "bench"
 TIMED_BOARD = "corstone300"  # large enough for every model: the command line refuses boards that are not
@@ -91,7 +91,7 @@ def measure_tflm(subject: Subject, board: Board) -> Outcome:
 
 def _outcome(subject: Subject, board: Board, bundle: Bundle, compiler: str, note: str) -> tuple[Outcome, Execution]:
     folder = _folder(subject, board, compiler)
-    run = simulate(bundle, board, [subject.sample], per_layer=True, cycles=True, workdir=folder)
+    run = simulate(bundle, board, [subject.sample], per_layer=True, cycles=True, setup=Setup(workdir=folder))
     error = largest_error(run.outputs[0], subject.reference)
     integer = all(array.dtype.kind != "f" for array in subject.reference.values())
     if error > (INT_TOLERANCE if integer else FLOAT_TOLERANCE):
