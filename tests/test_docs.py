@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from architecture import rooms, walk
 from markers import replace_between_markers
+from performance_summary import summary
 
 from mcugen.errors import McugenError
 from mcugen.report.kernels import kernel_table
@@ -42,6 +43,12 @@ def test_the_architecture_is_current() -> None:
 def _without_shares(table: str) -> list[str]:
     """Imports by room: shares change with every line."""
     return [re.sub(r" +\d+ %", "", line) for line in table.strip().splitlines()]
+
+
+def test_the_summary_is_of_the_tables() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    assert replace_between_markers(text, "summary", summary(text)) == text, "run `make docs`"
+    assert "| M4 (5 networks) | 0.30x |" in summary(text)
 
 
 def test_readme_documents_every_exit_code() -> None:

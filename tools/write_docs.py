@@ -12,6 +12,7 @@ from pathlib import Path
 
 from architecture import rooms, walk
 from markers import replace_between_markers
+from performance_summary import summary
 
 from mcugen.report.kernels import kernel_table
 
@@ -65,6 +66,8 @@ def main() -> None:
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
+    performance = ROOT / "docs" / "performance.md"
+    rewrite(performance, "summary", summary(performance.read_text()))
     rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())
     rewrite(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 
