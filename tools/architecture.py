@@ -72,7 +72,7 @@ def rooms() -> str:
     while len(order) < len(lines):
         order += sorted(room for room in lines if room not in order and uses[room] <= set(order))
     rows = [
-        f"{room:<12} {100 * lines[room] / total:4.1f} %  {' '.join(sorted(uses[room], key=order.index))}"
+        f"{room:<12} {round(100 * lines[room] / total):2} %  {' '.join(sorted(uses[room], key=order.index))}"
         for room in order
     ]
     return "```\n" + "\n".join(row.rstrip() for row in rows) + "\n```"
