@@ -40,6 +40,8 @@ def _with_notes(compile_unit: Compile, folder: Path) -> Compile:
             kept = folder / notes.relative_to("/")
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(notes, kept)
-            shutil.copyfile(compiler.folder / unit.source, kept.with_suffix(".c"))
+            source = compiler.folder / unit.source
+            for text in (source, *source.parent.glob("*_kernels.h")):
+                shutil.copyfile(text, kept.with_suffix(".c") if text is source else kept.parent / text.name)
 
     return compile_and_keep

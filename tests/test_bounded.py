@@ -297,7 +297,7 @@ def test_tables_are_looked_up_in_c():
         ("b", "int32_t", "7"),
         ("c", "int64_t", "(int64_t)n * INT64_C(68719476736)"),
     ]
-    assert sized.tables == [{"name": "n_table", "ctype": "int32_t", "values": "1, 4, 2", "count": 3}]
+    assert sized.tables == [{"name": "n_table", "ctype": "int32_t", "rows": ["1, 4, 2,"], "count": 3}]
 
 
 def test_state_and_a_size():

@@ -96,8 +96,9 @@ def kernel_branches(folder: Path) -> dict[str, dict[Branch, bool]]:
     for counts in sorted(folder.rglob("*.gcda")):
         if not counts.with_suffix(".gcno").exists():
             continue  # of the harness
-        text = counts.with_suffix(".c").read_text().splitlines()
-        for line in gcov(counts):
+        texts: dict[str, list[str]] = {}
+        for file, line in gcov(counts):
+            text = texts.setdefault(file, (counts.parent / Path(file).name).read_text().splitlines())
             function = line.get("function_name", "")
             kernel = next((k for k in kernels if function == k or function.startswith(f"{k}_")), None)
             if kernel is None:
@@ -109,13 +110,13 @@ def kernel_branches(folder: Path) -> dict[str, dict[Branch, bool]]:
     return dict(found)
 
 
-def gcov(counts: Path) -> Iterator[Mapping]:
-    """The lines of a file with their branches."""
+def gcov(counts: Path) -> Iterator[tuple[str, Mapping]]:
+    """The files that were compiled with these counts, and their lines with branches."""
     command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", counts.name]
     done = subprocess.run(command, cwd=counts.parent, capture_output=True, text=True)
     for each in done.stdout.splitlines():
         for file in json.loads(each)["files"]:
-            yield from (line for line in file["lines"] if line["branches"])
+            yield from ((file["file"], line) for line in file["lines"] if line["branches"])
 
 
 def kernel_table(found: Mapping[str, Mapping[Branch, bool]], most: int = 15) -> str:

@@ -472,13 +472,16 @@ def write_versions(folder: Path, writer: int) -> None:
 
 def look(folder: Path) -> set[str] | None:
     """The versions in the folder; None if another took its place meanwhile."""
-    before = folder.stat().st_ino
-    names, texts = None, set()
-    with suppress(OSError):  # the folder that was opened is taken away behind the new one
-        names = sorted(path.name for path in folder.iterdir())
-        texts = {(folder / name).read_text() for name in FILES}
-    if folder.stat().st_ino != before:
-        return None
+    opened = os.open(folder, os.O_RDONLY)  # as long as it is, no other folder gets its number
+    try:
+        names, texts = None, set()
+        with suppress(OSError):  # the folder that was opened is taken away behind the new one
+            names = sorted(path.name for path in folder.iterdir())
+            texts = {(folder / name).read_text() for name in FILES}
+        if folder.stat().st_ino != os.fstat(opened).st_ino:
+            return None
+    finally:
+        os.close(opened)
     assert names == sorted(FILES)
     return texts
 

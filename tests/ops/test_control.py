@@ -20,7 +20,6 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.printer import print_graph
 from mcugen.lir.printer import print_program
 from mcugen.options import CompileOptions
-from mcugen.report.figures import describe
 
 RANDOM = np.random.default_rng(5)
 
@@ -457,7 +456,6 @@ def test_an_rnn_over_fifty_steps():
     (layer,) = report.layers
     assert (layer.op, layer.kernel, layer.macs) == ("repeat", "for", 3000)
     assert layer.flash == compiled.program.weights_size
-    assert describe(compiled.program, compiled.graph, compiled.board, "").layers == report.layers
 
 
 def test_a_reverse_scan():
