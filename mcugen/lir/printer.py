@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mcugen.hir.printer import quoted
-from mcugen.lir.program import Buffer, Control, Instr, Program
+from mcugen.lir.program import Buffer, Control, Instr, Program, Space
 
 
 def print_program(program: Program) -> str:
@@ -15,6 +17,7 @@ def print_program(program: Program) -> str:
         f"  arena {_arena(program)} bytes, weights {program.weights_size} bytes",
     ]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
+    lines += [f"  returns %{quoted(e.buffer.name)}" for e in program.outputs if e.buffer.space is not Space.OUTPUT]
     depth = 0
     for index, instr in enumerate(program.instrs):
         depth -= instr.control in (Control.ELSE, Control.END)
@@ -35,9 +38,20 @@ def _print_buffer(buffer: Buffer, life: tuple[int, int] | None) -> str:
 
 
 def _print_instr(instr: Instr) -> str:
-    operands = ", ".join(f"@{o.access.value} {o.role}=%{quoted(o.buffer.name)}" for o in instr.operands)
-    told = [*instr.params.items(), *instr.code.items()]
-    told += [("case", instr.case)] * (instr.case is not None) + [("events", list(instr.events))] * bool(instr.events)
-    if instr.control in (Control.ELSE, Control.END) and not operands:
+    if instr.control in (Control.ELSE, Control.END) and not instr.operands:
         return instr.kernel
-    return " ".join(filter(None, (instr.kernel, operands, f"{{{', '.join(f'{key}={value}' for key, value in told)}}}")))
+    operands = ", ".join(f"@{o.access.value} {o.role}=%{quoted(o.buffer.name)}" for o in instr.operands)
+    told: list[tuple[str, object]] = list(instr.params.items())
+    told += [("case", instr.case)] * (instr.case is not None) + [("events", list(instr.events))] * bool(instr.events)
+    members, options = (", ".join(f"{key}={value}" for key, value in each) for each in (told, instr.code.items()))
+    braces = f"{{{members}{' | ' * bool(options)}{options}}}"
+    return " ".join(filter(None, (instr.kernel, operands, braces, *_freedoms(instr))))
+
+
+def _freedoms(instr: Instr) -> Iterator[str]:
+    """Where outputs may lie over inputs, and the group that makes one layer."""
+    near = {(o.out, o.into) for o in instr.overlaps if o.lead <= 0}
+    yield from (f"over {o.out}/{o.into} {o.lead}" for o in instr.overlaps)
+    yield from (f"inplace {out}/{into}" for out, into in instr.inplace if (out, into) not in near)
+    if instr.group:
+        yield f"group {instr.group}"

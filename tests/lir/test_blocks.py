@@ -131,7 +131,7 @@ def test_layers_are_single_instructions_and_groups():
 
 def test_the_dump_shows_blocks():
     lines = print_program(carried().program).splitlines()
-    assert "    1: for @out index=%i {steps=3}" in lines
+    assert "    1: for @out index=%i {steps=3} group 1" in lines
     assert any(line.startswith("    2:   kernel @in x0=%w") for line in lines)
 
 

@@ -30,6 +30,7 @@ def test_before_planning_there_are_no_addresses():
         "  arena 0 bytes, weights 0 bytes",
         "  input %x0 : int8[16] live -1..0",
         "  arena %x1 : int8[32] live 0..1",
+        "  returns %x1",
         "    0: kernel @in x0=%x0, @out y=%x1 {}",
         "}",
     ]
@@ -41,4 +42,4 @@ def test_parameters_and_code_are_shown():
     program = chain(16, 16).program
     program.instrs[0].params = {"count": 3, "low": -0.5}
     program.instrs[0].code = {"rank": 2}
-    assert "{count=3, low=-0.5, rank=2}" in print_program(program)
+    assert "{count=3, low=-0.5 | rank=2}" in print_program(program)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the text form of the low-level IR: what `printer` writes, so that what orders and places is tested as text.
+
+What the text leaves out has a plain value: constants are zeros, inputs and outputs have one axis, parameters are ints
+and floats, and options of templates are the texts that stand there. Lives are computed, never read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+
+from mcugen.errors import UsageError
+from mcugen.hir.types import DType
+from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Param, Program, Space
+
+_NAME = r'(?:"(?:[^"\\]|\\.)*"|[\w./]+)'
+_BUFFER = re.compile(
+    rf"(?P<space>\w+) %(?P<name>{_NAME}) : (?P<dtype>\w+)\[(?P<count>\d+)\]"
+    r"(?: at (?P<offset>\d+)(?: of area (?P<area>\d+))?)?(?: live -?\d+\.\.-?\d+)?"
+)
+_INSTR = re.compile(rf"\d+: +(?P<kernel>\w+)(?P<operands>(?:,? @\w+ \w+=%{_NAME})*)(?: (?P<rest>\{{.*))?")
+_RETURNS = re.compile(rf"returns %({_NAME})")
+_OPERAND = re.compile(rf"@(\w+) (\w+)=%({_NAME})")
+_FREEDOM = re.compile(r"(over|inplace|group) (\d+|\w+/\w+)(?: (-?\d+))?")
+_CONTROLS = {control.value: control for control in Control if control.value}
+
+
+def parse_program(text: str) -> Program:
+    """The program that a text describes; UsageError that names the line."""
+    return _Reader(text).program()
+
+
+@dataclass
+class _Reader:
+    text: str
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+
+    def program(self) -> Program:
+        """Line by line."""
+        lines = [(number, line.strip()) for number, line in enumerate(self.text.splitlines(), 1) if line.strip()]
+        head = re.fullmatch(r"program (\S+) \{", lines[0][1]) if lines else None
+        if head is None or lines[-1][1] != "}":
+            self._fail(1, self.text[:40], "'program NAME {' and, at the end, '}'")
+        program = Program(head[1])
+        for number, line in lines[1:-1]:
+            if arena := re.match(r"arena (\d+)(?: \(at least (\d+)\))? bytes, weights \d+ bytes$", line):
+                program.area_sizes, program.area_bounds = [int(arena[1])], [int(arena[2] or arena[1])]
+            elif found := _INSTR.fullmatch(line):
+                program.instrs.append(self._instr(number, found))
+            elif found := _BUFFER.fullmatch(line):
+                self._add(program, found)
+            elif (found := _RETURNS.fullmatch(line)) and _name(found[1]) in self.buffers:
+                program.outputs.append(_endpoint(self.buffers[_name(found[1])]))
+            else:
+                self._fail(number, line, "a buffer or an instruction")
+        return program
+
+    def _add(self, program: Program, found: re.Match[str]) -> None:
+        name, dtype, count = _name(found["name"]), DType(found["dtype"]), int(found["count"])
+        space = Space(found["space"])
+        data = np.zeros(count, dtype.numpy) if space is Space.CONST else None
+        offset = None if found["offset"] is None else int(found["offset"])
+        buffer = Buffer(name, dtype, count, space, data, offset, int(found["area"] or 0))
+        self.buffers[name] = buffer
+        program.buffers.append(buffer)
+        ends = {Space.INPUT: program.inputs, Space.STREAM: program.inputs, Space.OUTPUT: program.outputs}
+        if (ports := {**ends, Space.STATE: program.states}.get(space)) is not None:
+            ports.append(_endpoint(buffer))
+
+    def _instr(self, number: int, found: re.Match[str]) -> Instr:
+        operands = []
+        for access, role, name in _OPERAND.findall(found["operands"]):
+            if _name(name) not in self.buffers:
+                self._fail(number, f"%{name}", "operands that are buffers above")
+            operands.append(Operand(role, Access(access), self.buffers[_name(name)]))
+        inside, freedoms = _braces(found["rest"] or "{}")
+        members, _, options = inside.partition(" | ") if " | " in inside else (inside.removeprefix("| "), "", "")
+        told = dict(map(_pair, _parts(members)))
+        case, events = told.pop("case", None), told.pop("events", "")
+        instr = Instr(
+            kernel=found["kernel"],
+            name=next((o.buffer.name for o in operands if o.access is not Access.IN), found["kernel"]),
+            operands=tuple(operands),
+            params={key: _number(value) for key, value in told.items()},
+            code=dict(map(_pair, _parts(options))),
+            control=_CONTROLS.get(found["kernel"], Control.NONE),
+            case=None if case is None else int(case),
+            events=tuple(json.loads(events)) if events else (),
+        )
+        return self._with_freedoms(instr, freedoms)
+
+    @staticmethod
+    def _with_freedoms(instr: Instr, text: str) -> Instr:
+        inplace = []
+        for kind, what, lead in _FREEDOM.findall(text):
+            out, _, into = what.partition("/")
+            if kind == "group":
+                instr.group = int(what)
+            elif kind == "over":
+                instr.overlaps = (*instr.overlaps, Overlap(out, into, int(lead)))
+            if kind == "inplace" or (kind == "over" and int(lead) <= 0):
+                inplace.append((out, into))
+        instr.inplace = tuple(inplace)
+        return instr
+
+    def _fail(self, number: int, found: str, wanted: str) -> NoReturn:
+        rule = f"line {number} of a program's text must have {wanted}"
+        raise UsageError(rule, f"'{found[:60]}'", "see mcugen.lir.printer")
+
+
+def _endpoint(buffer: Buffer) -> Endpoint:
+    return Endpoint(buffer.name, (buffer.count,), buffer.dtype, None, buffer)
+
+
+def _name(text: str) -> str:
+    name: str = json.loads(text) if text.startswith('"') else text
+    return name
+
+
+def _number(text: str) -> Param:
+    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    return key, value
+
+
+def _braces(text: str) -> tuple[str, str]:
+    """What stands in the first pair of braces, and what follows."""
+    depth = 0
+    for at, letter in _letters(text):
+        depth += (letter == "{") - (letter == "}")
+        if not depth:
+            return text[1:at], text[at + 1 :]
+    return text[1:], ""
+
+
+def _parts(text: str) -> list[str]:
+    """Parts between the commas that stand in no brackets."""
+    found, start, depth = [], 0, 0
+    for at, letter in _letters(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            found.append(text[start:at].strip())
+            start = at + 1
+    return [part for part in (*found, text[start:].strip()) if part]
+
+
+def _letters(text: str) -> list[tuple[int, str]]:
+    """With their places, those in quotes left out."""
+    quoted = [m.span() for m in re.finditer(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", text)]
+    hidden = {at for first, end in quoted for at in range(first, end)}
+    return [(at, letter) for at, letter in enumerate(text) if at not in hidden]
