@@ -55,6 +55,11 @@ class Rows(Params):
     depth: Annotated[int, "elements of a row of x"]
     channels: Annotated[int, "elements of a row of y"]
 
+    @staticmethod
+    def of(spec: WeightedSpec) -> Rows:
+        """Of a layer."""
+        return Rows(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RestOptions(Options):

@@ -75,20 +75,6 @@ class TensorScale(Params):
     shift: Annotated[int, "bits by which they are shifted to the left before; to the right, if negative"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DenseSize(Params):
-    """Of a fully connected layer."""
-
-    rows: Annotated[int, "rows of x and y"]
-    depth: Annotated[int, "elements of a row of x"]
-    channels: Annotated[int, "elements of a row of y"]
-
-    @staticmethod
-    def of(spec: WeightedSpec) -> DenseSize:
-        """Of a layer."""
-        return DenseSize(rows=spec.y.count // spec.channels, depth=spec.depth, channels=spec.channels)
-
-
 def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
     """Of three numbers the one for the library as built for this CPU."""
     if "mve" in features:

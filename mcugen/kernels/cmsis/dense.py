@@ -15,7 +15,6 @@ import numpy as np
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis.common import (
     MOST_SHIFTED,
-    DenseSize,
     Zeros,
     int8_layer,
     layer_constants,
@@ -26,6 +25,7 @@ from mcugen.kernels.cmsis.common import (
     small_weights,
 )
 from mcugen.kernels.cmsis.convolution import CONV
+from mcugen.kernels.portable import Rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Options, Site
@@ -48,7 +48,7 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
     constants = layer_constants(spec, site, spec.weights, spec.folded_bias, per_tensor=one)
     return site.call(
         {"x": site.x, **constants, "y": site.y},
-        [DenseSize.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)],
+        [Rows.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)],
         [DenseOptions(per_channel=not one)],
         variant="" if one else "per_channel",
     )
@@ -57,7 +57,7 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
     """Two weights a byte, one multiplier."""
     constants = layer_constants(spec, site, packed_nibbles(spec.weights), spec.folded_bias, per_tensor=True)
-    params = [DenseSize.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)]
+    params = [Rows.of(spec), Zeros.of(spec), CodeLimits.of(spec.limits)]
     return site.call({"x": site.x, **constants, "y": site.y}, params)
 
 
@@ -89,7 +89,7 @@ def _dense(name: str, function: str, **more: Any) -> Kernel:
         name,
         what=f"a fully connected layer of int8 tensors: {function}",
         operands=layer_operands(DType.INT8, DType.INT32),
-        params=(DenseSize, Zeros, CodeLimits),
+        params=(Rows, Zeros, CodeLimits),
         without=frozenset({"x_zero"}),
         **more,
     )

@@ -20,7 +20,6 @@ from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.cmsis.common import (
     MOST_SIZE,
     SCRATCH,
-    DenseSize,
     Scratch,
     TensorScale,
     by_variant,
@@ -34,6 +33,7 @@ from mcugen.kernels.cmsis.depthwise import near_windows, one_channel_filters, pl
 from mcugen.kernels.cmsis.depthwise import way as depthwise_way
 from mcugen.kernels.cmsis.matmul import ProductSize, product_operands
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.portable import Rows
 from mcugen.kernels.specs import ConvSpec, MatMulSpec, WeightedSpec
 from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
@@ -225,7 +225,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
         "bias": site.const("bias", spec.integer_bias.astype(np.int64)),
         "y": site.y,
     }
-    return site.call(operands, [DenseSize.of(spec), _of_tensor(scaling), CodeLimits.of(spec.limits)])
+    return site.call(operands, [Rows.of(spec), _of_tensor(scaling), CodeLimits.of(spec.limits)])
 
 
 def emit_product(spec: MatMulSpec, site: Site) -> Call:
@@ -329,7 +329,7 @@ DENSE: tuple[Kernel, ...] = (
             reads("bias", "bias by channel", DType.INT64),
             writes("y", "output", DType.INT16),
         ),
-        params=(DenseSize, TensorScale, CodeLimits),
+        params=(Rows, TensorScale, CodeLimits),
         when=(int16_layer, one_scale, small_axes, long_agrees),
         emit=emit_dense,
         evaluate=evaluate_long,
