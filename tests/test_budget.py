@@ -15,7 +15,7 @@ from mcugen import CompileOptions, compile_model, fitting, pipeline
 from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.errors import DoesNotFitError, UsageError
-from mcugen.fitting import AS_ASKED, STEPS
+from mcugen.fitting import AS_ASKED, FALLBACKS
 from mcugen.fitting.budget import Attempt, Budget, Use, cheapest
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Program
@@ -72,7 +72,7 @@ def test_a_byte_less_takes_another_step(model: onnx.ModelProto, goal: str) -> No
     found = compiled(model, optimize=goal, max_ram=ram(free) - 1)
     assert ram(found) < ram(free)
     assert found.report.budget.ram == ram(found)
-    assert found.report.budget.step in {step.name for step in STEPS}
+    assert found.report.budget.step in {step.name for step in FALLBACKS}
     assert found.report.instructions_estimate >= free.report.instructions_estimate
     slowdown = found.report.instructions_estimate / free.report.instructions_estimate - 1
     assert found.report.budget.slowdown_estimate == pytest.approx(slowdown, abs=1e-3)
@@ -111,7 +111,7 @@ def test_the_least_ram_is_said_and_can_be_had(model: onnx.ModelProto) -> None:
     assert error.value.rule == "the model must fit --max-ram 1,000"
     number = int(error.value.found.split(" bytes of RAM")[0].removeprefix("the least is ").replace(",", ""))
     assert number <= least
-    assert "layer '" in error.value.found and any(step.name in error.value.found for step in STEPS)
+    assert "layer '" in error.value.found and any(step.name in error.value.found for step in FALLBACKS)
     assert ram(compiled(model, max_ram=number)) == number
 
 
