@@ -315,7 +315,7 @@ class Reporting:
     ] = None
 
     def made(self) -> Reporting:
-        """As it is."""
+        """The options themselves."""
         return self
 
 
@@ -338,7 +338,7 @@ class Inspecting:
     passes: Annotated[str, typer.Option(help="what these passes did: names, by commas", show_default=False)] = ""
 
     def made(self) -> Inspecting:
-        """As it is."""
+        """The options themselves."""
         return self
 
 

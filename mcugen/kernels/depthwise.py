@@ -197,7 +197,7 @@ class EndShift(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class YZero(Params):
-    """Of codes."""
+    """What the code of zero is in the output."""
 
     y_zero: Annotated[int, "zero point of y"]
 
@@ -243,7 +243,7 @@ class TapOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class HighLimit(Params):
-    """Of floats."""
+    """An upper limit of float results; the lower one is an option."""
 
     high: Annotated[float | None, "the largest result, where there is one"] = None
 

@@ -22,7 +22,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelGroups(Params):
-    """Of images."""
+    """How many images there are, and groups of their channels."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels"]

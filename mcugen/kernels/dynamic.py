@@ -16,7 +16,7 @@ _COUNT = writes("count", "entries that were found", DType.INT32)
 
 @dataclass(frozen=True, kw_only=True)
 class NonZeroParams(Params):
-    """Of x."""
+    """The shape of what is searched."""
 
     total: Annotated[int, "elements of x"]
     d: Annotated[Mapping[str, int], "elements along this axis"]
@@ -24,7 +24,7 @@ class NonZeroParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class NonZeroOptions(Options):
-    """Of x."""
+    """How many coordinates a position has."""
 
     rank: Annotated[int, "axes"]
 

@@ -22,7 +22,7 @@ class InverseParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class InverseOptions(Options):
-    """Of elimination."""
+    """What the elimination computes in."""
 
     t: Annotated[str, "C type of the elements"]
 

@@ -29,7 +29,7 @@ class Matrices(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class Factor(Params):
-    """Of products."""
+    """What each sum is multiplied by."""
 
     factor: Annotated[Real | None, "of each sum, where it is not 1"] = None
 
@@ -194,7 +194,7 @@ class DetParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class DetOptions(Options):
-    """Of elimination."""
+    """What the elimination computes in."""
 
     t: Annotated[str, "C type of the elements"]
 

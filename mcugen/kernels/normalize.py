@@ -108,7 +108,7 @@ _Walk = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Params):
-    """Of reals."""
+    """What mean and variance of real rows are found by."""
 
     share: Annotated[Real, "1 / elements of a row"]
     epsilon: Annotated[Real, "what is added to the variance"]

@@ -107,7 +107,7 @@ class SequenceParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class PeepholeParams(Params):
-    """Of peepholes."""
+    """Where a direction's peepholes begin."""
 
     peepholes_offset: Annotated[int | None, "first element of peepholes of this direction"] = None
 

@@ -35,7 +35,7 @@ def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[Walks, Walks]:
 
 
 def nests_of(kept: Walks, reduced: Walks) -> Nests:
-    """As parameters."""
+    """Loops over kept and reduced axes, as members of the parameter struct."""
 
     def loops(letter: str, walks: Walks) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -144,7 +144,7 @@ class ResampleParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class ResampleOptions(Options):
-    """Of sums."""
+    """What the weighted sums are computed in."""
 
     t: Annotated[str, "C type of the elements"]
 

@@ -41,7 +41,7 @@ class PlaneAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions(RealOptions):
-    """Of interpolation."""
+    """How values between elements, and outside of them, are found."""
 
     rank: Annotated[int, "axes of a plane"]
     mode: Annotated[str, "nearest, linear or cubic"]
@@ -129,7 +129,7 @@ class RegionParams(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class RegionScale(Params):
-    """Of coordinates."""
+    """From a region's coordinates to elements."""
 
     scale: Annotated[Real, "elements of a plane by unit of a region's coordinates"]
 
@@ -144,7 +144,7 @@ class BinSamples(Params):
 
 @dataclass(frozen=True, kw_only=True)
 class AlignOptions(RealOptions):
-    """Of samples."""
+    """How a region is sampled, and what becomes of its samples."""
 
     half_pixel: Annotated[bool, "whether coordinates are of edges, and elements lie half a unit behind them"]
     max: Annotated[bool, "whether the largest sample is wanted, not the average"]

@@ -80,7 +80,7 @@ class PlacedAxes(ByAxis):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatterOptions(Reduced):
-    """Of runs."""
+    """How runs are found by their index."""
 
     depths: Annotated[int, "numbers of an index"]
 

@@ -32,7 +32,7 @@ class SoftmaxSpec:
 
     @property
     def walk(self) -> AxisWalk:
-        """Of rows."""
+        """How rows along the axis lie in memory."""
         return AxisWalk.of(self.x.shape, self.axis)
 
     @cached_property
@@ -98,7 +98,7 @@ class MaskOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeOptions(Options):
-    """Of integers."""
+    """The output's codes."""
 
     y_t: Annotated[str, "C type of y"]
     bits_y: Annotated[int, "its bits"]

@@ -69,7 +69,7 @@ class FixedAffine(Clampable, Elementwise):
     clamp: Range | None = None
 
     def without_clamp(self) -> Self | None:
-        """As before."""
+        """The line alone, if it was clamped."""
         return replace(self, clamp=None) if self.clamp else None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:

@@ -141,7 +141,7 @@ class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, E
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def without_clamp(self) -> Self | None:
-        """As before."""
+        """The convolution alone, if it was clamped."""
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:

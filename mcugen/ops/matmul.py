@@ -103,7 +103,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Expressib
         return None if self.clamp else type(self)((low, high))
 
     def without_clamp(self) -> Self | None:
-        """As before."""
+        """The product alone, if it was clamped."""
         return type(self)() if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:

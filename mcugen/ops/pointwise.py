@@ -96,7 +96,7 @@ class Clamp(Elementwise):
         return Convert(dtype, select(x < low, low, select(x > high, high, x)))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Of reals."""
+        """Two comparisons of four reals; codes are limited by the expression."""
         return clamped_vector(args[0], (self.low, self.high), scalar) if sig.output.dtype is DType.FLOAT32 else None
 
 
@@ -267,7 +267,7 @@ class Unary(Saturating, Elementwise):
         return DType.BOOL if UNARY[self.function].tests else dtypes[0]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """The row's."""
+        """What the function's row in UNARY builds, with its constants as parameters."""
         (x,) = args
         constants = [scalar(real_param(c, x.dtype)) for c in self.constants]
         return UNARY[self.function].build(x, *constants)
@@ -452,7 +452,7 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
     "Max": lambda x, y: call(fn.CLAMP, x, y, 32767),
     "Min": lambda x, y: call(fn.CLAMP, x, -32768, y),
 }
-"""Of codes."""
+"""The larger or smaller of two codes, as a clamp whose other end nothing reaches."""
 
 
 @dataclass(frozen=True)
@@ -600,7 +600,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         return type(self)(self.function, (low, high))
 
     def without_clamp(self) -> Self | None:
-        """As before."""
+        """The function alone, if it was clamped."""
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:

@@ -87,7 +87,7 @@ def conv_scratch(shape: ConvShape, features: frozenset[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterDepth(Params):
-    """Of filters."""
+    """What filters of groups read."""
 
     w_c: Annotated[int, "channels of a filter"]
 

@@ -65,7 +65,7 @@ def depthwise_scratch(shape: ConvShape, features: frozenset[str], small: bool) -
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplicity(Params):
-    """Of channels."""
+    """How many channels are made of one."""
 
     multiple: Annotated[int, "channels of y for each of x"]
 

@@ -77,7 +77,7 @@ class Table:
 
     @property
     def blocks(self) -> int:
-        """Of channels."""
+        """How many vectors of channels there are, the last perhaps in part."""
         return -(-self.spec.channels // self.block)
 
     @property
@@ -160,14 +160,14 @@ class Ragged(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Clamped(Options):
-    """Of results."""
+    """Whether results have limits of their own."""
 
     clamp: Annotated[bool, "whether they are limited further than by their type"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shifted(Options):
-    """Of sums."""
+    """Whether sums are scaled before they are rounded."""
 
     shifted: Annotated[bool, "whether they are shifted to the left first"]
 

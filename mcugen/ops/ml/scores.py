@@ -89,7 +89,7 @@ class Threshold(Elementwise):
     to: DType = DType.FLOAT32
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """As given."""
+        """The type that the operator was told to answer in."""
         return self.to
 
     def _limit(self, dtype: DType) -> Param:
