@@ -92,7 +92,7 @@ class Compilation:
         target, fused, is_mixed = self.target, self.float_model, self.quantizing.precision == MIXED
         endpoints = graph_endpoints(fused.graph, self.options.states)
         sources = (self.quantizing.calibration, self.judging.data)
-        given, data = (None if source is None else self._samples(endpoints, source) for source in sources)
+        given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
         known, held = hold_out(given.inputs if given else (), bool(self.options.states))
         if is_mixed or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
@@ -151,16 +151,13 @@ class Compilation:
         """What tensors of the float model are like on the samples of calibration, and notes of what was assumed."""
         fused = self.float_model
         assert self.quantizing.calibration is not None, "a profile is made of samples"
-        given = self._samples(graph_endpoints(fused.graph, self.options.states), self.quantizing.calibration)
+        given = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
         samples = with_states(fused, given.inputs)
         made = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
         return made, [*fused.graph.notes, *given.notes, *profile_notes(fused, made)]
 
     def samples(self, source: str | SampleSource, endpoints: Sequence[Endpoint]) -> Samples:
         """Samples for these inputs, prepared as `judging` and `quantizing` say."""
-        return self._samples(endpoints, source)
-
-    def _samples(self, endpoints: Sequence[Endpoint], source: str | SampleSource) -> Samples:
         where = Path(source) if isinstance(source, str) else source
         return load_samples(where, endpoints, self.judging.pixel_scale, self.quantizing.preprocess)
 

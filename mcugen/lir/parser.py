@@ -68,9 +68,12 @@ class _Reader:
         buffer = Buffer(name, dtype, count, space, data, offset, int(found["area"] or 0))
         self.buffers[name] = buffer
         program.buffers.append(buffer)
-        ends = {Space.INPUT: program.inputs, Space.STREAM: program.inputs, Space.OUTPUT: program.outputs}
-        if (ports := {**ends, Space.STATE: program.states}.get(space)) is not None:
-            ports.append(_endpoint(buffer))
+        if space in (Space.INPUT, Space.STREAM):
+            program.inputs.append(_endpoint(buffer))
+        elif space is Space.OUTPUT:
+            program.outputs.append(_endpoint(buffer))
+        elif space is Space.STATE:
+            program.states.append(_endpoint(buffer))
 
     def _instr(self, number: int, found: re.Match[str]) -> Instr:
         operands = []
