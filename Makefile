@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint bench costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
+.PHONY: demo test lint bench zoo costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
 	fuzz-inputs hostile sweep cpu-paths big-endian coverage mutants newest clean \
 	setup setup-demo
 
@@ -27,6 +27,9 @@ BENCH ?= --write-docs docs/performance.md
 bench: setup  ## compare with other compilers; rewrites docs/performance.md unless BENCH has other options
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python tools/bench.py $(BENCH)
+
+zoo: setup  ## every model of ../shared, as given and quantized, on a board for each CPU; rewrites docs/zoo.md
+	$(BIN)/python -W ignore tools/zoo.py --write-docs
 
 # {cpu} in CMSIS_NN_LIB stands for a board's CPU: lib/{cpu}/libcmsis-nn.a
 costs kernel-table: export MCUGEN_CMSIS_NN_INCLUDE ?= $(CMSIS_NN_INCLUDE)

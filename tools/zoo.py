@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures every model of ../shared/zoo and ../shared/models, as given and quantized, on one board for each CPU.
+
+Float models are quantized by 32 samples: the three recorded ones, spread by noise. What counts as plain C are layers
+with multiply-accumulates whose kernel needs nothing of the CPU, where the CPU has something to offer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from markers import replace_between_markers
+from rich.console import Console
+from rich.table import Table
+
+from mcugen.board import Board, load_board
+from mcugen.compilation import Compilation
+from mcugen.errors import McugenError
+from mcugen.importer.load import load_model
+from mcugen.options import CompileOptions
+from mcugen.report.kernels import declared_kernels
+from mcugen.tasks import Quantizing
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+FOLDERS = (SHARED / "zoo", SHARED / "models")
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "zoo.md"
+BOARDS = ("rp2040", "nrf52840", "nrf5340", "corstone300", "rv32imc")
+SAMPLES, NOISE = 32, 0.1
+
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "silero_vad_16k": {"batch": 1, "sequence": 576},
+    "st_yamnet_256": {"unk__120": 1},
+    "st_mobilenet_v2_035_128": {"unk__608": 1},
+    "pt_mlp_dynbatch_dynamo": {"batch": 1},
+    "pt_mlp_dynbatch_legacy": {"batch": 1},
+}
+BOUND: Mapping[str, Mapping[str, object]] = {"silero_vad_16k": {"sr": np.asarray(16000)}}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a model takes on a board; `failure` tells why nothing is known, `plain` is a share of the instructions."""
+
+    model: str
+    precision: str
+    board: str
+    macs: int = 0
+    instructions: int = 0
+    arena: int = 0
+    least_arena: int = 0
+    plain: float = 0.0
+    slowest: str = ""
+    failure: str = ""
+
+    def cells(self) -> list[str]:
+        """As a table has them."""
+        if self.failure:
+            return [self.model, self.precision, self.board, "", "", "", "", "", self.failure]
+        ratio = f"{self.instructions / self.macs:.2f}" if self.macs else ""
+        sizes = [f"{number:,}" for number in (self.instructions, self.arena, self.least_arena)]
+        named = [self.model, self.precision, self.board]
+        return [*named, sizes[0], ratio, *sizes[1:], f"{self.plain:.0%}", self.slowest]
+
+
+HEADINGS = (
+    "model",
+    "precision",
+    "board",
+    "instructions",
+    "a MAC",
+    "arena",
+    "arena, `ram`",
+    "plain C",
+    "slowest layer of more than 3 %: instructions a MAC",
+)
+
+
+def main(
+    models: Annotated[str, typer.Option(help="parts of model names, by commas; all if empty")] = "",
+    boards: Annotated[str, typer.Option(help="board names, by commas")] = ",".join(BOARDS),
+    precisions: Annotated[str, typer.Option(help="given, int8, or both by commas")] = "given,int8",
+    jobs: Annotated[int, typer.Option(min=1, help="how many are measured at a time")] = os.cpu_count() or 1,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrites docs/zoo.md")] = False,
+) -> None:
+    """Instructions, arenas and what is left to plain C, of models that nobody tuned for."""
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    wanted = list(_wanted(models.split(","), boards.split(","), precisions.split(",")))
+    rows: list[Row] = []
+    with ProcessPoolExecutor(jobs) as pool, console.status("measuring") as status:
+        for row in pool.map(_measured, *zip(*wanted, strict=True)) if wanted else ():
+            rows.append(row)
+            status.update(f"{len(rows)} of {len(wanted)}: {row.model}")
+    table = Table(*HEADINGS)
+    for row in rows:
+        table.add_row(*row.cells())
+    console.print(table)
+    if write_docs:
+        lines = [HEADINGS, tuple("---" for _ in HEADINGS), *(row.cells() for row in rows)]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "zoo", text))
+
+
+def _wanted(names: list[str], boards: list[str], precisions: list[str]) -> Iterator[tuple[Path, str, str]]:
+    paths = sorted(path for folder in FOLDERS for path in folder.glob("*.onnx"))
+    for path in paths:
+        if any(name in path.stem for name in names):
+            kinds = ["given"] if is_quantized(path) else ["given", "int8"]
+            yield from ((path, kind, board) for kind in kinds if kind in precisions for board in boards)
+
+
+def is_quantized(path: Path) -> bool:
+    """Whether a model comes so."""
+    model, _ = load_model(path)
+    return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.node)
+
+
+def spread_samples(path: Path) -> dict[str, np.ndarray]:
+    """The recorded samples, again and again, with noise: arrays [SAMPLES, …] by the names of inputs."""
+    recorded, random = np.load(path.with_suffix(".io.npz")), np.random.default_rng(0)
+    bound = BOUND.get(path.stem, {})
+    found = {}
+    for index, name in enumerate(map(str, recorded["input_names"])):
+        given = [recorded[f"in{number % 3}_{index}"] for number in range(SAMPLES)]
+        if name not in bound:
+            found[name] = np.stack([_noisy(array, random) for array in given])
+    return found
+
+
+def _noisy(array: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return array
+    return (array + random.normal(0, NOISE * array.std(), array.shape)).astype(array.dtype)
+
+
+def _measured(path: Path, precision: str, board: str) -> Row:
+    """One model on one board."""
+    row = Row(path.stem, precision, board)
+    options = CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
+    quantizing = Quantizing(calibration=spread_samples(path)) if precision == "int8" else Quantizing()
+    target = roomy(load_board(board))
+    try:
+        made = Compilation(path, target, options, quantizing)
+        report = made.report()
+        least = Compilation(path, target, replace(options, optimize="ram"), quantizing).compiled
+    except McugenError as error:
+        return replace(row, failure=str(error).splitlines()[0][:100].replace("|", "/"))
+    found = report.to_json()
+    layers, total, macs = found["layers"], report.instructions or 0, found["model"]["macs"]  # type: ignore[index]
+    assert isinstance(layers, list)
+    needs = {kernel.name: kernel.needs for kernel in declared_kernels()}
+    plain = sum(layer["instructions"] or 0 for layer in layers if layer["macs"] and not needs.get(layer["kernel"]))
+    slow = [layer for layer in layers if layer["macs"] and (layer["instructions"] or 0) > 0.03 * total]
+    worst = max(slow, key=lambda layer: layer["instructions"] / layer["macs"], default=None)
+    return replace(
+        row,
+        macs=macs,
+        instructions=total,
+        arena=made.compiled.program.arena_size,
+        least_arena=least.program.arena_size,
+        plain=plain / total if total else 0.0,
+        slowest=f"{worst['kernel']} {worst['instructions'] / worst['macs']:.2f}" if worst else "",
+    )
+
+
+def roomy(board: Board) -> Board:
+    """With memory enough for every model: what is measured is the code, not the fit."""
+    return replace(board, memories=tuple(replace(m, size=max(m.size, 1 << 25)) for m in board.memories))
+
+
+if __name__ == "__main__":
+    typer.run(main)
