@@ -203,6 +203,7 @@ def inspect(
     """Prints the graph, MACs, parameters and peak activation memory; or the memory map, or what passes did."""
     from mcugen.codegen.write import write_text
     from mcugen.compilation import Compilation
+    from mcugen.fitting.streaming import whole_layers
     from mcugen.hir.printer import print_graph
     from mcugen.lir.printer import print_program
     from mcugen.pipeline import Trace
@@ -225,7 +226,7 @@ def inspect(
             _write_json(telling.json_, trace)
         if passes and telling.json_ != "-":
             typer.echo("\n".join(printable(str(effect)) for effect in trace.effects), nl=False)
-    arena = memory_map(compiled.program, compiled.board.name)
+    arena = memory_map(compiled.program, compiled.board.name, whole_layers(compiled.graph))
     if not passes:
         _write_json(telling.json_, arena if memory else compiled.report)
     if not telling.quiet:

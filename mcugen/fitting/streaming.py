@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.traits import row_form
+from mcugen.hir.traits import Rowwise, row_form
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.kernels.cost import CostTable
 from mcugen.lir.builder import Builder, trial
@@ -250,6 +250,23 @@ class Streaming:
         for stretch in self.stretches:
             found[stretch.end].append(stretch)
         return found
+
+
+def whole_layers(graph: Graph) -> dict[str, str]:
+    """By the name of its first output, why a node cannot be computed row by row."""
+    found = {}
+    for node in graph.nodes:
+        if node.op.bodies or (row_form(node.op, node.sig) is not None and len(node.outputs) == 1):
+            continue
+        if not isinstance(node.op, Rowwise):
+            reason = f"{node.op.name} has no form by rows"
+        elif len(node.outputs) > 1:
+            reason = f"{node.op.name} has several outputs"
+        else:
+            shapes = ", ".join(str(v.type) for v in node.inputs if v is not None and not v.is_constant)
+            reason = f"{node.op.name} of {shapes} to {node.output.type} has no form by rows"
+        found[node.outputs[0].name] = reason
+    return found
 
 
 def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: bool = False) -> Graph:

@@ -17,11 +17,11 @@ from rich.text import Text
 from mcugen.board import Board, Memory, board_names, load_board
 from mcugen.errors import printable
 from mcugen.hir.graph import Graph
-from mcugen.lir.program import Program
+from mcugen.lir.program import Control, Program
 from mcugen.memory.peak import shortened
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.report.figures import Report
-from mcugen.report.memory import Block, MemoryMap
+from mcugen.report.memory import Block, MemoryMap, Row
 from mcugen.report.text import dropped_text
 
 
@@ -112,6 +112,10 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
     facts.add_row("peak", escape(printable(f"{peak.nbytes:,} bytes in {where}")))
     for block in peak.blocks:
         facts.add_row("", _named(f"{block.nbytes:>9,} {block.kind} '{block.title}'", console.width - 24))
+    if peak.layer is not None:
+        facts.add_row("by rows", escape(printable(_by_rows(memory.rows[peak.layer]))))
+    if peak.blocks and peak.blocks[0].kind == "input" and 2 * peak.blocks[0].nbytes > peak.nbytes:
+        facts.add_row("its input", "most of the peak: --stream-input and, of quantized models, --integer-io save that")
     console.print(facts)
     console.print("in the picture of the arena: █ in use, ▄ less than half, ▓ shared, · free", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -137,6 +141,15 @@ def print_memory(memory: MemoryMap, console: Console) -> None:
             style="bold" if index == peak.layer else None,
         )
     console.print(table)
+
+
+def _by_rows(row: Row) -> str:
+    """Whether the layer of the peak is computed row by row, or could be."""
+    if row.kernel == Control.STREAM.value:
+        return "this layer is a group that is computed row by row"
+    if row.whole:
+        return f"this layer is computed as a whole: {row.whole}"
+    return "this layer may be computed row by row: --optimize ram does so where that takes less"
 
 
 def _named(name: str, room: int, style: str = "") -> Text:

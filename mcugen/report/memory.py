@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ class Row:
     """A layer, which is the instructions `first` to `last`, at the moment when it uses most of the arena.
 
     `nbytes` are those in use, `scratch` those of them that only this layer needs; `blocks` are in order of addresses.
+    `whole` tells why it cannot be computed row by row; "" where it can.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Row:
     nbytes: int
     scratch: int
     blocks: tuple[Block, ...]
+    whole: str = ""
 
     @property
     def title(self) -> str:
@@ -127,6 +129,7 @@ class MemoryMap:
                     "kernel": row.kernel,
                     "bytes": row.nbytes,
                     "scratch": row.scratch,
+                    "whole": row.whole,
                     "buffers": [
                         {"name": b.name, "kind": b.kind, "offset": b.offset, "bytes": b.nbytes} for b in row.blocks
                     ],
@@ -147,8 +150,8 @@ class MemoryMap:
         }
 
 
-def memory_map(program: Program, board: str) -> MemoryMap:
-    """Of a planned program, for a board of that name."""
+def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = None) -> MemoryMap:
+    """Of a planned program, for a board of that name; `whole` tells of instructions why they compute no single rows."""
     scratch = _scratch(program)
     block_of = {
         b: Block(b.name, _kind(b, scratch), address(program, b), b.nbytes, first, last)
@@ -156,7 +159,7 @@ def memory_map(program: Program, board: str) -> MemoryMap:
         if b.nbytes
     }
     times = moments(program)
-    rows = tuple(_row(program, layer, times, block_of) for layer in program.layers())
+    rows = tuple(_row(program, layer, times, block_of, whole or {}) for layer in program.layers())
     most = busiest(times)
     layer = next((i for i, row in enumerate(rows) if row.first <= most.index <= row.last), None)
     outside = "the call" if most.index < 0 else "the return"
@@ -172,13 +175,16 @@ def memory_map(program: Program, board: str) -> MemoryMap:
     )
 
 
-def _row(program: Program, layer: range, times: list[Moment], block_of: dict[Buffer, Block]) -> Row:
+def _row(
+    program: Program, layer: range, times: list[Moment], block_of: dict[Buffer, Block], whole: Mapping[str, str]
+) -> Row:
     head = program.head(layer)
     most = busiest(times[index + 1] for index in layer)
     blocks = tuple(block_of[b] for b in most.buffers if b.nbytes)
     scratch = sum(b.nbytes for b in blocks if b.kind == "scratch")
     name = layer_title(head.name, head.origin)
-    return Row(name, head.op, head.kernel, layer[0], layer[-1], most.nbytes, scratch, blocks)
+    reason = whole.get(head.name, "")
+    return Row(name, head.op, head.kernel, layer[0], layer[-1], most.nbytes, scratch, blocks, reason)
 
 
 def _scratch(program: Program) -> set[Buffer]:

@@ -16,6 +16,7 @@ from programs import Sketch, chain
 from rich.console import Console
 
 from mcugen import CompileOptions, compile_model
+from mcugen.fitting.streaming import whole_layers
 from mcugen.memory.plan import plan_memory
 from mcugen.report.drawing import draw
 from mcugen.report.html import report_page
@@ -117,6 +118,19 @@ def test_a_group_of_layers_is_one_row_at_its_busiest_moment() -> None:
     assert len(memory.rows) == len(compiled.program.layers())
     assert memory.peak.nbytes == max(row.nbytes for row in memory.rows) <= memory.arena
     ElementTree.fromstring(drawn(memory))
+
+
+def test_what_stops_rows_is_named() -> None:
+    net = Net()
+    x = net.op("Conv", net.input("x", 1, 2, 8, 8), net.const(np.ones((8, 2, 3, 3))), pads=[1] * 4)
+    net.output(net.op("Softmax", net.op("Flatten", x), out="y"))
+    compiled = compile_model(net.model(), "nrf52840", CompileOptions(optimize="ram"))
+    whole = whole_layers(compiled.graph)
+    assert any("softmax has no form by rows" in reason for reason in whole.values())
+    assert not any("conv" in reason for reason in whole.values())
+    memory = memory_map(compiled.program, "nrf52840", whole)
+    assert [row.whole for row in memory.rows if "softmax" in row.op] == ["softmax has no form by rows"]
+    assert "by rows" in printed(memory)
 
 
 # ---------------------------------------------------------------------------------------------- text and picture
