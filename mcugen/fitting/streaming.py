@@ -252,6 +252,22 @@ class Streaming:
         return found
 
 
+def with_ends_last(graph: Graph) -> Graph:
+    """The graph with what only moves outputs of the model behind all else: there it parts no layers."""
+    late: set[Node] = set()
+    for node in reversed(list(graph.nodes)):
+        ends = node.op.moves_data or row_form(node.op, node.sig) is None
+        if ends and all(user in late for value in node.outputs for user in value.users):
+            late.add(node)
+    is_late = [node in late for node in graph.nodes]
+    if is_late == sorted(is_late):
+        return graph
+    other = graph.copy()
+    nodes = list(zip(other.nodes, is_late, strict=True))
+    other.nodes = [node for wanted in (False, True) for node, late_one in nodes if late_one is wanted]
+    return other
+
+
 def whole_layers(graph: Graph) -> dict[str, str]:
     """By the name of its first output, why a node cannot be computed row by row."""
     found = {}

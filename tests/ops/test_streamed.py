@@ -18,7 +18,7 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
-from mcugen.fitting.streaming import Streaming, Stretch, with_groups
+from mcugen.fitting.streaming import Streaming, Stretch, with_ends_last, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.cost import cost_table
@@ -359,6 +359,17 @@ def test_ram_takes_groups_where_they_need_less() -> None:
     verify_plan(least.program)
     assert not any(instr.control is Control.STREAM for instr in plain.program.instrs)
     assert least.bundle.files == compile_model(net.model(), "nrf52840", ROWS).bundle.files
+
+
+def test_outputs_on_the_way_part_no_group() -> None:
+    net = Image(16, 14, 3).conv(8).given("a").conv(8).given("b").conv(8, stride=2).given("c").conv(4).finished()
+    graph = optimized(net)
+    moved = with_ends_last(graph)
+    assert max(end - first for first, end in groups(graph)) < max(end - first for first, end in groups(moved))
+    feeds = random_feeds(net.model())
+    assert_close(interpret(moved, feeds), interpret(graph, feeds))
+    compiled = compile_model(net.model(), "host", replace(ROWS, stream_input=True))
+    assert_close(outputs_in_c(compiled, feeds), interpret(graph, feeds))
 
 
 def test_a_model_without_layers_needs_no_groups() -> None:
