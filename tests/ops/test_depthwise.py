@@ -157,6 +157,8 @@ OTHERS = [
     *(Layer(20, 1, 12, (k, 1), pads=(2, 0, 1, 0)) for k in (3, 4, 8)),
     Layer(9, 9, 10, dilations=(1, 3), pads=(1, 3, 1, 3)),
     Layer(9, 9, 10, dilations=(3, 1), pads=(3, 1, 3, 1)),
+    *(Layer(h, w, 5, (5, 5), stride=2, pads=(2, 2, 2, 2)) for h, w in ((5, 11), (11, 6), (12, 12))),
+    Layer(16, 15, 6, (7, 7), stride=2, pads=(3, 3, 3, 3), clip=(0.0, 900.0)),
     Layer(6, 5, 4, (4, 2), pads=(0, 0, 0, 0)),
     Layer(6, 5, 4, (2, 1), pads=(0, 0, 0, 0), clip=(0.0, 90.0)),
     Layer(5, 6, 7, (1, 1), pads=(0, 0, 0, 0)),
@@ -167,7 +169,24 @@ FLOATS = [
     *OTHERS,
     Layer(9, 9, 10, dilations=(2, 3), pads=(2, 3, 2, 3)),
 ]
-ANY = [*THREE, *OTHERS, *VALUES]
+STEPS = [
+    *(Layer(10, 11, 6, (3, 3), stride=s, pads=(1, 2, 0, 1), batch=2) for s in (3, 4)),
+    *(Layer(h, w, 5, (5, 5), stride=s, pads=(2, 2, 2, 2)) for h, w in ((13, 12), (1, 9), (9, 1)) for s in (3, 4)),
+    *(Layer(11, 10, 5, dilations=(d, d), pads=(d, d, d, d), stride=s, batch=2) for d in (2, 3) for s in (1, 2, 3)),
+    Layer(12, 13, 4, (5, 5), dilations=(2, 2), pads=(4, 4, 4, 4)),
+    Layer(1, 40, 6, (1, 3), dilations=(1, 4), pads=(0, 4, 0, 4)),
+    Layer(1, 40, 6, (1, 5), stride=3, pads=(0, 2, 0, 2)),
+]
+"""Steps and dilations beyond two."""
+LARGE = [
+    *(Layer(11, 12, 5, (9, 9), pads=(4, 4, 4, 4), stride=s) for s in (1, 2)),
+    Layer(14, 3, 6, (13, 5), pads=(6, 2, 6, 2)),
+    *(Layer(1, 50, 5, (1, k), pads=(0, k // 2, 0, k // 2), stride=s) for k in (31, 40) for s in (1, 2)),
+    *(Layer(3, 40, 5, (1, 31), pads=(0, 15, 0, 15), stride=s) for s in (1, 2)),
+    Layer(16, 17, 5, (15, 15), pads=(7, 7, 7, 7)),
+]
+"""Windows of many taps."""
+ANY = [*THREE, *OTHERS, *STEPS, *VALUES, *LARGE]
 CASES = {
     **INTEGERS,
     "depthwise_s8_taps_dsp": ANY,
