@@ -405,12 +405,23 @@ class TapStrips(Strips):
         return inside and self.pairs <= 16 and reach < 4096 and 4 * self.words < 4096
 
     def instructions(self) -> float:
-        """About how many a channel takes."""
-        sums, loads = self.at_once * self.together, -(-self.tap_pairs // 4) + self.is_looped
-        tap = loads * (self.sets + self.together) + sums * (self.tap_pairs + 1 / 2)
-        point = (16 + self.points.taps * tap) / self.together
-        gathered = 4 * self.points.size * (self.pairs if self.afresh else self.step)
-        return self.strips * (30 + gathered + self.points.out * point)
+        """About how many a channel takes: its weights and inputs are spread, and strips streamed."""
+        taps, spread = self.lines.taps * self.points.taps, self.points.taps * self.tap_pairs * self.sets
+        gathered = self.pairs * self.strips if self.afresh else self.pairs + self.step * (self.strips - 1)
+        points = self.points.size // 2 if self.is_folded else self.points.size
+        gathering = gathered * (4 * points + 12) + self.points.extent * self.pairs
+        blocks = -(-self.points.out // self.together)
+        return 30 + taps + 3 * spread + gathering + self.strips * (20 + blocks * self._block)
+
+    @property
+    def _block(self) -> float:
+        """Of what is computed together."""
+        sums, loads = self.at_once * self.together, -(-self.tap_pairs // 4)
+        if self.pairs == 1:
+            column = 1 + self.together + sums
+        else:
+            column = loads * (self.sets + 2 * self.together) + sums * self.tap_pairs
+        return 10 + 3.5 * sums + self.points.taps * (column + 3 * self.is_looped)
 
     def may_overwrite_input(self) -> bool:
         """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
@@ -437,6 +448,14 @@ def folded(shape: ConvShape) -> TapStrips | None:
     points = Axis(row.size, -(-row.out // at_once), row.pad, row.step, at_once * row.out_step, taps, 1, 1)
     way = TapStrips(lines, points, False, True)
     return way if way.fits else None
+
+
+def strip_instructions(spec: ConvSpec) -> int:
+    """About how many: what follows from how strips are cut is the `extra` of kernels for any window."""
+    shape = spec.shape.as_row()
+    way = folded(shape) or tap_strips(shape)
+    assert way is not None
+    return round(shape.batch * shape.in_c * way.instructions())
 
 
 def short_strips(spec: ConvSpec) -> bool:
@@ -625,6 +644,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         needs=frozenset({"dsp"}),
         when=(tensors, depthwise, short_strips, a_word_of_channels, one_word),
         emit=emit_tap_strips,
+        extra=strip_instructions,
     )
 
 
