@@ -136,7 +136,7 @@ def one_word(spec: ConvSpec) -> bool:
     """32-bit sums, whose result is in the upper half of a 64-bit product"""
     if not _is_short(spec):
         return False
-    return high_word(spec) if spec.high_word.shift <= 32 else abs(_end_word(spec)) < 2**31
+    return high_word(spec) if spec.high_word.shift <= 32 else abs(end_word(spec, _least(spec))) < 2**31
 
 
 def _is_short(spec: ConvSpec) -> bool:
@@ -144,12 +144,17 @@ def _is_short(spec: ConvSpec) -> bool:
     return spec.is_requantized and spec.acc is DType.INT32
 
 
-def _end_word(spec: ConvSpec) -> int:
-    """What is added to the upper word of a product before it is shifted: zero point (less the low limit, if results are
-    limited, which is added last) and, where any bits are left to be cut off, rounding."""
-    zero = spec.y.q.zero_point - (spec.limits[0] if spec.is_clamped else 0)
+def end_word(spec: ConvSpec, least: int = 0) -> int:
+    """What is added to the upper word of a product before it is shifted: zero point, less the `least` result where that
+    is added last, and, where any bits are left to be cut off, rounding."""
+    zero = spec.y.q.zero_point - least
     more = max(spec.high_word.shift - 32, 0)
     return (zero << more) + (1 << more >> 1)
+
+
+def _least(spec: ConvSpec) -> int:
+    """The low limit, if results are limited."""
+    return spec.limits[0] if spec.is_clamped else 0
 
 
 def _scaled(spec: ConvSpec) -> int | None:
@@ -193,7 +198,7 @@ class StripWalk(Params):
 class EndWord(Params):
     """Behind the upper word of a product."""
 
-    end: Annotated[int, "what is added: zero point of y (less the low limit, if any), and rounding"]
+    end: Annotated[int, "what is added: zero point of y (less a low limit that is added last), and rounding"]
     shift: Annotated[int | None, "to the right, where any bits are left to be cut off"] = None
 
 
@@ -297,7 +302,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
         "strip": site.scratch("strip", DType.INT32, 10 * way.points.extent),
     }
-    params = [_strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
+    params = [strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
     options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
     inplace = [("y", "x")] if way.may_overwrite_input() else []
     return site.call(operands, params, [options], inplace=inplace, variant=f"stride{way.stride}")
@@ -310,7 +315,8 @@ def strip_count(spec: ConvSpec) -> int:
     return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
 
 
-def _strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
+def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
+    """The numbers of a way to cut."""
     lines, points = way.lines, way.points
     return StripWalk(
         batch=shape.batch,
@@ -470,7 +476,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     row, more = folded(shape), spec.high_word.shift - 32
     way = row or tap_strips(shape)
     assert way is not None
-    walk = _strip_walk(spec, shape, way)
+    walk = strip_walk(spec, shape, way)
     if row:  # points are single again
         points = min(shape.in_w, 2 * way.points.extent - shape.pad_w)
         walk = replace(walk, points=points, out_points=shape.out_w)
@@ -505,7 +511,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         k_lines=shape.k_w if row else way.lines.taps,
         k_points=way.points.taps,
     )
-    ending = EndWord(end=_end_word(spec), shift=more if more > 0 else None)
+    ending = EndWord(end=end_word(spec, _least(spec)), shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
     variant = f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}"
     params = [walk, CodeLimits.of(spec.limits), ending]
