@@ -14,9 +14,9 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.portable import shared_channels
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
-from mcugen.kernels.portable import shared_channels
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_tensors, int16_tensors
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes

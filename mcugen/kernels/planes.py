@@ -203,4 +203,7 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
     )
 
 
-DEPTHWISE: tuple[Kernel, ...] = (_planes("depthwise_s8_planes", int8_tensors), _planes("depthwise_s16_planes", int16_tensors))
+DEPTHWISE: tuple[Kernel, ...] = (
+    _planes("depthwise_s8_planes", int8_tensors),
+    _planes("depthwise_s16_planes", int16_tensors),
+)

@@ -106,7 +106,9 @@ class Layers:
     def add_case(self, name: str, case: Case, **more: object) -> None:
         """With random weights, small and large."""
         shape, channels, kernel, attributes = case
-        self.add(name, shape, self.weights(channels, shape[1] // attributes.get("group", 1), *kernel), **more, **attributes)
+        self.add(
+            name, shape, self.weights(channels, shape[1] // attributes.get("group", 1), *kernel), **more, **attributes
+        )
 
     def weights(self, *shape: int) -> np.ndarray:
         """Codes of −127 to 127, most of them small."""
