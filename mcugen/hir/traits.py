@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, Shape
 
 if TYPE_CHECKING:
     from mcugen.hir.graph import Graph, Node, Value
@@ -60,6 +60,14 @@ class Clampable:
     def without_clamp(self) -> Self | None:
         """The operator without its clamp; None: it has none that `bounds` knows of."""
         return None
+
+
+class Paddable:
+    """Has a window that may reach beyond its input."""
+
+    def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
+        """The operator whose window takes in what zeros around its input `x` add to each axis; None: not these."""
+        raise NotImplementedError
 
 
 class Permutable:

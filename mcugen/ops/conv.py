@@ -15,7 +15,7 @@ from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
-from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Rowwise, Weighted
+from mcugen.hir.traits import Channelwise, Clampable, Expressible, Paddable, Quantizable, Rowwise, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.direct import Arithmetic, direct_call
@@ -51,7 +51,7 @@ def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, Spatial):
+class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Paddable, Expressible, Spatial):
     """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
 
     Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],
@@ -135,6 +135,11 @@ class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, E
         """int8 or int16 with symmetric weights."""
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
+
+    def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
+        """Zeros add nothing."""
+        space = self._around(before, after)
+        return replace(self, window=self.window.padded(*space)) if space else None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """In the epilogue."""
