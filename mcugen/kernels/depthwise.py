@@ -248,6 +248,7 @@ class TapOptions(Options):
     line_stride: Annotated[int, "lines from window to window"]
     line_dilation: Annotated[int, "lines from tap to tap"]
     afresh: Annotated[bool, "whether a strip shares no pairs with the one before"]
+    alone: Annotated[bool, "whether there is one strip only"]
     pairs: Annotated[int, "pairs of lines that a strip reads"]
     tap_pairs: Annotated[int, "pairs of taps in a line of the window"]
     lines: Annotated[int, "lines of y that are computed together: 1 or 2"]
@@ -387,6 +388,11 @@ class TapStrips(Strips):
         return -(-self.lines.out // self.at_once)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there is one strip only: channels then follow one another, and their constants take one place."""
+        return self.strips == 1
+
+    @property
     def words(self) -> int:
         """32-bit words of a channel's constants, spread."""
         return 4 + self.points.taps * self.tap_pairs * self.sets
@@ -395,7 +401,7 @@ class TapStrips(Strips):
     def strip(self) -> int:
         """32-bit words of a strip, and of what it slides on."""
         extent = self.points.extent + (self.together - 1) * self.points.stride
-        return 4 * self.pairs * extent + (0 if self.afresh else self.step * self.strips)
+        return 4 * self.pairs * extent + (0 if self.afresh or self.is_alone else self.step * self.strips)
 
     @property
     def is_looped(self) -> bool:
@@ -417,7 +423,7 @@ class TapStrips(Strips):
         points = self.points.size // 2 if self.is_folded else self.points.size
         gathering = gathered * (4 * points + 12) + self.points.extent * self.pairs
         blocks = -(-self.points.out // self.together)
-        return 30 + taps + 3 * spread + gathering + self.strips * (20 + blocks * self._block)
+        return 30 + 30 * self.is_alone + taps + 3 * spread + gathering + self.strips * (20 + blocks * self._block)
 
     @property
     def _block(self) -> float:
@@ -464,6 +470,11 @@ def strip_instructions(spec: ConvSpec) -> int:
     return round(shape.batch * shape.in_c * way.instructions())
 
 
+def other_windows(spec: ConvSpec) -> bool:
+    """not 3×3 with stride 1 or 2, of which there is a kernel"""
+    return not all(holds(spec) for holds in (int8_tensors, three_by_three, stride_one_or_two, int8_results, high_word))
+
+
 def short_strips(spec: ConvSpec) -> bool:
     """windows of few taps"""
     shape = spec.shape.as_row()
@@ -488,7 +499,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
         "y": site.y,
         "strip": site.scratch("strip", DType.INT32, way.strip),
-        "spread": site.scratch("spread", DType.INT32, WORD * way.words),
+        "spread": site.scratch("spread", DType.INT32, way.words * (1 if way.is_alone else WORD)),
     }
     options = TapOptions(
         x_t=spec.x.dtype.c,
@@ -504,6 +515,7 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         line_stride=way.lines.stride,
         line_dilation=way.lines.dilation if way.lines.taps > 1 else 1,
         afresh=way.afresh,
+        alone=way.is_alone,
         pairs=way.pairs,
         tap_pairs=way.tap_pairs,
         lines=way.at_once,
@@ -648,7 +660,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         params=(StripWalk, CodeLimits, EndWord),
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
-        when=(tensors, depthwise, short_strips, a_word_of_channels, one_word),
+        when=(tensors, depthwise, other_windows, short_strips, a_word_of_channels, one_word),
         emit=emit_tap_strips,
         extra=strip_instructions,
     )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -188,10 +188,15 @@ LARGE = [
     Layer(16, 17, 5, (15, 15), pads=(7, 7, 7, 7)),
 ]
 """Windows of many taps."""
+OTHER_THAN_THREE = [
+    layer
+    for layer in (*OTHERS, *STEPS, *LARGE)
+    if layer.kernel != (3, 3) or layer.stride > 2 or max(layer.dilations) > 1
+]
 ANY = [*THREE, *OTHERS, *STEPS, *VALUES, *LARGE]
 CASES = {
     **INTEGERS,
-    "depthwise_s8_taps_dsp": ANY,
+    "depthwise_s8_taps_dsp": [*OTHER_THAN_THREE, *(replace(layer, kernel=(3, 2)) for layer in VALUES)],
     "depthwise_s16_taps_dsp": [layer for layer in ANY if layer.gain < 100000],  # sums need room for 7 bits more
     "depthwise_s8_planes": ANY,
     "depthwise_s16_planes": [layer for layer in ANY if layer.gain < 100000],
@@ -215,12 +220,15 @@ def test_on_every_cpu(kernel: str, board: str):
 def layers_of(kernel: str) -> st.SearchStrategy[list[Layer]]:
     """Small layers that the kernel takes."""
     pad = st.integers(0, 2)
+    three = {"height": st.integers(1, 9), "kernel": st.just((3, 3)), "stride": st.integers(1, 2)}
+    sizes = st.tuples(st.integers(1, 7), st.sampled_from((1, 2, 4, 5, 6, 7)))
+    dilations = st.tuples(st.integers(1, 2), st.integers(1, 2))
+    other = {"height": st.integers(7, 13), "kernel": sizes, "stride": st.integers(1, 4), "dilations": dilations}
     one = st.builds(
         Layer,
-        height=st.integers(1, 9),
+        **(other if "taps" in kernel or "planes" in kernel else three),
         width=st.integers(5, 9),
         channels=st.integers(4, 17),
-        stride=st.integers(1, 2),
         pads=st.tuples(pad, pad, pad, pad),
         batch=st.integers(1, 2),
         zeros=st.tuples(st.integers(-128, 127), st.integers(-128, 127)),
@@ -253,6 +261,7 @@ def test_random_layers_on_cpus(kernel: str, data: st.DataObject):
 @pytest.mark.parametrize("kernel", CASES)
 def test_overwrites_its_input(kernel: str):
     """A layer that keeps the shape needs no second tensor."""
-    model = compiled([Layer(8, 9, 8)], kernel, BOARDS[kernel][0])
+    other = Layer(8, 9, 8, (5, 5), pads=(2, 2, 2, 2))
+    model = compiled([other if "taps" in kernel else Layer(8, 9, 8)], kernel, BOARDS[kernel][0])
     (instr,) = (i for i in model.program.instrs if i.macs)
     assert share(instr) > 0.7
