@@ -33,6 +33,9 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratc
 MOST_WRITTEN_OUT = 64
 """Products without an inner loop."""
 
+MOST_HELD = 9
+"""Weights that registers hold."""
+
 
 @dataclass(frozen=True)
 class PlaneStrips(Strips):
@@ -81,12 +84,23 @@ class PlaneStrips(Strips):
         """Lines that the strip holds: those of two windows, so that few are moved."""
         return min(2 * self.span, self.lines.extent)
 
+    @property
+    def at_once(self) -> int:
+        """Lines of y that they give."""
+        return (self.held - self.span) // self.lines.stride + 1
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether all weights stay in registers."""
+        return not self.few and self.lines.taps * self.points.taps <= MOST_HELD
+
     def instructions(self) -> float:
         """About how many a channel takes."""
         copied = self.lines.extent * (20 + 4 * self.points.size)
         products = 2 * self.together * self.points.taps
-        block = self.lines.taps * (4 + self.loads + self.points.taps + products) + 15 * self.together + 6
-        return 30 + copied + self.lines.out * (20 + self.blocks * block)
+        again = 1 if self.is_written_out else 4 + self.points.taps
+        block = self.lines.taps * (self.loads + again + products) + 12 * self.together + 6
+        return 50 + copied + self.lines.out * (20 + self.blocks * block)
 
     def may_overwrite_input(self) -> bool:
         """Whether no line of y lies where a line is that is still to be read."""
@@ -106,6 +120,7 @@ class PlaneWindow(Params):
 
     pitch: Annotated[int, "elements from line to line of the strip"]
     held: Annotated[int, "lines of the strip"]
+    at_once: Annotated[int, "lines of y that they give"]
     span: Annotated[int, "lines from the first to the last under a window"]
     k_lines: Annotated[int, "lines of the window"]
     line_stride: Annotated[int, "lines from window to window"]
@@ -124,6 +139,7 @@ class PlaneOptions(Options):
     gain: Annotated[int, "a shift of sums to the left, with which they become codes"]
     together: Annotated[int, "points of y that are computed together"]
     looped: Annotated[bool, "whether there is a loop over the points of a window"]
+    k_lines: Annotated[int, "lines of the window if all weights are read ahead; 0: a loop"]
     k_points: Annotated[int, "points of a line of the window"]
     stride: Annotated[int, "points from window to window"]
     dilation: Annotated[int, "points from tap to tap"]
@@ -150,6 +166,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     window = PlaneWindow(
         pitch=way.pitch,
         held=way.held,
+        at_once=way.at_once,
         span=way.span,
         k_lines=way.lines.taps,
         line_stride=way.lines.stride,
@@ -164,6 +181,7 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         gain=max(-more, 0),
         together=way.together,
         looped=way.is_looped,
+        k_lines=way.lines.taps if way.is_written_out else 0,
         k_points=way.points.taps,
         stride=way.points.stride,
         dilation=way.points.dilation,
@@ -171,7 +189,11 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
     ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
     inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
     params = [strip_walk(spec, shape, way), window, CodeLimits.of(spec.limits), ending]
-    return site.call(operands, params, [options], inplace=inplace, variant=f"{way.points.taps}")
+    return site.call(operands, params, [options], inplace=inplace, variant=_variant(way))
+
+
+def _variant(way: PlaneStrips) -> str:
+    return f"{way.lines.taps}x{way.points.taps}" if way.is_written_out else str(way.points.taps)
 
 
 def plane_instructions(spec: ConvSpec) -> int:
