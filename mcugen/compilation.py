@@ -116,8 +116,11 @@ class Compilation:
     @cached_property
     def compiled(self) -> CompiledModel:
         """The model as it is, or quantized first."""
-        model = self.quantized if self.quantizing.is_wanted else self.model
-        return compile_model(model, self.target, self.options, self.trace)
+        if self.quantizing.is_wanted:
+            return compile_model(self.quantized, self.target, self.options, self.trace)
+        scheme = self.quantizing.scheme
+        wanted = self.options.integer_io or (scheme is not None and scheme.integer_io)
+        return compile_model(self.model, self.target, replace(self.options, integer_io=wanted), self.trace)
 
     def write(self, folder: str | Path | None = None) -> Path:
         """Writes the C files, to a folder called like the model unless told otherwise."""

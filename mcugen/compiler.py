@@ -17,6 +17,7 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget
+from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
 from mcugen.memory.place import place
@@ -46,6 +47,9 @@ def compile_model(
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
+    if options.integer_io and quantized is None:
+        states = {*options.states, *options.states.values()}
+        source = replace(source, proto=with_integer_borders(source.proto, states))
     if quantized:
         options = replace(options, dims={}, bound={})  # they are part of the quantized model
     name = identifier(options.name or Path(source.file).stem)

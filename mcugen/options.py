@@ -93,7 +93,8 @@ class CompileOptions:
     `plugins` are Python files that register operators of the user's own (see mcugen.plugins).
     `optimize` is one of GOALS, `family` one of FAMILIES; `kernels` are names of kernels, taken wherever they fit.
     `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.fitting.budget); None is no limit.
-    `stream_input`: the caller hands over the first input row by row, so that it takes no memory.
+    `stream_input`: the caller hands over the first input row by row, so that it takes no memory. `integer_io`: what a
+    quantized model converts at its borders, the caller converts: its inputs and outputs are codes.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
     a library; it shapes no code.
@@ -113,6 +114,7 @@ class CompileOptions:
     place: Places = Places()
     weights_blob: bool = False
     library: LibraryFiles | None = None
+    integer_io: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -139,6 +141,7 @@ class CompileOptions:
         parts += [f"place {self.place.describe()}"] * (self.place != Places())
         parts += ["weights blob"] * self.weights_blob
         parts += ["input row by row"] * self.stream_input
+        parts += ["integers at its borders"] * self.integer_io
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])

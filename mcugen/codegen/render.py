@@ -470,7 +470,8 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, memory: MemoryC
     buffer, quant, name = endpoint.buffer, endpoint.quant, renderer.program.name
     return {
         "accessor": port.accessor,
-        "macro": f"{name.upper()}_{port.accessor.removeprefix(name + '_').upper()}",
+        "role": (role := port.accessor.removeprefix(f"{name}_")),
+        "macro": f"{name}_{role}".upper(),
         "onnx_name": comment(endpoint.name),
         "ctype": endpoint.dtype.c,
         "dtype": endpoint.dtype.value,
@@ -485,6 +486,7 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, memory: MemoryC
         "row_shape": port.row_shape,
         "scale": c_float(quant.scale[0]) if quant and len(quant.scale) == 1 else "",
         "zero_point": quant.zero_point if quant else 0,
+        "limits": endpoint.dtype.limits if quant and len(quant.scale) == 1 and endpoint.dtype.nbytes < 4 else (),
         "offset": buffer.offset,
         "area": memory.areas[buffer.area],
         "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",

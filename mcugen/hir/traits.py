@@ -102,6 +102,10 @@ class Rowwise:
         """How to compute one row of the output, or None: there is no such thing."""
         raise NotImplementedError
 
+    def by_narrow_rows(self, sig: Signature) -> RowForm | None:
+        """The same of rows without columns at their sides, where that is another way."""
+        return self.by_rows(sig)
+
 
 class Simplifiable:
     """May equal something that is cheaper."""
@@ -183,9 +187,11 @@ def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator,
     return op.permuted(sig, perm) if isinstance(op, Permutable) else None
 
 
-def row_form(op: Operator, sig: Signature) -> RowForm | None:
+def row_form(op: Operator, sig: Signature, *, narrow: bool = False) -> RowForm | None:
     """See Rowwise; None where there is no such thing as a row."""
-    return op.by_rows(sig) if isinstance(op, Rowwise) else None
+    if not isinstance(op, Rowwise):
+        return None
+    return op.by_narrow_rows(sig) if narrow else op.by_rows(sig)
 
 
 def clamp_of(op: Operator) -> tuple[float, float] | None:

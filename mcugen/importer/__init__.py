@@ -19,6 +19,7 @@ from mcugen.importer.functions import short_domain
 from mcugen.importer.scope import Scope, declared_types, dtype_or_none, to_array, type_of
 from mcugen.limits import check_size
 from mcugen.ops.onnx_node import BUILT_IN, Registry
+from mcugen.ops.quantization import learn_quant
 
 
 def import_model(
@@ -66,6 +67,8 @@ def import_model(
         scope.graph.add_output(output.name, value)
     for symbol, size in scope.graph.sizes.items():
         scope.graph.add_output(size_output(symbol), size.value)
+    for value in (*scope.graph.inputs, *scope.graph.outputs):
+        learn_quant(value)
     return scope.graph
 
 

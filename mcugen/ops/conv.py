@@ -164,17 +164,21 @@ class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, P
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """The window's rows, which hold its vertical padding.
+        """The window's rows, which hold all of its padding."""
+        return self._by_rows(sig, self.window.sides)
 
-        The horizontal one too, unless each channel has a filter of its own: then kernels pad a strip at a time.
-        """
+    def by_narrow_rows(self, sig: Signature) -> RowForm | None:
+        """Where each channel has a filter of its own, kernels can pad a strip at a time."""
+        return self._by_rows(sig, (0, 0) if self.groups > 1 else self.window.sides)
+
+    def _by_rows(self, sig: Signature, sides: tuple[int, int]) -> RowForm | None:
         x, w, window = sig.input(0), sig.input(1), self.window.of_one_row()
         if not self.is_channels_last or x.shape[0] != 1:
             return None
-        rows = self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0)
-        if self.groups == 1:
+        if sides == window.sides:
             none = (0,) * len(window.strides)
-            rows, window = replace(rows, sides=window.sides), replace(window, before=none, after=none)
+            window = replace(window, before=none, after=none)
+        rows = replace(self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0), sides=sides)
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)))
 
     def spec(self, node: Node) -> ConvSpec:

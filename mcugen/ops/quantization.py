@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Value
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import IntegerConv, conv_window, has_fast_kernel
@@ -209,6 +209,40 @@ def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
         real = (producer.op.value - quant.zero_point) * quant.scale[0]
         producer.op = replace(producer.op, value=real)
     assume_quant(producer.input(0), quant, node)
+
+
+def learn_quant(value: Value) -> None:
+    """Tells a uint8 input or output of a model by its type which reals it stands for, as far as that is known.
+
+    Also what it is moved to or from, on the way to the int8 tensors that all else reads.
+    """
+    moved, flipped = [value], set[Value]()
+    for tensor in moved:
+        node = tensor.producer
+        if node is not None and isinstance(node.op, FlipSign):
+            flipped.add(node.input(0))
+        elif node is not None and _only_moves(node):
+            moved += [node.input(0)] * (node.input(0) not in moved)
+        elif node is not None:
+            return
+        for user in tensor.users:
+            if isinstance(user.op, FlipSign):
+                flipped.add(user.output)
+            elif _only_moves(user):
+                moved += [user.output] * (user.output not in moved)
+            else:
+                return
+    known = {tensor.type.quant for tensor in flipped}
+    quant = known.pop() if len(known) == 1 else None
+    if quant is None or any(t.type.dtype is not DType.UINT8 or t.type.quant is not None for t in moved):
+        return
+    for tensor in moved:
+        tensor.type = replace(tensor.type, quant=replace(quant, zero_point=quant.zero_point + 128))
+
+
+def _only_moves(node: Node) -> bool:
+    """Whether its results are elements of its only input."""
+    return node.op.moves_data and not isinstance(node.op, Pad) and len(node.outputs) == len(node.inputs) == 1
 
 
 @onnx_operator("QuantizeLinear", domain=MICROSOFT, kernels=("elementwise",))
