@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from mcugen.kernels import depthwise, dsp_conv, floats, helium, portable, scalar, winograd
+from mcugen.kernels import depthwise, dsp_conv, floats, helium, planes, portable, scalar, winograd
 from mcugen.lir.kernel import Kernel
 
 CONV: tuple[Kernel, ...] = (
     *helium.DEPTHWISE,
     *floats.DEPTHWISE,
     *depthwise.DEPTHWISE,
+    *planes.DEPTHWISE,
     *portable.DEPTHWISE,
     *helium.CONV,
     *floats.CONV,

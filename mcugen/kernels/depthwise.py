@@ -70,19 +70,20 @@ class Strips:
 
     def may_overwrite_input(self) -> bool:
         """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
-        return stays_behind(self, 2 // self.stride, 5 - self.stride)
+        return stays_behind(self, 2 // self.stride, 5 - self.stride, 2)
 
 
-def stays_behind(way: Strips, at_once: int, window: int) -> bool:
-    """Whether no output overwrites an input that is still to be read: strips give `at_once` lines, read by 2 more each.
+def stays_behind(way: Strips, at_once: int, window: int, step: int) -> bool:
+    """Whether no output overwrites an input that is still to be read: strips give `at_once` lines, read by `step` more.
 
     The first strip reads `window` lines, padding included.
     """
     lines, points = way.lines, way.points
     if way.columns:
-        return (lines.size, points.size) == (lines.out, points.out) and lines.pad <= window - at_once
+        same = (lines.size, points.size) == (lines.out, points.out)
+        return same and step == at_once and lines.pad <= window - at_once
     written = [min(k, lines.out) for k in range(at_once, lines.out + at_once, at_once)]
-    read = [min(2 * k + window - lines.pad, lines.size) for k in range(len(written))]
+    read = [min(step * k + window - lines.pad, lines.size) for k in range(len(written))]
     return all(r * points.size >= w * points.out for r, w in zip(read, written, strict=True))
 
 
@@ -135,7 +136,7 @@ def one_word(spec: ConvSpec) -> bool:
     """32-bit sums, whose result is in the upper half of a 64-bit product"""
     if not _is_short(spec):
         return False
-    return high_word(spec) if spec.high_word.shift <= 32 else abs(_end_word(spec)) < 2**31
+    return high_word(spec) if spec.high_word.shift <= 32 else abs(end_word(spec, _least(spec))) < 2**31
 
 
 def _is_short(spec: ConvSpec) -> bool:
@@ -143,12 +144,17 @@ def _is_short(spec: ConvSpec) -> bool:
     return spec.is_requantized and spec.acc is DType.INT32
 
 
-def _end_word(spec: ConvSpec) -> int:
-    """What is added to the upper word of a product before it is shifted: zero point (less the low limit, if results are
-    limited, which is added last) and, where any bits are left to be cut off, rounding."""
-    zero = spec.y.q.zero_point - (spec.limits[0] if spec.is_clamped else 0)
+def end_word(spec: ConvSpec, least: int = 0) -> int:
+    """What is added to the upper word of a product before it is shifted: zero point, less the `least` result where that
+    is added last, and, where any bits are left to be cut off, rounding."""
+    zero = spec.y.q.zero_point - least
     more = max(spec.high_word.shift - 32, 0)
     return (zero << more) + (1 << more >> 1)
+
+
+def _least(spec: ConvSpec) -> int:
+    """The low limit, if results are limited."""
+    return spec.limits[0] if spec.is_clamped else 0
 
 
 def _scaled(spec: ConvSpec) -> int | None:
@@ -189,9 +195,10 @@ class StripWalk(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndShift(Params):
+class EndWord(Params):
     """Behind the upper word of a product."""
 
+    end: Annotated[int, "what is added: zero point of y (less a low limit that is added last), and rounding"]
     shift: Annotated[int | None, "to the right, where any bits are left to be cut off"] = None
 
 
@@ -229,14 +236,23 @@ class TapOptions(Options):
     """Of strips of any window."""
 
     x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
     shifted: Annotated[bool, "whether upper words of products are shifted"]
-    folded: Annotated[bool, "whether a row is folded by two: neighbours are lines"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
+    gain: Annotated[int, "a shift of weights and biases to the left, with which sums become codes"]
+    looped: Annotated[bool, "whether there is a loop over the points of a window; else they are written out"]
+    folded: Annotated[bool, "whether a row is folded by two: neighbours are lines"]
     stride: Annotated[int, "points from window to window"]
     dilation: Annotated[int, "points from tap to tap"]
+    line_stride: Annotated[int, "lines from window to window"]
+    line_dilation: Annotated[int, "lines from tap to tap"]
+    afresh: Annotated[bool, "whether a strip shares no pairs with the one before"]
+    alone: Annotated[bool, "whether there is one strip only"]
     pairs: Annotated[int, "pairs of lines that a strip reads"]
-    lines: Annotated[int, "lines of y that it computes: 1 or 2"]
+    tap_pairs: Annotated[int, "pairs of taps in a line of the window"]
+    lines: Annotated[int, "lines of y that are computed together: 1 or 2"]
+    points: Annotated[int, "points of y that are computed together: 1 or 2"]
     k_lines: Annotated[int, "lines of the window"]
     k_points: Annotated[int, "points of a line of the window"]
 
@@ -287,7 +303,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
         "y": site.y,
         "strip": site.scratch("strip", DType.INT32, 10 * way.points.extent),
     }
-    params = [_strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
+    params = [strip_walk(spec, shape, way), CodeLimits.of(spec.limits), YZero(y_zero=spec.y.q.zero_point)]
     options = StrideOptions(stride=way.stride, clamp=spec.is_clamped)
     inplace = [("y", "x")] if way.may_overwrite_input() else []
     return site.call(operands, params, [options], inplace=inplace, variant=f"stride{way.stride}")
@@ -300,7 +316,8 @@ def strip_count(spec: ConvSpec) -> int:
     return shape.batch * -(-shape.in_c // WORD) * -(-way.lines.out * way.stride // 2)
 
 
-def _strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
+def strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
+    """The numbers of a way to cut."""
     lines, points = way.lines, way.points
     return StripWalk(
         batch=shape.batch,
@@ -324,41 +341,105 @@ def _strip_walk(spec: ConvSpec, shape: ConvShape, way: Strips) -> StripWalk:
 
 @dataclass(frozen=True)
 class TapStrips(Strips):
-    """Strips for any number of taps: pairs of neighbouring lines."""
+    """Strips for any number of taps: pairs of lines that follow one another in the window."""
+
+    is_folded: bool = False
+    """Whether lines are neighbours in a row, and points their pairs."""
+
+    @property
+    def afresh(self) -> bool:
+        """Whether all lines are read for each line of y: those of the one before are others, or paired otherwise."""
+        return self.lines.stride > 2 or (self.lines.taps > 1 and self.lines.dilation > 1)
 
     @property
     def at_once(self) -> int:
         """Output lines of a strip."""
-        return 2 if self.lines.stride == 1 and self.lines.out > 1 else 1
+        is_wide = self.lines.stride == 2 and (self.is_folded or self.tap_pairs > 6)
+        return 1 if self.afresh or is_wide or self.lines.out == 1 else 2
+
+    @property
+    def together(self) -> int:
+        """Output points that are computed together: more than one where each line is computed by itself."""
+        return 2 if self.points.out > 1 and (self.at_once == 1 or (self.pairs == 1 and self.sets == 2)) else 1
+
+    @property
+    def sets(self) -> int:
+        """How often taps are paired: for windows that begin with the first line of a pair, and with the second."""
+        return 2 if self.at_once == 2 and self.lines.stride == 1 else 1
+
+    @property
+    def tap_pairs(self) -> int:
+        """Pairs of taps at a point of the window."""
+        return (self.lines.taps + (1 if self.lines.stride > 1 or self.afresh or self.lines.out == 1 else 2)) // 2
 
     @property
     def pairs(self) -> int:
-        """Pairs of input lines that they read."""
-        return (self.lines.taps + self.at_once) // 2
+        """Pairs of input lines that a strip reads."""
+        return self.tap_pairs + (self.at_once == 2 and self.sets == 1)
+
+    @property
+    def step(self) -> int:
+        """Pairs of lines from strip to strip."""
+        return self.at_once * self.lines.stride // 2 if self.sets == 1 else 1
+
+    @property
+    def strips(self) -> int:
+        """How many there are."""
+        return -(-self.lines.out // self.at_once)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one strip only: channels then follow one another, and their constants take one place."""
+        return self.strips == 1
 
     @property
     def words(self) -> int:
-        """32-bit words of w, by channel."""
-        return 4 + self.points.taps * self.pairs * self.at_once
+        """32-bit words of a channel's constants, spread."""
+        return 4 + self.points.taps * self.tap_pairs * self.sets
+
+    @property
+    def strip(self) -> int:
+        """32-bit words of a strip, and of what it slides on."""
+        extent = self.points.extent + (self.together - 1) * self.points.stride
+        return 4 * self.pairs * extent + (0 if self.afresh or self.is_alone else self.step * self.strips)
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether the code of all taps would be too long."""
+        tap = 2 + 3 * self.tap_pairs * self.at_once * self.together // 2
+        return self.points.taps * tap > 100
 
     @property
     def fits(self) -> bool:
-        """Whether neighbouring lines are what it takes, and distances fit the offsets of instructions."""
-        lines, points = self.lines, self.points
-        dense = (lines.taps == 1 or lines.dilation == 1) and (lines.stride < 3 or lines.out == 1)
-        short = (
-            points.taps * (2 + 3 * self.pairs * self.at_once // 2) <= 100
-            and self.pairs <= 16
-            and 16 * self.pairs * points.taps * points.dilation < 4096
-        )
-        return dense and short and lines.pad < 2 * self.pairs and 4 * self.words < 4096
+        """Whether distances are those of instructions, and some input is read at all."""
+        inside = self.points.pad < self.points.extent * (2 if self.is_folded else 1)
+        reach = 16 * self.pairs * (self.points.taps * self.points.dilation + 2 * self.points.stride)
+        return inside and self.pairs <= 16 and reach < 4096 and 4 * self.words < 4096
 
     def instructions(self) -> float:
-        """About how many a channel takes."""
-        loads = -(-self.pairs // 4)
-        tap = 1 + loads + self.at_once * (loads + self.pairs)
-        strip = 30 + 6 * self.points.size + self.points.out * (16 + self.points.taps * tap)
-        return strip * -(-self.lines.out // self.at_once)
+        """About how many a channel takes: its weights and inputs are spread, and strips streamed."""
+        taps, spread = self.lines.taps * self.points.taps, self.points.taps * self.tap_pairs * self.sets
+        gathered = self.pairs * self.strips if self.afresh else self.pairs + self.step * (self.strips - 1)
+        points = self.points.size // 2 if self.is_folded else self.points.size
+        gathering = gathered * (4 * points + 12) + self.points.extent * self.pairs
+        blocks = -(-self.points.out // self.together)
+        return 30 + 30 * self.is_alone + taps + 3 * spread + gathering + self.strips * (20 + blocks * self._block)
+
+    @property
+    def _block(self) -> float:
+        """Of what is computed together."""
+        sums, loads = self.at_once * self.together, -(-self.tap_pairs // 4)
+        if self.pairs == 1:
+            column = 1 + self.together + sums
+        else:
+            column = loads * (self.sets + 2 * self.together) + sums * self.tap_pairs
+        return 10 + 3.5 * sums + self.points.taps * (column + 3 * self.is_looped)
+
+    def may_overwrite_input(self) -> bool:
+        """Whether all outputs of a strip lie before (or where lay) the first input that the next one reads."""
+        if self.is_folded:
+            return self.points.size >= self.points.out
+        return not self.afresh and stays_behind(self, self.at_once, 2 * self.pairs, 2 * self.step)
 
 
 def tap_strips(shape: ConvShape) -> TapStrips | None:
@@ -377,27 +458,27 @@ def folded(shape: ConvShape) -> TapStrips | None:
     taps = (row.taps + at_once) // 2
     lines = Axis(row.size, at_once, 0, row.step, row.out_step, 1, row.stride, 1)
     points = Axis(row.size, -(-row.out // at_once), row.pad, row.step, at_once * row.out_step, taps, 1, 1)
-    return TapStrips(lines, points, False)
+    way = TapStrips(lines, points, False, True)
+    return way if way.fits else None
 
 
-def neighbouring_lines(spec: ConvSpec) -> bool:
-    """rows or columns whose neighbours are read together"""
-    return tap_strips(spec.shape.as_row()) is not None
+def strip_instructions(spec: ConvSpec) -> int:
+    """About how many: what follows from how strips are cut is the `extra` of kernels for any window."""
+    shape = spec.shape.as_row()
+    way = folded(shape) or tap_strips(shape)
+    assert way is not None
+    return round(shape.batch * shape.in_c * way.instructions())
 
 
-def paired_taps(taps: Array, at_once: int, together: int) -> Array:
-    """[C, line, point] taps of 16 bits → [C, words of point taps]: pairs for the first line, then for the second.
+def other_windows(spec: ConvSpec) -> bool:
+    """not 3×3 with stride 1 or 2, of which there is a kernel"""
+    return not all(holds(spec) for holds in (int8_tensors, three_by_three, stride_one_or_two, int8_results, high_word))
 
-    They alternate after as many pairs as are read `together`.
-    """
-    count = (taps.shape[1] + at_once) // 2
-    room = 2 * count - taps.shape[1]
-    words = []
-    for point in range(taps.shape[2]):
-        by_line = [np.pad(taps[:, :, point], ((0, 0), (shift, room - shift))) for shift in range(at_once)]
-        pairs = [(line[:, 0::2] & 0xFFFF) | (line[:, 1::2] << 16) for line in by_line]
-        words += [line[:, start : start + together] for start in range(0, count, together) for line in pairs]
-    return np.concatenate(words, 1)
+
+def short_strips(spec: ConvSpec) -> bool:
+    """windows of few taps"""
+    shape = spec.shape.as_row()
+    return (folded(shape) or tap_strips(shape)) is not None
 
 
 def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
@@ -406,49 +487,47 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     row, more = folded(shape), spec.high_word.shift - 32
     way = row or tap_strips(shape)
     assert way is not None
-    walk = _strip_walk(spec, shape, way)
+    walk = strip_walk(spec, shape, way)
     if row:  # points are single again
         points = min(shape.in_w, 2 * way.points.extent - shape.pad_w)
         walk = replace(walk, points=points, out_points=shape.out_w)
+    taps = spec.weights.reshape(-1, shape.k_h, shape.k_w)
+    narrow = DType.INT8 if spec.w.dtype is DType.INT8 else DType.INT16
     operands = {
         "x": site.x,
-        "w": site.const("weights", _tap_stream(spec, shape, way, row is not None)),
+        "w": site.const("weights", (taps.transpose(0, 2, 1) if not way.columns else taps).astype(narrow.numpy)),
+        "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
         "y": site.y,
-        "strip": site.scratch("strip", DType.INT32, 4 * way.pairs * way.points.extent),
+        "strip": site.scratch("strip", DType.INT32, way.strip),
+        "spread": site.scratch("spread", DType.INT32, way.words * (1 if way.is_alone else WORD)),
     }
     options = TapOptions(
         x_t=spec.x.dtype.c,
+        w_t=narrow.c,
         y_t=spec.y.dtype.c,
         shifted=more > 0,
-        folded=row is not None,
         clamp=spec.is_clamped,
+        gain=max(-more, 0),
+        looped=way.is_looped,
+        folded=row is not None,
         stride=way.points.stride,
         dilation=way.points.dilation,
+        line_stride=way.lines.stride,
+        line_dilation=way.lines.dilation if way.lines.taps > 1 else 1,
+        afresh=way.afresh,
+        alone=way.is_alone,
         pairs=way.pairs,
+        tap_pairs=way.tap_pairs,
         lines=way.at_once,
-        k_lines=way.lines.taps,
+        points=way.together,
+        k_lines=shape.k_w if row else way.lines.taps,
         k_points=way.points.taps,
     )
-    params = [walk, CodeLimits.of(spec.limits), EndShift(shift=more if more > 0 else None)]
-    inplace = [("y", "x")] if _taps_stay_behind(spec, shape, row, way) else []
+    ending = EndWord(end=end_word(spec, _least(spec)), shift=more if more > 0 else None)
+    inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
     variant = f"row{shape.k_w}" if row else f"{way.lines.taps}x{way.points.taps}"
+    params = [walk, CodeLimits.of(spec.limits), ending]
     return site.call(operands, params, [options], inplace=inplace, variant=variant)
-
-
-def _tap_stream(spec: ConvSpec, shape: ConvShape, way: TapStrips, is_folded: bool) -> Array:
-    """By channel: the bias for each of two lines, pairs of taps, multiplier, and what is added in the end."""
-    scale = max(32 - spec.high_word.shift, 0)
-    taps = spec.weights.reshape(-1, shape.k_h, shape.k_w).astype(np.int64) << scale
-    turned = taps.transpose(0, 2, 1) if way.columns or is_folded else taps
-    pairs = paired_taps(turned, way.at_once, 1 if is_folded else 4)
-    bias, multiplier = spec.folded_bias[:, None] << scale, spec.multipliers.astype(np.int64)[:, None]
-    return _words(np.concatenate([bias, bias, pairs, multiplier, np.full_like(bias, _end_word(spec))], 1))
-
-
-def _taps_stay_behind(spec: ConvSpec, shape: ConvShape, row: TapStrips | None, way: TapStrips) -> bool:
-    if spec.x.dtype is not spec.y.dtype:
-        return False
-    return shape.out_w <= shape.in_w if row else stays_behind(way, way.at_once, 2 * way.pairs)
 
 
 def _words(packed: Array) -> Array:
@@ -569,13 +648,21 @@ _CODES = (DType.INT8, DType.INT16)
 def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
     return Kernel(
         name,
-        what="any window of one filter a channel, on strips of two lines, two taps an instruction",
-        operands=_operands(_CODES, DType.INT32, _STRIP),
-        params=(StripWalk, CodeLimits, EndShift),
+        what="any window of one filter a channel, on strips of a few lines, two taps an instruction",
+        operands=(
+            reads("x", "input, channels last", *_CODES),
+            reads("w", "weights by channel, point after point of the window", *_CODES),
+            reads("table", "bias and multiplier by channel", DType.INT32),
+            writes("y", "output, channels last", *_CODES),
+            _STRIP,
+            scratch("spread", "constants of four channels, weights in pairs of 16 bits", DType.INT32),
+        ),
+        params=(StripWalk, CodeLimits, EndWord),
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
-        when=(tensors, depthwise, neighbouring_lines, a_word_of_channels, one_word),
+        when=(tensors, depthwise, other_windows, short_strips, a_word_of_channels, one_word),
         emit=emit_tap_strips,
+        extra=strip_instructions,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
+from mcugen.kernels.portable import shared_channels
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
 from mcugen.kernels.specs import ConvSpec
@@ -116,13 +117,23 @@ def shifted_high_word(spec: ConvSpec) -> bool:
     return _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
 
 
+def in_pairs(spec: ConvSpec, by_channel: Array) -> Array:
+    """[N, ...] with a channel of zeros behind each group that has an odd number of them, if there are several."""
+    groups = spec.shape.groups
+    if groups == 1 or spec.channels // groups % 2 == 0:
+        return by_channel
+    grouped = by_channel.reshape(groups, -1, *by_channel.shape[1:])
+    padded = np.pad(grouped, [(0, 0), (0, 1), *[(0, 0)] * (by_channel.ndim - 1)])
+    return padded.reshape(-1, *by_channel.shape[1:])
+
+
 def pairs_of_weights(spec: ConvSpec) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
-    weights = spec.rows.astype(np.int64)
+    weights = in_pairs(spec, spec.rows.astype(np.int64))
     codes, odd = spec.x.dtype.limits, weights[1::2]
     products = np.stack([code * odd for code in codes])
     most, least = products.max(0).sum(1), products.min(0).sum(1)
-    first = spec.folded_bias[1::2]
+    first = in_pairs(spec, spec.folded_bias)[1::2]
     fits = (np.abs(weights) < 128).all() and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
     return bool(fits)
 
@@ -169,6 +180,13 @@ class InnerLoop(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupCount(Params):
+    """Of channels."""
+
+    groups: Annotated[int | None, "groups of channels, if there are several"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamOptions(Options):
     """Of all kernels that read a stream of weights."""
 
@@ -183,6 +201,7 @@ class WrittenOut(Options):
     x_t: Annotated[str, "C type of the input"]
     few: Annotated[Mapping[str, int] | None, "runs, units, unit and rest of a patch that is written out"]
     steps: Annotated[int, "groups that are written out; 0: a loop"]
+    grouped: Annotated[bool, "whether channels are in several groups"]
 
 
 @dataclass(frozen=True)
@@ -227,10 +246,10 @@ class Runs:
 
 
 def runs_of(shape: ConvShape, few: bool) -> Runs:
-    """Whole kernel rows where their elements are neighbours, else taps."""
-    joined = shape.dilation_w == 1 or shape.k_w == 1
-    count, length = (shape.k_h, shape.k_w * shape.in_c) if joined else (shape.k_h * shape.k_w, shape.in_c)
-    padded = Runs(count, length, 8 if shape.in_c % 8 == 0 else GROUP)
+    """Whole kernel rows where their elements are neighbours, else taps, of which each group of channels has its own."""
+    joined, channels = shape.groups == 1 and (shape.dilation_w == 1 or shape.k_w == 1), shape.in_c // shape.groups
+    count, length = (shape.k_h, shape.k_w * shape.in_c) if joined else (shape.k_h * shape.k_w, channels)
+    padded = Runs(count, length, 8 if channels % 8 == 0 else GROUP)
     gathered = replace(padded, gathered=True)
     return gathered if few and gathered.groups < padded.groups else padded
 
@@ -275,7 +294,7 @@ def rows_of(shape: ConvShape) -> Rows:
     pair_h = 2 if shape.out_h % 2 * shape.out_w < shape.out_w % 2 * shape.out_h else 1
     span_h = (shape.k_h - 1) * shape.dilation_h + 1
     right = shape.stride_w * (shape.out_w - 1) + (shape.k_w - 1) * shape.dilation_w + 1
-    if shape.is_inside and shape.in_c % GROUP == 0:
+    if shape.is_inside and shape.in_c // shape.groups % GROUP == 0:
         return Rows(False, shape.in_h, shape.in_w * shape.in_c, 0, pair_h)
     margin = -(-shape.pad_w * shape.in_c // GROUP) * GROUP
     extent = margin + (max(right - shape.pad_w, shape.in_w)) * shape.in_c
@@ -309,10 +328,11 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     shape, sums = plain_pixels(spec.shape), sums_of(spec, packed)
     runs, rows = runs_of(shape, few), rows_of(shape)
     laid = in_patch_order(spec, runs, packed)
+    paired = replace(sums, bias=in_pairs(spec, sums.bias), multiplier=in_pairs(spec, sums.multiplier))
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed else 1)
     operands = {
         "x": site.x,
-        "w": site.const("weights", stream(laid, sums, 2, packed)),
+        "w": site.const("weights", stream(in_pairs(spec, laid), paired, 2, packed)),
         "y": site.y,
         "ring": site.scratch("ring", spec.x.dtype, rows.ring),
         "patch": site.scratch("patch", DType.INT16, 2 * depth),
@@ -322,10 +342,11 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     loop = InnerLoop(x_zero=spec.x.q.zero_point, depth=2 * depth, steps=steps)
     types = StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped)
     written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest} if few else None
-    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=steps if few else 0)
+    grouped = shape.groups if shape.groups > 1 else None
+    unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=steps if few else 0, grouped=grouped is not None)
     free = spec.overlaps(traversal_of(shape, rows))
     variant = _variant(spec, runs, few)
-    params = [shape.geometry, walk, sums.params, loop]
+    params = [shape.geometry, walk, sums.params, loop, GroupCount(groups=grouped)]
     return site.call(operands, params, [types, unrolled], overlaps=free, variant=variant)
 
 
@@ -333,7 +354,8 @@ def conv_steps(spec: ConvSpec, few: bool = False) -> int:
     """Of the inner loop: groups of four products of two pixels and two channels."""
     shape = plain_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_h * shape.out_w // 2)
-    return pixels * -(-shape.out_c // 2) * runs_of(shape, few).groups
+    pairs = shape.groups * -(-shape.out_c // shape.groups // 2)
+    return pixels * pairs * runs_of(shape, few).groups
 
 
 def few_steps(spec: ConvSpec) -> int:
@@ -359,7 +381,8 @@ def _walk(shape: ConvShape, runs: Runs, rows: Rows) -> Walk:
 
 def _variant(spec: ConvSpec, runs: Runs, few: bool) -> str:
     size = f"{runs.count}x{runs.length}" if few else ""
-    return "_".join(part for part in (size, "clamped" if spec.is_clamped else "") if part)
+    grouped = "grouped" if spec.shape.groups > 1 else ""
+    return "_".join(part for part in (size, grouped, "clamped" if spec.is_clamped else "") if part)
 
 
 # -------------------------------------------------------------------------------------------------- dense
@@ -500,11 +523,11 @@ def _conv(
             *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16), _PATCH),
             scratch("table", "where the runs of two pixels' windows begin", DType.INT32),
         ),
-        params=(ConvGeometry, Walk, HighWord, InnerLoop),
+        params=(ConvGeometry, Walk, HighWord, InnerLoop, GroupCount),
         without=UNREAD,
         options=(StreamOptions, WrittenOut),
         needs=_DSP,
-        when=(several_rows, ungrouped, *when),
+        when=(several_rows, shared_channels, *when),
         emit=emit_conv,
         extra=extra,
     )

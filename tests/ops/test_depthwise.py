@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -24,6 +24,8 @@ BOARDS = {
     "depthwise_s8_taps_dsp": ("rt1060", "nrf52840"),
     "depthwise_s16_taps_dsp": ("nrf5340", "rt1060"),
     "depthwise_s8_3x3": ("rp2040", "stm32f103", "nrf52840"),
+    "depthwise_s8_planes": ("rv32imc", "rp2040", "stm32f746"),
+    "depthwise_s16_planes": ("rp2040", "rv32imc"),
     "depthwise_f32_fpu": ("nrf52840", "rt1060", "nrf5340"),
 }
 """CPUs on which a kernel's assembly runs."""
@@ -157,6 +159,8 @@ OTHERS = [
     *(Layer(20, 1, 12, (k, 1), pads=(2, 0, 1, 0)) for k in (3, 4, 8)),
     Layer(9, 9, 10, dilations=(1, 3), pads=(1, 3, 1, 3)),
     Layer(9, 9, 10, dilations=(3, 1), pads=(3, 1, 3, 1)),
+    *(Layer(h, w, 5, (5, 5), stride=2, pads=(2, 2, 2, 2)) for h, w in ((5, 11), (11, 6), (12, 12))),
+    Layer(16, 15, 6, (7, 7), stride=2, pads=(3, 3, 3, 3), clip=(0.0, 900.0)),
     Layer(6, 5, 4, (4, 2), pads=(0, 0, 0, 0)),
     Layer(6, 5, 4, (2, 1), pads=(0, 0, 0, 0), clip=(0.0, 90.0)),
     Layer(5, 6, 7, (1, 1), pads=(0, 0, 0, 0)),
@@ -167,11 +171,35 @@ FLOATS = [
     *OTHERS,
     Layer(9, 9, 10, dilations=(2, 3), pads=(2, 3, 2, 3)),
 ]
-ANY = [*THREE, *OTHERS, *VALUES]
+STEPS = [
+    *(Layer(10, 11, 6, (3, 3), stride=s, pads=(1, 2, 0, 1), batch=2) for s in (3, 4)),
+    *(Layer(h, w, 5, (5, 5), stride=s, pads=(2, 2, 2, 2)) for h, w in ((13, 12), (1, 9), (9, 1)) for s in (3, 4)),
+    *(Layer(11, 10, 5, dilations=(d, d), pads=(d, d, d, d), stride=s, batch=2) for d in (2, 3) for s in (1, 2, 3)),
+    Layer(12, 13, 4, (5, 5), dilations=(2, 2), pads=(4, 4, 4, 4)),
+    Layer(1, 40, 6, (1, 3), dilations=(1, 4), pads=(0, 4, 0, 4)),
+    Layer(1, 40, 6, (1, 5), stride=3, pads=(0, 2, 0, 2)),
+]
+"""Steps and dilations beyond two."""
+LARGE = [
+    *(Layer(11, 12, 5, (9, 9), pads=(4, 4, 4, 4), stride=s) for s in (1, 2)),
+    Layer(14, 3, 6, (13, 5), pads=(6, 2, 6, 2)),
+    *(Layer(1, 50, 5, (1, k), pads=(0, k // 2, 0, k // 2), stride=s) for k in (31, 40) for s in (1, 2)),
+    *(Layer(3, 40, 5, (1, 31), pads=(0, 15, 0, 15), stride=s) for s in (1, 2)),
+    Layer(16, 17, 5, (15, 15), pads=(7, 7, 7, 7)),
+]
+"""Windows of many taps."""
+OTHER_THAN_THREE = [
+    layer
+    for layer in (*OTHERS, *STEPS, *LARGE)
+    if layer.kernel != (3, 3) or layer.stride > 2 or max(layer.dilations) > 1
+]
+ANY = [*THREE, *OTHERS, *STEPS, *VALUES, *LARGE]
 CASES = {
     **INTEGERS,
-    "depthwise_s8_taps_dsp": ANY,
+    "depthwise_s8_taps_dsp": [*OTHER_THAN_THREE, *(replace(layer, kernel=(3, 2)) for layer in VALUES)],
     "depthwise_s16_taps_dsp": [layer for layer in ANY if layer.gain < 100000],  # sums need room for 7 bits more
+    "depthwise_s8_planes": ANY,
+    "depthwise_s16_planes": [layer for layer in ANY if layer.gain < 100000],
     "depthwise_f32_fpu": FLOATS,
 }
 
@@ -192,12 +220,15 @@ def test_on_every_cpu(kernel: str, board: str):
 def layers_of(kernel: str) -> st.SearchStrategy[list[Layer]]:
     """Small layers that the kernel takes."""
     pad = st.integers(0, 2)
+    three = {"height": st.integers(1, 9), "kernel": st.just((3, 3)), "stride": st.integers(1, 2)}
+    sizes = st.tuples(st.integers(1, 7), st.sampled_from((1, 2, 4, 5, 6, 7)))
+    dilations = st.tuples(st.integers(1, 2), st.integers(1, 2))
+    other = {"height": st.integers(7, 13), "kernel": sizes, "stride": st.integers(1, 4), "dilations": dilations}
     one = st.builds(
         Layer,
-        height=st.integers(1, 9),
+        **(other if "taps" in kernel or "planes" in kernel else three),
         width=st.integers(5, 9),
         channels=st.integers(4, 17),
-        stride=st.integers(1, 2),
         pads=st.tuples(pad, pad, pad, pad),
         batch=st.integers(1, 2),
         zeros=st.tuples(st.integers(-128, 127), st.integers(-128, 127)),
@@ -230,6 +261,7 @@ def test_random_layers_on_cpus(kernel: str, data: st.DataObject):
 @pytest.mark.parametrize("kernel", CASES)
 def test_overwrites_its_input(kernel: str):
     """A layer that keeps the shape needs no second tensor."""
-    model = compiled([Layer(8, 9, 8)], kernel, BOARDS[kernel][0])
+    other = Layer(8, 9, 8, (5, 5), pads=(2, 2, 2, 2))
+    model = compiled([other if "taps" in kernel else Layer(8, 9, 8)], kernel, BOARDS[kernel][0])
     (instr,) = (i for i in model.program.instrs if i.macs)
     assert share(instr) > 0.7

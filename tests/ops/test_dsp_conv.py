@@ -41,6 +41,13 @@ CASES: dict[str, Case] = {name: case for name, case in WINDOWS.items() if "group
     "one channel out": ((1, 16, 5, 4), 1, (1, 1), {}),
     "loop of whole rounds": ((1, 72, 3, 3), 3, (1, 1), {}),
     "stride over rows": ((1, 4, 11, 11), 4, (2, 2), {"strides": [4, 5]}),
+    "groups of words": ((2, 12, 5, 6), 12, (3, 3), {"pads": [1, 1, 1, 1], "group": 3}),
+    "groups of words inside": ((1, 8, 7, 5), 6, (3, 3), {"group": 2}),
+    "groups of two channels": ((1, 8, 5, 7), 8, (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2], "group": 4}),
+    "groups of three channels": ((1, 9, 6, 5), 15, (3, 2), {"pads": [1, 1, 1, 0], "group": 3}),
+    "groups of pixels": ((1, 24, 3, 5), 15, (1, 1), {"group": 3}),
+    "groups of single channels": ((1, 4, 6, 5), 12, (3, 3), {"pads": [1, 1, 1, 1], "dilations": [1, 2], "group": 4}),
+    "groups of sixteen channels": ((1, 32, 4, 5), 10, (1, 5), {"pads": [0, 2, 0, 2], "group": 2}),
 }
 POINTWISE: dict[str, Case] = {
     "eight": ((1, 8, 9, 8), 16, (1, 1), {}),
@@ -99,7 +106,9 @@ class Layers:
     def add_case(self, name: str, case: Case, **more: object) -> None:
         """With random weights, small and large."""
         shape, channels, kernel, attributes = case
-        self.add(name, shape, self.weights(channels, shape[1], *kernel), **more, **attributes)
+        self.add(
+            name, shape, self.weights(channels, shape[1] // attributes.get("group", 1), *kernel), **more, **attributes
+        )
 
     def weights(self, *shape: int) -> np.ndarray:
         """Codes of −127 to 127, most of them small."""

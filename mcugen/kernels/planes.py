@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Depthwise convolution of any window in C: one channel at a time, some outputs of a line together.
+
+The lines under the window are copied to a strip, where neighbours of a channel lie side by side, so that outputs share
+what they load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from mcugen.hir.types import DType
+from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.depthwise import (
+    EndWord,
+    Strips,
+    StripWalk,
+    axes,
+    end_word,
+    one_word,
+    stays_behind,
+    strip_walk,
+)
+from mcugen.kernels.portable import depthwise
+from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import CodeLimits, int8_tensors, int16_tensors
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes
+
+MOST_WRITTEN_OUT = 64
+"""Products without an inner loop."""
+
+MOST_HELD = 9
+"""Weights that registers hold."""
+
+
+@dataclass(frozen=True)
+class PlaneStrips(Strips):
+    """Lines of one channel; `few` where the CPU has few registers."""
+
+    few: bool = False
+
+    @property
+    def together(self) -> int:
+        """Outputs that are computed together: those that leave the least to be thrown away."""
+        offered = (2,) if self.few or self.points.out == 2 else (4, 3)
+        return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
+
+    @property
+    def blocks(self) -> int:
+        """Of a line of y."""
+        return -(-self.points.out // self.together)
+
+    @property
+    def is_looped(self) -> bool:
+        """Whether there is a loop over the points of a window."""
+        return self.together * self.points.taps > MOST_WRITTEN_OUT
+
+    @property
+    def loads(self) -> int:
+        """Inputs of a line that a block reads."""
+        s, d = self.points.stride, self.points.dilation
+        if self.is_looped:
+            return self.together * self.points.taps
+        return len({i * s + j * d for i in range(self.together) for j in range(self.points.taps)})
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a line of the strip, with those that only outputs read that are thrown away."""
+        p = self.points
+        read = (self.blocks * self.together - 1) * p.stride + (p.taps - 1) * p.dilation + 1
+        return max(read, p.pad + p.size)
+
+    @property
+    def span(self) -> int:
+        """Lines from the first to the last under a window."""
+        return (self.lines.taps - 1) * self.lines.dilation + 1
+
+    @property
+    def held(self) -> int:
+        """Lines that the strip holds: those of two windows, so that few are moved."""
+        return min(2 * self.span, self.lines.extent)
+
+    @property
+    def at_once(self) -> int:
+        """Lines of y that they give."""
+        return (self.held - self.span) // self.lines.stride + 1
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether all weights stay in registers."""
+        return not self.few and self.lines.taps * self.points.taps <= MOST_HELD
+
+    def instructions(self) -> float:
+        """About how many a channel takes."""
+        copied = self.lines.extent * (20 + 4 * self.points.size)
+        products = 2 * self.together * self.points.taps
+        again = 1 if self.is_written_out else 4 + self.points.taps
+        block = self.lines.taps * (self.loads + again + products) + 12 * self.together + 6
+        return 50 + copied + self.lines.out * (20 + self.blocks * block)
+
+    def may_overwrite_input(self) -> bool:
+        """Whether no line of y lies where a line is that is still to be read."""
+        return stays_behind(self, 1, self.span, self.lines.stride)
+
+
+def plane_strips(shape: ConvShape, few: bool) -> PlaneStrips:
+    """The better way to cut."""
+    height, width = axes(shape)
+    ways = (PlaneStrips(height, width, False, few), PlaneStrips(width, height, True, few))
+    return min(ways, key=PlaneStrips.instructions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneWindow(Params):
+    """Of a strip, and of windows on it."""
+
+    pitch: Annotated[int, "elements from line to line of the strip"]
+    held: Annotated[int, "lines of the strip"]
+    at_once: Annotated[int, "lines of y that they give"]
+    span: Annotated[int, "lines from the first to the last under a window"]
+    k_lines: Annotated[int, "lines of the window"]
+    line_stride: Annotated[int, "lines from window to window"]
+    tap_line: Annotated[int, "elements of the strip from tap to tap of neighbouring lines"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneOptions(Options):
+    """Of what a block computes."""
+
+    x_t: Annotated[str, "C type of the input"]
+    w_t: Annotated[str, "C type of the weights"]
+    y_t: Annotated[str, "C type of the output"]
+    strip_t: Annotated[str, "C type of the strip"]
+    shifted: Annotated[bool, "whether upper words of products are shifted"]
+    gain: Annotated[int, "a shift of sums to the left, with which they become codes"]
+    together: Annotated[int, "points of y that are computed together"]
+    looped: Annotated[bool, "whether there is a loop over the points of a window"]
+    k_lines: Annotated[int, "lines of the window if all weights are read ahead; 0: a loop"]
+    k_points: Annotated[int, "points of a line of the window"]
+    stride: Annotated[int, "points from window to window"]
+    dilation: Annotated[int, "points from tap to tap"]
+
+
+def input_is_read(spec: ConvSpec) -> bool:
+    """windows that read some input"""
+    return all(axis.pad < axis.extent for axis in axes(spec.shape.as_row()))
+
+
+def emit_planes(spec: ConvSpec, site: Site) -> Call:
+    """Weights as they are; words instead of bytes where a CPU loads only these at fixed offsets."""
+    shape, few, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
+    way = plane_strips(shape, few)
+    weights = spec.weights.reshape(-1, shape.k_h, shape.k_w)
+    strip = DType.INT32 if few else spec.x.dtype
+    operands = {
+        "x": site.x,
+        "w": site.const("weights", weights.transpose(0, 2, 1) if way.columns else weights),
+        "table": site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1)),
+        "y": site.y,
+        "strip": site.scratch("strip", strip, way.held * way.pitch),
+    }
+    window = PlaneWindow(
+        pitch=way.pitch,
+        held=way.held,
+        at_once=way.at_once,
+        span=way.span,
+        k_lines=way.lines.taps,
+        line_stride=way.lines.stride,
+        tap_line=way.lines.dilation * way.pitch,
+    )
+    options = PlaneOptions(
+        x_t=spec.x.dtype.c,
+        w_t=DType.of(spec.weights).c,
+        y_t=spec.y.dtype.c,
+        strip_t=strip.c,
+        shifted=more > 0,
+        gain=max(-more, 0),
+        together=way.together,
+        looped=way.is_looped,
+        k_lines=way.lines.taps if way.is_written_out else 0,
+        k_points=way.points.taps,
+        stride=way.points.stride,
+        dilation=way.points.dilation,
+    )
+    ending = EndWord(end=end_word(spec), shift=more if more > 0 else None)
+    inplace = [("y", "x")] if spec.x.dtype is spec.y.dtype and way.may_overwrite_input() else []
+    params = [strip_walk(spec, shape, way), window, CodeLimits.of(spec.limits), ending]
+    return site.call(operands, params, [options], inplace=inplace, variant=_variant(way))
+
+
+def _variant(way: PlaneStrips) -> str:
+    return f"{way.lines.taps}x{way.points.taps}" if way.is_written_out else str(way.points.taps)
+
+
+def plane_instructions(spec: ConvSpec) -> int:
+    """About how many: what follows from how planes are cut is the `extra`."""
+    shape = spec.shape.as_row()
+    return round(shape.batch * shape.in_c * plane_strips(shape, few=False).instructions())
+
+
+_CODES = (DType.INT8, DType.INT16)
+
+
+def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
+    return Kernel(
+        name,
+        what="any window of one filter a channel, channel by channel from a strip of its lines",
+        operands=(
+            reads("x", "input, channels last", *_CODES),
+            reads("w", "weights by channel", *_CODES),
+            reads("table", "bias and multiplier by channel", DType.INT32),
+            writes("y", "output, channels last", *_CODES),
+            scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
+        ),
+        params=(StripWalk, PlaneWindow, CodeLimits, EndWord),
+        without=frozenset({"extent"}),
+        options=(PlaneOptions,),
+        when=(tensors, depthwise, one_word, input_is_read),
+        emit=emit_planes,
+        extra=plane_instructions,
+    )
+
+
+DEPTHWISE: tuple[Kernel, ...] = (
+    _planes("depthwise_s8_planes", int8_tensors),
+    _planes("depthwise_s16_planes", int16_tensors),
+)
