@@ -184,7 +184,11 @@ POOLS = (
     (12, 7, 7, 7, 7, 1, 0),
 )
 ROWS = ((1, 10), (4, 100), (16, 16), (64, 32), (1, 1000), (96, 8), (1, 2), (12, 12))
-DENSE = ((640, 128), (128, 640), (128, 128), (128, 8), (8, 128), (64, 10), (256, 2), (100, 33), (1000, 16))
+DENSE = (
+    # rows, depth, channels
+    *((1, 640, 128), (1, 128, 640), (1, 128, 128), (1, 128, 8), (1, 8, 128), (1, 64, 10), (1, 256, 2), (1, 100, 33)),
+    *((1, 1000, 16), (64, 64, 64), (49, 30, 50), (16, 128, 32), (5, 24, 96), (100, 16, 24), (30, 96, 20)),
+)
 PRODUCTS = (
     *((1, 16, 64, 16), (4, 32, 16, 32), (2, 10, 10, 10), (1, 64, 32, 64)),
     *((4, 24, 24, 8), (1, 49, 16, 49), (2, 8, 96, 24), (1, 30, 50, 20)),
@@ -279,10 +283,10 @@ def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS) -> onnx.M
 
 
 def dense_layers(kind: str) -> onnx.ModelProto:
-    """The fully connected layers, on one row."""
+    """The fully connected layers, on one row or several."""
     net = _Net(kind)
-    for depth, channels in DENSE:
-        net.output(net.add("Gemm", net.input((1, depth)), *net.weights(channels, depth), transB=1))
+    for rows, depth, channels in DENSE:
+        net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
     return net.model()
 
 

@@ -397,9 +397,7 @@ _DENSE_MULS = Kernel(
     extra=dense_muls_steps,
 )
 
-DENSE: tuple[Kernel, ...] = (_DENSE_SMLAL, _DENSE_MULS)
-
-CONV: tuple[Kernel, ...] = (
+_PIXELS: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
         what=_CONV,
@@ -433,6 +431,13 @@ CONV: tuple[Kernel, ...] = (
         emit=emit_conv_mul,
         extra=conv_mul_steps,
     ),
+)
+
+DENSE: tuple[Kernel, ...] = (_DENSE_SMLAL, _DENSE_MULS, *_PIXELS)
+"""Rows are pixels, too."""
+
+CONV: tuple[Kernel, ...] = (
+    *_PIXELS,
     replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
     replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
 )
