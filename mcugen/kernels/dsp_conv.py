@@ -63,7 +63,7 @@ class Sums:
 
 
 def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
-    """To int8: the rounded high word of sum · multiplier + zero. To int16, as a rule: (the high word + zero) >> second."""
+    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second."""
     shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
     most, more = highest - least, shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)

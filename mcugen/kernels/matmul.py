@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from mcugen.hir.types import DType
+from mcugen.kernels.dsp_conv import GROUP, HighWord
 from mcugen.kernels.specs import MatMulSpec
 from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, reads, scratch, writes
@@ -79,10 +80,22 @@ class ProductOptions(Options):
     bounded: Annotated[bool, "whether what is shifted fits 32 bits"] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColumnStrips(Params):
+    """How columns of b are packed, so that rows of a pass by."""
+
+    a_zero: Annotated[int, "zero point of a"]
+    b_zero: Annotated[int, "zero point of b"]
+    multiplier: Annotated[int, "of sums"]
+    width: Annotated[int, "columns of a strip"]
+    pair: Annotated[int, "words of two columns"]
+    steps: Annotated[int, "groups of four elements of a column"]
+
+
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
     """As the kernel takes it."""
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
-    params: list[Params] = [Matrices(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)]
+    params: list[Params] = [_matrices(spec)]
     options: list[Options] = []
     scaled = spec.factor != 1 and spec.a.quant is None
     if Factor in site.kernel.params:
@@ -104,6 +117,55 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
         params.append(_product_store(spec))
         options.append(_product_options(spec, site.any_size))
     return site.call(operands, params, options, overlaps=spec.overlaps(), variant="scaled" if scaled else "")
+
+
+STRIP = 2304
+"""Bytes that packed columns may take if they are more than four."""
+
+
+def upper_words(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, codes by the upper word of a product"""
+    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
+    return codes and spec.acc is DType.INT32 and spec.requantizer.for_high_word().shift == 32
+
+
+def emit_strips(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, in the order of a convolution's weights; two widened rows."""
+    steps, requantize = -(-spec.depth // GROUP), spec.requantizer.for_high_word()
+    pair = 4 * steps + 4
+    width = _width(spec.columns, max(STRIP // (2 * GROUP * pair), 1))
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT32, width // 2 * pair),
+        "patch": site.scratch("patch", DType.INT16, 2 * GROUP * steps),
+    }
+    strips = ColumnStrips(
+        a_zero=spec.a.q.zero_point,
+        b_zero=spec.b.q.zero_point,
+        multiplier=int(requantize.multiplier[0]),
+        width=width,
+        pair=pair,
+        steps=steps,
+    )
+    codes = HighWord(zero=spec.y.q.zero_point, lift=0, drop=0, second=0)
+    return site.call(operands, [_matrices(spec), codes, strips], overlaps=spec.overlaps())
+
+
+def _width(columns: int, most: int) -> int:
+    """Columns of a strip, by fours, of which at most so many: strips are about equal."""
+    fours = -(-columns // GROUP)
+    return -(-fours // -(-fours // most)) * GROUP
+
+
+def _matrices(spec: MatMulSpec) -> Matrices:
+    return Matrices(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
+
+
+def strip_steps(spec: MatMulSpec) -> int:
+    """Of the inner loop: groups of four products of two rows and two columns."""
+    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // 2) * -(-spec.depth // GROUP)
 
 
 def _strip(depth: int) -> int:
@@ -151,7 +213,15 @@ def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
         params=(Matrices, ProductStore),
         options=(ProductOptions,),
         when=(condition,),
+        emit=matmul_call,
+        any_size=True,
     )
+
+
+def _example(dtype: str) -> str:
+    """A product of elements of that type, in ONNX's text form."""
+    types = f"({dtype}[2, 7, 9] a, {dtype}[2, 9, 6] b) => ({dtype}[2, 7, 6] y)"
+    return f'<ir_version: 10, opset_import: ["": 21]> net {types} {{ y = MatMul(a, b) }}'
 
 
 MATMUL: tuple[Kernel, ...] = (
@@ -162,6 +232,8 @@ MATMUL: tuple[Kernel, ...] = (
         params=(Matrices, Factor),
         options=(ScaledOptions, BlockOptions),
         when=(float_tensors,),
+        emit=matmul_call,
+        any_size=True,
     ),
     Kernel(
         "matmul_f64",
@@ -170,6 +242,9 @@ MATMUL: tuple[Kernel, ...] = (
         params=(Matrices, Factor),
         options=(ScaledOptions, ElementOptions),
         when=(double_tensors,),
+        emit=matmul_call,
+        any_size=True,
+        example=_example("double"),
     ),
     Kernel(
         "matmul_int",
@@ -178,8 +253,26 @@ MATMUL: tuple[Kernel, ...] = (
         params=(Matrices, Factor),
         options=(ScaledOptions, ElementOptions),
         when=(plain_integers,),
+        emit=matmul_call,
+        any_size=True,
+        example=_example("int32"),
     ),
     _of_codes("matmul_s16", int16_operands),
+    Kernel(
+        "matmul_s8_dsp",
+        what="two rows by two columns of int8, columns packed like weights of convolutions",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.INT32),
+            scratch("patch", "two rows of a, widened", DType.INT16),
+        ),
+        params=(Matrices, HighWord, ColumnStrips),
+        needs=frozenset({"dsp"}),
+        lacks=frozenset({"mve"}),
+        when=(upper_words,),
+        emit=emit_strips,
+        extra=strip_steps,
+    ),
     _of_codes("matmul_s8", int8_tensors),
 )
 

@@ -18,11 +18,11 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
 from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams, matmul_call
+from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams
 from mcugen.kernels.specs import ConvSpec, MatMulSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Site
-from mcugen.lir.spec import HasKernels, spec_of
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import (
     exact_product,
@@ -175,9 +175,8 @@ class MatMul(HasKernels, Quantizable, Expressible, Operator):
         return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By the kernel of its type."""
-        site = Site(builder, node, builder.select(self.kernels, node))
-        builder.call(node, matmul_call(spec_of(node), site))
+        """By one of the kernels."""
+        builder.lower(self.kernels, node)
 
 
 # --------------------------------------------------------------------------------------------------- import

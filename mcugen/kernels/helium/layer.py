@@ -44,7 +44,7 @@ def int8_products(spec: ConvSpec) -> bool:
     if not codes or spec.largest_sum >= 2**31 or spec.channels > MOST_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
-    return -MOST_SHIFT <= left and spec.largest_sum << max(left, 0) < 2**31
+    return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
 def blocks_of(rows: Array, count: int) -> Array:
