@@ -9,6 +9,17 @@ from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.kernels.dsp_conv import GROUP, HighWord
+from mcugen.kernels.helium.layer import (
+    BLOCK,
+    MOST_CHANNELS,
+    VECTOR,
+    Clamped,
+    GemmFrame,
+    Jump,
+    LoopFlags,
+    Ragged,
+    Shifted,
+)
 from mcugen.kernels.specs import MatMulSpec
 from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, reads, scratch, writes
@@ -153,6 +164,71 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
     return site.call(operands, [_matrices(spec), codes, strips], overlaps=spec.overlaps())
 
 
+@dataclass(frozen=True, kw_only=True)
+class VectorStrips(Params):
+    """How columns of b are packed as vectors, so that rows of a pass by."""
+
+    a_zero: Annotated[int, "zero point of a"]
+    b_zero: Annotated[int, "zero point of b"]
+    multiplier: Annotated[int, "of sums"]
+    width: Annotated[int, "columns of a strip"]
+
+
+def by_vectors(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, sums in 32 bits"""
+    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
+    left, most = 31 - spec.requantizer.shift, int(spec.largest_sums[0])
+    return codes and spec.acc is DType.INT32 and left >= 0 and most << left < 2**31 and spec.columns <= MOST_CHANNELS
+
+
+def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, as a convolution's weights for Helium; the sums of rows."""
+    depth, requantize = -(-spec.depth // VECTOR) * VECTOR, spec.requantizer
+    width, left = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1)), 31 - requantize.shift
+    vectors, tail = divmod(spec.depth, VECTOR)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT8, width * depth),
+        "table": site.scratch("table", DType.INT32, 2 * width),
+        "sums": site.scratch("sums", DType.INT32, spec.rows + 1),
+    }
+    frame = GemmFrame(
+        zero_point=spec.y.q.zero_point,
+        table_size=0,
+        x_next=2 * spec.depth,
+        y_next=2 * spec.columns,
+        turns=vectors,
+        jump=0,
+        shift=left,
+        tail=tail,
+        last=0,
+        written=0,
+        low=spec.y.dtype.limits[0],
+        high=spec.y.dtype.limits[1],
+    )
+    strips = VectorStrips(
+        a_zero=spec.a.q.zero_point,
+        b_zero=spec.b.q.zero_point,
+        multiplier=int(requantize.multiplier[0]),
+        width=width,
+    )
+    options: list[Options] = [
+        LoopFlags(unroll=int(vectors > 0), looped=vectors > 0, tail=tail > 0),
+        Jump(),
+        Ragged(ragged=spec.columns % BLOCK > 0),
+        Clamped(clamp=False),
+        Shifted(shifted=left > 0),
+    ]
+    return site.call(operands, [frame, _matrices(spec), strips], options, overlaps=spec.overlaps())
+
+
+def strip_vectors(spec: MatMulSpec) -> int:
+    """Vectors of products by two rows and four columns."""
+    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // BLOCK) * -(-spec.depth // VECTOR)
+
+
 def _width(columns: int, most: int) -> int:
     """Columns of a strip, by fours, of which at most so many: strips are about equal."""
     fours = -(-columns // GROUP)
@@ -272,6 +348,22 @@ MATMUL: tuple[Kernel, ...] = (
         when=(upper_words,),
         emit=emit_strips,
         extra=strip_steps,
+    ),
+    Kernel(
+        "matmul_s8_mve",
+        what="two rows by four columns of int8, columns packed like weights of convolutions",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.INT8),
+            scratch("table", "what their sums start with, and multipliers", DType.INT32),
+            scratch("sums", "of rows of a, times the zero point of b", DType.INT32),
+        ),
+        params=(GemmFrame, Matrices, VectorStrips),
+        options=(LoopFlags, Jump, Ragged, Clamped, Shifted),
+        needs=frozenset({"mve"}),
+        when=(by_vectors,),
+        emit=emit_vectors,
+        extra=strip_vectors,
     ),
     _of_codes("matmul_s8", int8_tensors),
 )

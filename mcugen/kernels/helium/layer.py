@@ -213,9 +213,7 @@ class Jump(Options):
     jump: Annotated[bool, "whether they are not neighbours"] = False
 
 
-def operands(
-    *more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)
-) -> tuple[Role, ...]:
+def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)) -> tuple[Role, ...]:
     """x, weights, the table, more constants, y with elements of one of the types of `results`, working memory."""
     return (
         reads("x", "input, channels last", DType.INT8),
