@@ -136,8 +136,14 @@ STRIP = 2304
 
 def upper_words(spec: MatMulSpec) -> bool:
     """int8 by int8 to int8, codes by the upper word of a product"""
-    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
-    return codes and spec.acc is DType.INT32 and spec.requantizer.for_high_word().shift == 32
+    return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
+
+
+def _is_int8(spec: MatMulSpec) -> bool:
+    """Whether all are int8 codes, and sums have 32 bits."""
+    return all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y)) and (
+        spec.acc is DType.INT32
+    )
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
@@ -176,9 +182,10 @@ class VectorStrips(Params):
 
 def by_vectors(spec: MatMulSpec) -> bool:
     """int8 by int8 to int8, sums in 32 bits"""
-    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
-    left, most = 31 - spec.requantizer.shift, int(spec.largest_sums[0])
-    return codes and spec.acc is DType.INT32 and left >= 0 and most << left < 2**31 and spec.columns <= MOST_CHANNELS
+    if not _is_int8(spec) or spec.columns > MOST_CHANNELS:
+        return False
+    left = 31 - spec.requantizer.shift
+    return left >= 0 and int(spec.largest_sums[0]) << left < 2**31
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
@@ -295,9 +302,15 @@ def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
 
 
 def _example(dtype: str) -> str:
-    """A product of elements of that type, in ONNX's text form."""
-    types = f"({dtype}[2, 7, 9] a, {dtype}[2, 9, 6] b) => ({dtype}[2, 7, 6] y)"
-    return f'<ir_version: 10, opset_import: ["": 21]> net {types} {{ y = MatMul(a, b) }}'
+    """Products of elements of that type, in ONNX's text form."""
+    shapes = ((2, 7, 9, 6), (1, 3, 40, 5), (4, 12, 3, 8), (1, 20, 16, 12))
+    inputs = ", ".join(
+        f"{dtype}[{n}, {rows}, {depth}] a{n}{rows}, {dtype}[{n}, {depth}, {columns}] b{n}{rows}"
+        for n, rows, depth, columns in shapes
+    )
+    outputs = ", ".join(f"{dtype}[{n}, {rows}, {columns}] y{n}{rows}" for n, rows, _, columns in shapes)
+    nodes = " ".join(f"y{n}{rows} = MatMul(a{n}{rows}, b{n}{rows})" for n, rows, _, _ in shapes)
+    return f'<ir_version: 10, opset_import: ["": 21]> net ({inputs}) => ({outputs}) {{ {nodes} }}'
 
 
 MATMUL: tuple[Kernel, ...] = (
