@@ -20,6 +20,7 @@ from mcugen.kernels.helium.layer import (
     Ragged,
     Shifted,
 )
+from mcugen.kernels.scalar import ThumbOffset, ThumbOptions, piece_of, thumb_codes
 from mcugen.kernels.specs import MatMulSpec
 from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, reads, scratch, writes
@@ -150,7 +151,7 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
     """As many columns as memory is given for, in the order of a convolution's weights; two widened rows."""
     steps, requantize = -(-spec.depth // GROUP), spec.requantizer.for_high_word()
     pair = 4 * steps + 4
-    width = _width(spec.columns, max(STRIP // (2 * GROUP * pair), 1))
+    width = _width(spec.columns, max(STRIP // (2 * GROUP * pair), 1), GROUP)
     operands = {
         "a": site.input(0),
         "b": site.input(1),
@@ -171,8 +172,8 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorStrips(Params):
-    """How columns of b are packed as vectors, so that rows of a pass by."""
+class PlainStrips(Params):
+    """How columns of b are packed as they are, so that rows of a pass by."""
 
     a_zero: Annotated[int, "zero point of a"]
     b_zero: Annotated[int, "zero point of b"]
@@ -185,13 +186,13 @@ def by_vectors(spec: MatMulSpec) -> bool:
     if not _is_int8(spec) or spec.columns > MOST_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
-    return left >= 0 and int(spec.largest_sums[0]) << left < 2**31
+    return left >= 0 and _largest_sum(spec) << left < 2**31
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
     """As many columns as memory is given for, as a convolution's weights for Helium; the sums of rows."""
     depth, requantize = -(-spec.depth // VECTOR) * VECTOR, spec.requantizer
-    width, left = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1)), 31 - requantize.shift
+    width, left = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1), BLOCK), 31 - requantize.shift
     vectors, tail = divmod(spec.depth, VECTOR)
     operands = {
         "a": site.input(0),
@@ -215,7 +216,7 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
         low=spec.y.dtype.limits[0],
         high=spec.y.dtype.limits[1],
     )
-    strips = VectorStrips(
+    strips = PlainStrips(
         a_zero=spec.a.q.zero_point,
         b_zero=spec.b.q.zero_point,
         multiplier=int(requantize.multiplier[0]),
@@ -236,10 +237,50 @@ def strip_vectors(spec: MatMulSpec) -> int:
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // BLOCK) * -(-spec.depth // VECTOR)
 
 
-def _width(columns: int, most: int) -> int:
-    """Columns of a strip, by fours, of which at most so many: strips are about equal."""
-    fours = -(-columns // GROUP)
-    return -(-fours // -(-fours // most)) * GROUP
+SIX = 6
+"""Columns that Thumb-1 computes together."""
+
+
+def short_products(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, requantized by products of 32 bits"""
+    return _is_int8(spec) and piece_of(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
+
+
+def _largest_sum(spec: MatMulSpec) -> int:
+    return int(spec.largest_sums[0])
+
+
+def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, like the weights of layers of rows; the sums of rows."""
+    requantize = spec.requantizer
+    width = _width(spec.columns, max(STRIP // (SIX * (spec.depth + 8)), 1), SIX)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.UINT8, width * spec.depth),
+        "tails": site.scratch("tails", DType.INT32, 2 * width),
+        "sums": site.scratch("sums", DType.INT32, spec.rows),
+    }
+    strips = PlainStrips(
+        a_zero=spec.a.q.zero_point,
+        b_zero=spec.b.q.zero_point,
+        multiplier=int(requantize.multiplier[0]),
+        width=width,
+    )
+    offset, options = thumb_codes(requantize, _largest_sum(spec), spec.y.dtype.limits)
+    return site.call(operands, [_matrices(spec), offset, strips], [options], overlaps=spec.overlaps())
+
+
+def six_steps(spec: MatMulSpec) -> int:
+    """Instructions in assembly: 81 for four inputs of six columns."""
+    return spec.batch * spec.rows * -(-spec.columns // SIX) * (81 * spec.depth // 4 + 240)
+
+
+def _width(columns: int, most: int, group: int) -> int:
+    """Columns of a strip, by groups, of which at most so many: strips are about equal."""
+    groups = -(-columns // group)
+    return -(-groups // -(-groups // most)) * group
 
 
 def _matrices(spec: MatMulSpec) -> Matrices:
@@ -371,12 +412,28 @@ MATMUL: tuple[Kernel, ...] = (
             scratch("table", "what their sums start with, and multipliers", DType.INT32),
             scratch("sums", "of rows of a, times the zero point of b", DType.INT32),
         ),
-        params=(GemmFrame, Matrices, VectorStrips),
+        params=(GemmFrame, Matrices, PlainStrips),
         options=(LoopFlags, Jump, Ragged, Clamped, Shifted),
         needs=frozenset({"mve"}),
         when=(by_vectors,),
         emit=emit_vectors,
         extra=strip_vectors,
+    ),
+    Kernel(
+        "matmul_s8_thumb1",
+        what="a row by six columns of int8, columns packed like weights of layers of rows",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.UINT8),
+            scratch("tails", "what their sums start with, and multipliers", DType.INT32),
+            scratch("sums", "of rows of a, times what was added to columns", DType.INT32),
+        ),
+        params=(Matrices, ThumbOffset, PlainStrips),
+        options=(ThumbOptions,),
+        needs=frozenset({"thumb1"}),
+        when=(short_products,),
+        emit=emit_sixes,
+        extra=six_steps,
     ),
     _of_codes("matmul_s8", int8_tensors),
 )
