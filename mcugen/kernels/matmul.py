@@ -325,6 +325,11 @@ def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
     )
 
 
+def scaled(spec: MatMulSpec) -> bool:
+    """tensors with scales"""
+    return spec.a.quant is not None and spec.b.quant is not None
+
+
 def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
     return Kernel(
         name,
@@ -336,10 +341,16 @@ def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
         ),
         params=(Matrices, ProductStore),
         options=(ProductOptions,),
-        when=(condition,),
+        when=(condition, scaled),
         emit=matmul_call,
+        extra=loose_products,
         any_size=True,
     )
+
+
+def loose_products(spec: MatMulSpec) -> int:
+    """Those beyond groups of four."""
+    return spec.batch * spec.rows * spec.columns * (spec.depth % GROUP)
 
 
 def _example(dtype: str) -> str:

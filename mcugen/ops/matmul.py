@@ -196,7 +196,7 @@ def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
         product = node.emit(MatMul(), flat, b, suffix="product")
         columns = () if squeeze[1] else b.type.shape[-1:]
         return node.emit(Reshape((*a.type.shape[:-1], *columns)), product, suffix=suffix)
-    result = node.emit(MatMul(), a, b, suffix="full" if any(squeeze) else suffix)
+    result = node.emit(_product_of(a, b), a, b, suffix="full" if any(squeeze) else suffix)
     if not any(squeeze):
         return result
     shape = list(result.type.shape)
@@ -205,6 +205,11 @@ def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
     if squeeze[0]:
         del shape[-1 if squeeze[1] else -2]
     return node.emit(Reshape(tuple(shape)), result, suffix=suffix)
+
+
+def _product_of(a: Value, b: Value) -> Operator:
+    """Of columns by rows of reals: sums of one product are that of the elements."""
+    return Binary("Mul") if a.type.shape[-1] == 1 and a.type.dtype.is_float else MatMul()
 
 
 def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:
