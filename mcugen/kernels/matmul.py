@@ -142,9 +142,8 @@ def upper_words(spec: MatMulSpec) -> bool:
 
 def _is_int8(spec: MatMulSpec) -> bool:
     """Whether all are int8 codes, and sums have 32 bits."""
-    return all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y)) and (
-        spec.acc is DType.INT32
-    )
+    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
+    return codes and spec.acc is DType.INT32
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
@@ -180,6 +179,13 @@ class PlainStrips(Params):
     multiplier: Annotated[int, "of sums"]
     width: Annotated[int, "columns of a strip"]
 
+    @staticmethod
+    def of(spec: MatMulSpec, width: int) -> PlainStrips:
+        """Of so many columns."""
+        zeros = spec.a.q.zero_point, spec.b.q.zero_point
+        multiplier = int(spec.requantizer.multiplier[0])
+        return PlainStrips(a_zero=zeros[0], b_zero=zeros[1], multiplier=multiplier, width=width)
+
 
 def by_vectors(spec: MatMulSpec) -> bool:
     """int8 by int8 to int8, sums in 32 bits"""
@@ -191,8 +197,8 @@ def by_vectors(spec: MatMulSpec) -> bool:
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
     """As many columns as memory is given for, as a convolution's weights for Helium; the sums of rows."""
-    depth, requantize = -(-spec.depth // VECTOR) * VECTOR, spec.requantizer
-    width, left = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1), BLOCK), 31 - requantize.shift
+    depth, left = -(-spec.depth // VECTOR) * VECTOR, 31 - spec.requantizer.shift
+    width = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1), BLOCK)
     vectors, tail = divmod(spec.depth, VECTOR)
     operands = {
         "a": site.input(0),
@@ -216,12 +222,6 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
         low=spec.y.dtype.limits[0],
         high=spec.y.dtype.limits[1],
     )
-    strips = PlainStrips(
-        a_zero=spec.a.q.zero_point,
-        b_zero=spec.b.q.zero_point,
-        multiplier=int(requantize.multiplier[0]),
-        width=width,
-    )
     options: list[Options] = [
         LoopFlags(unroll=int(vectors > 0), looped=vectors > 0, tail=tail > 0),
         Jump(),
@@ -229,7 +229,7 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
         Clamped(clamp=False),
         Shifted(shifted=left > 0),
     ]
-    return site.call(operands, [frame, _matrices(spec), strips], options, overlaps=spec.overlaps())
+    return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
 
 
 def strip_vectors(spec: MatMulSpec) -> int:
@@ -252,7 +252,6 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
     """As many columns as memory is given for, like the weights of layers of rows; the sums of rows."""
-    requantize = spec.requantizer
     width = _width(spec.columns, max(STRIP // (SIX * (spec.depth + 8)), 1), SIX)
     operands = {
         "a": site.input(0),
@@ -262,14 +261,10 @@ def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
         "tails": site.scratch("tails", DType.INT32, 2 * width),
         "sums": site.scratch("sums", DType.INT32, spec.rows),
     }
-    strips = PlainStrips(
-        a_zero=spec.a.q.zero_point,
-        b_zero=spec.b.q.zero_point,
-        multiplier=int(requantize.multiplier[0]),
-        width=width,
+    offset, options = thumb_codes(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits)
+    return site.call(
+        operands, [_matrices(spec), offset, PlainStrips.of(spec, width)], [options], overlaps=spec.overlaps()
     )
-    offset, options = thumb_codes(requantize, _largest_sum(spec), spec.y.dtype.limits)
-    return site.call(operands, [_matrices(spec), offset, strips], [options], overlaps=spec.overlaps())
 
 
 def six_steps(spec: MatMulSpec) -> int:
@@ -325,7 +320,7 @@ def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
     )
 
 
-def scaled(spec: MatMulSpec) -> bool:
+def of_codes(spec: MatMulSpec) -> bool:
     """tensors with scales"""
     return spec.a.quant is not None and spec.b.quant is not None
 
@@ -341,7 +336,7 @@ def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
         ),
         params=(Matrices, ProductStore),
         options=(ProductOptions,),
-        when=(condition, scaled),
+        when=(condition, of_codes),
         emit=matmul_call,
         extra=loose_products,
         any_size=True,
