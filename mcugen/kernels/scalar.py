@@ -390,6 +390,11 @@ def few_pixels(spec: ConvSpec) -> bool:
     return shape.out_h * shape.out_w <= PIXELS // 2
 
 
+def many_pixels(spec: ConvSpec) -> bool:
+    """more than three pixels"""
+    return not few_pixels(spec)
+
+
 def deep(spec: ConvSpec) -> bool:
     """at least four inputs"""
     return spec.depth >= 4
@@ -484,7 +489,12 @@ _PIXELS: tuple[Kernel, ...] = (
     ),
 )
 
-DENSE: tuple[Kernel, ...] = (_DENSE_SMLAL, _DENSE_MULS, _DENSE_MULS_16, *_PIXELS)
+DENSE: tuple[Kernel, ...] = (
+    _DENSE_SMLAL,
+    _DENSE_MULS,
+    _DENSE_MULS_16,
+    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in _PIXELS),
+)
 """Rows are pixels, too."""
 
 CONV: tuple[Kernel, ...] = (
