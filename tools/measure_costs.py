@@ -191,7 +191,11 @@ POOLS = (
     (12, 7, 7, 7, 7, 1, 0),
 )
 ROWS = ((1, 10), (4, 100), (16, 16), (64, 32), (1, 1000), (96, 8), (1, 2), (12, 12))
-DENSE = ((640, 128), (128, 640), (128, 128), (128, 8), (8, 128), (64, 10), (256, 2), (100, 33), (1000, 16))
+DENSE = (
+    # rows, depth, channels
+    *((1, 640, 128), (1, 128, 640), (1, 128, 128), (1, 128, 8), (1, 8, 128), (1, 64, 10), (1, 256, 2), (1, 100, 33)),
+    *((1, 1000, 16), (64, 64, 64), (49, 30, 50), (16, 128, 32), (5, 24, 96), (100, 16, 24), (30, 96, 20)),
+)
 PRODUCTS = (
     *((1, 16, 64, 16), (4, 32, 16, 32), (2, 10, 10, 10), (1, 64, 32, 64)),
     *((4, 24, 24, 8), (1, 49, 16, 49), (2, 8, 96, 24), (1, 30, 50, 20)),
@@ -227,9 +231,9 @@ class _Net:
     def is_quantized(self) -> bool:
         return self.kind != "float32"
 
-    def scale(self, scale: float | Array, zero: int = 0) -> tuple[str, str]:
+    def scale(self, scale: float | Array, zero: int = 0, kind: str = "") -> tuple[str, str]:
         """Scale and zero point of activations."""
-        return self.constant(np.float32(scale)), self.constant(np.full((), zero, self.kind))
+        return self.constant(np.float32(scale)), self.constant(np.full((), zero, kind or self.kind))
 
     def input(self, shape: Sequence[int]) -> str:
         name = f"x{len(self.inputs)}"
@@ -255,13 +259,13 @@ class _Net:
         """A ReLU and the output, whose codes of 8 bits start at 0.0 like those of any converter."""
         self.plain_output(self.add("Relu", y), 0.05, -128 if self.kind == "int8" else 0)
 
-    def plain_output(self, y: str, scale: float = 0.05, zero: int = 0) -> None:
+    def plain_output(self, y: str, scale: float = 0.05, zero: int = 0, result: str = "") -> None:
         """The output itself; by default its codes are those of inputs."""
-        name = f"y{len(self.outputs)}"
-        self.add("QuantizeLinear", y, *self.scale(scale, zero), out=name) if self.is_quantized else self.add(
+        name, kind = f"y{len(self.outputs)}", result or self.kind
+        self.add("QuantizeLinear", y, *self.scale(scale, zero, kind), out=name) if self.is_quantized else self.add(
             "Identity", y, out=name
         )
-        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.kind))
+        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         self.outputs.append(helper.make_tensor_value_info(name, dtype, None))
 
     def model(self) -> onnx.ModelProto:
@@ -286,10 +290,13 @@ def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS) -> onnx.M
 
 
 def dense_layers(kind: str) -> onnx.ModelProto:
-    """The fully connected layers, on one row."""
+    """The fully connected layers, on one row or several; of int8 also to 16 bits, as in recurrent layers."""
     net = _Net(kind)
-    for depth, channels in DENSE:
-        net.output(net.add("Gemm", net.input((1, depth)), *net.weights(channels, depth), transB=1))
+    for rows, depth, channels in DENSE:
+        net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
+    for rows, depth, channels in DENSE if kind == "int8" else ():
+        y = net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1)
+        net.plain_output(y, 0.001, result="int16")
     return net.model()
 
 

@@ -28,6 +28,9 @@ GROUP = 4
 WIDENED = (0, 2, 1, 3)
 """The order of int8 activations in a group: SXTB16 takes bytes 0 and 2 of a word, then, of the word turned, 1 and 3."""
 
+MOST_SHIFT = 40
+"""Of products with multipliers: 256 times what is added to their upper words has 32 bits."""
+
 MOST_WRITTEN_OUT = 18
 """Groups of a kernel without an inner loop."""
 
@@ -44,7 +47,7 @@ class HighWord(Params):
     zero: Annotated[int, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
     lift: Annotated[int, "by which results are raised before the first saturation: codes that limits cut off"]
     drop: Annotated[int, "by which they are lowered then: the highest code less all codes"]
-    second: Annotated[int, "for pairs of channels 256 * zero + 128; for others the shift behind the upper word"]
+    second: Annotated[int, "the shift behind the upper word; if there is none, for pairs of channels 256 * zero + 128"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Sums:
 
 
 def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
-    """int8 tensors: the rounded high word of sum · multiplier + zero. int16 ones: (the high word + zero) >> second."""
+    """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second."""
     shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
     most, more = highest - least, shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
@@ -100,16 +103,16 @@ def ungrouped(spec: ConvSpec) -> bool:
 
 def high_word(spec: ConvSpec) -> bool:
     """codes by the high word of a 64-bit product"""
-    return _has_codes(spec, DType.INT8) and _short_sums(spec) and spec.high_word.shift == 32
+    return _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MOST_SHIFT
 
 
 def high_word_of_widened(spec: ConvSpec) -> bool:
     """codes by the high word of a 64-bit product"""
-    if not _has_codes(spec, DType.INT8) or not _short_sums(spec):
+    if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
         return False
-    gain = 32 - spec.high_word.shift
+    gain = max(32 - _shift(spec), 0)
     most = int(np.abs(spec.weights.astype(np.int64)).max(initial=0))
-    return 0 <= gain <= 8 and most << gain < 2**15 and _short_sums(spec, gain)
+    return gain <= 8 and most << gain < 2**15 and _short_sums(spec, gain)
 
 
 def shifted_high_word(spec: ConvSpec) -> bool:
@@ -136,6 +139,11 @@ def pairs_of_weights(spec: ConvSpec) -> bool:
     first = in_pairs(spec, spec.folded_bias)[1::2]
     fits = (np.abs(weights) < 128).all() and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
     return bool(fits)
+
+
+def _shift(spec: ConvSpec) -> int:
+    """Of products with multipliers, to the right."""
+    return spec.high_word.shift
 
 
 def _has_codes(spec: ConvSpec, *dtypes: DType) -> bool:
@@ -192,6 +200,12 @@ class StreamOptions(Options):
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
+    shifted: Annotated[bool, "whether the upper words of products are shifted on"]
+
+    @staticmethod
+    def of(spec: ConvSpec) -> StreamOptions:
+        """Of a layer."""
+        return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, shifted=spec.high_word.shift > 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +354,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     }
     walk = _walk(shape, runs, rows)
     loop = InnerLoop(x_zero=spec.x.q.zero_point, depth=2 * depth, steps=steps)
-    types = StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped)
+    types = StreamOptions.of(spec)
     written = {"runs": runs.count, "units": runs.units, "unit": runs.unit, "rest": runs.rest} if few else None
     grouped = shape.groups if shape.groups > 1 else None
     unrolled = WrittenOut(x_t=spec.x.dtype.c, few=written, steps=steps if few else 0, grouped=grouped is not None)
@@ -425,7 +439,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     if not is_direct:
         operands["patch"] = site.scratch("patch", DType.INT16, -(-depth // 16) * 16)
     row = Row(depth=depth, padded=padded, channels=spec.channels)
-    options = StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped)
+    options = StreamOptions.of(spec)
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
     variant = "clamped" if spec.is_clamped else ""
@@ -450,8 +464,8 @@ def four_or_eight_channels(spec: ConvSpec) -> bool:
 
 
 def saturated(spec: ConvSpec) -> bool:
-    """clamped by its type alone; up to 255 output channels"""
-    return not spec.is_clamped and spec.shape.out_c < 256
+    """int8 codes clamped by their type alone, no shift behind the upper word; up to 255 output channels"""
+    return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_c < 256
 
 
 @dataclass(frozen=True, kw_only=True)

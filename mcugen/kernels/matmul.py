@@ -8,6 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from mcugen.hir.types import DType
+from mcugen.kernels.dsp_conv import GROUP, HighWord
+from mcugen.kernels.helium.layer import (
+    BLOCK,
+    MOST_CHANNELS,
+    VECTOR,
+    Clamped,
+    GemmFrame,
+    Jump,
+    LoopFlags,
+    Ragged,
+    Shifted,
+)
+from mcugen.kernels.scalar import ThumbOffset, ThumbOptions, piece_of, thumb_codes
 from mcugen.kernels.specs import MatMulSpec
 from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, reads, scratch, writes
@@ -79,10 +92,22 @@ class ProductOptions(Options):
     bounded: Annotated[bool, "whether what is shifted fits 32 bits"] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColumnStrips(Params):
+    """How columns of b are packed, so that rows of a pass by."""
+
+    a_zero: Annotated[int, "zero point of a"]
+    b_zero: Annotated[int, "zero point of b"]
+    multiplier: Annotated[int, "of sums"]
+    width: Annotated[int, "columns of a strip"]
+    pair: Annotated[int, "words of two columns"]
+    steps: Annotated[int, "groups of four elements of a column"]
+
+
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
     """As the kernel takes it."""
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
-    params: list[Params] = [Matrices(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)]
+    params: list[Params] = [_matrices(spec)]
     options: list[Options] = []
     scaled = spec.factor != 1 and spec.a.quant is None
     if Factor in site.kernel.params:
@@ -104,6 +129,162 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
         params.append(_product_store(spec))
         options.append(_product_options(spec, site.any_size))
     return site.call(operands, params, options, overlaps=spec.overlaps(), variant="scaled" if scaled else "")
+
+
+STRIP = 2304
+"""Bytes that packed columns may take if they are more than four."""
+
+
+def upper_words(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, codes by the upper word of a product"""
+    return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
+
+
+def _is_int8(spec: MatMulSpec) -> bool:
+    """Whether all are int8 codes, and sums have 32 bits."""
+    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.a, spec.b, spec.y))
+    return codes and spec.acc is DType.INT32
+
+
+def emit_strips(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, in the order of a convolution's weights; two widened rows."""
+    steps, requantize = -(-spec.depth // GROUP), spec.requantizer.for_high_word()
+    pair = 4 * steps + 4
+    width = _width(spec.columns, max(STRIP // (2 * GROUP * pair), 1), GROUP)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT32, width // 2 * pair),
+        "patch": site.scratch("patch", DType.INT16, 2 * GROUP * steps),
+    }
+    strips = ColumnStrips(
+        a_zero=spec.a.q.zero_point,
+        b_zero=spec.b.q.zero_point,
+        multiplier=int(requantize.multiplier[0]),
+        width=width,
+        pair=pair,
+        steps=steps,
+    )
+    codes = HighWord(zero=spec.y.q.zero_point, lift=0, drop=0, second=0)
+    return site.call(operands, [_matrices(spec), codes, strips], overlaps=spec.overlaps())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainStrips(Params):
+    """How columns of b are packed as they are, so that rows of a pass by."""
+
+    a_zero: Annotated[int, "zero point of a"]
+    b_zero: Annotated[int, "zero point of b"]
+    multiplier: Annotated[int, "of sums"]
+    width: Annotated[int, "columns of a strip"]
+
+    @staticmethod
+    def of(spec: MatMulSpec, width: int) -> PlainStrips:
+        """Of so many columns."""
+        zeros = spec.a.q.zero_point, spec.b.q.zero_point
+        multiplier = int(spec.requantizer.multiplier[0])
+        return PlainStrips(a_zero=zeros[0], b_zero=zeros[1], multiplier=multiplier, width=width)
+
+
+def by_vectors(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, sums in 32 bits"""
+    if not _is_int8(spec) or spec.columns > MOST_CHANNELS:
+        return False
+    left = 31 - spec.requantizer.shift
+    return left >= 0 and _largest_sum(spec) << left < 2**31
+
+
+def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, as a convolution's weights for Helium; the sums of rows."""
+    depth, left = -(-spec.depth // VECTOR) * VECTOR, 31 - spec.requantizer.shift
+    width = _width(spec.columns, max(STRIP // (BLOCK * (depth + 8)), 1), BLOCK)
+    vectors, tail = divmod(spec.depth, VECTOR)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.INT8, width * depth),
+        "table": site.scratch("table", DType.INT32, 2 * width),
+        "sums": site.scratch("sums", DType.INT32, spec.rows + 1),
+    }
+    frame = GemmFrame(
+        zero_point=spec.y.q.zero_point,
+        table_size=0,
+        x_next=2 * spec.depth,
+        y_next=2 * spec.columns,
+        turns=vectors,
+        jump=0,
+        shift=left,
+        tail=tail,
+        last=0,
+        written=0,
+        low=spec.y.dtype.limits[0],
+        high=spec.y.dtype.limits[1],
+    )
+    options: list[Options] = [
+        LoopFlags(unroll=int(vectors > 0), looped=vectors > 0, tail=tail > 0),
+        Jump(),
+        Ragged(ragged=spec.columns % BLOCK > 0),
+        Clamped(clamp=False),
+        Shifted(shifted=left > 0),
+    ]
+    return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
+
+
+def strip_vectors(spec: MatMulSpec) -> int:
+    """Vectors of products by two rows and four columns."""
+    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // BLOCK) * -(-spec.depth // VECTOR)
+
+
+SIX = 6
+"""Columns that Thumb-1 computes together."""
+
+
+def short_products(spec: MatMulSpec) -> bool:
+    """int8 by int8 to int8, requantized by products of 32 bits"""
+    return _is_int8(spec) and piece_of(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
+
+
+def _largest_sum(spec: MatMulSpec) -> int:
+    return int(spec.largest_sums[0])
+
+
+def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
+    """As many columns as memory is given for, like the weights of layers of rows; the sums of rows."""
+    width = _width(spec.columns, max(STRIP // (SIX * (spec.depth + 8)), 1), SIX)
+    operands = {
+        "a": site.input(0),
+        "b": site.input(1),
+        "y": site.y,
+        "strip": site.scratch("strip", DType.UINT8, width * spec.depth),
+        "tails": site.scratch("tails", DType.INT32, 2 * width),
+        "sums": site.scratch("sums", DType.INT32, spec.rows),
+    }
+    offset, options = thumb_codes(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits)
+    return site.call(
+        operands, [_matrices(spec), offset, PlainStrips.of(spec, width)], [options], overlaps=spec.overlaps()
+    )
+
+
+def six_steps(spec: MatMulSpec) -> int:
+    """Instructions in assembly: 81 for four inputs of six columns."""
+    return spec.batch * spec.rows * -(-spec.columns // SIX) * (81 * spec.depth // 4 + 240)
+
+
+def _width(columns: int, most: int, group: int) -> int:
+    """Columns of a strip, by groups, of which at most so many: strips are about equal."""
+    groups = -(-columns // group)
+    return -(-groups // -(-groups // most)) * group
+
+
+def _matrices(spec: MatMulSpec) -> Matrices:
+    return Matrices(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
+
+
+def strip_steps(spec: MatMulSpec) -> int:
+    """Of the inner loop: groups of four products of two rows and two columns."""
+    return spec.batch * -(-spec.rows // 2) * -(-spec.columns // 2) * -(-spec.depth // GROUP)
 
 
 def _strip(depth: int) -> int:
@@ -139,6 +320,11 @@ def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
     )
 
 
+def of_codes(spec: MatMulSpec) -> bool:
+    """tensors with scales"""
+    return spec.a.quant is not None and spec.b.quant is not None
+
+
 def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
     return Kernel(
         name,
@@ -150,8 +336,28 @@ def _of_codes(name: str, condition: Callable[[Typed], bool]) -> Kernel:
         ),
         params=(Matrices, ProductStore),
         options=(ProductOptions,),
-        when=(condition,),
+        when=(condition, of_codes),
+        emit=matmul_call,
+        extra=loose_products,
+        any_size=True,
     )
+
+
+def loose_products(spec: MatMulSpec) -> int:
+    """Those beyond groups of four."""
+    return spec.batch * spec.rows * spec.columns * (spec.depth % GROUP)
+
+
+def _example(dtype: str) -> str:
+    """Products of elements of that type, in ONNX's text form."""
+    shapes = ((2, 7, 9, 6), (1, 3, 40, 5), (4, 12, 3, 8), (1, 20, 16, 12))
+    inputs = ", ".join(
+        f"{dtype}[{n}, {rows}, {depth}] a{n}{rows}, {dtype}[{n}, {depth}, {columns}] b{n}{rows}"
+        for n, rows, depth, columns in shapes
+    )
+    outputs = ", ".join(f"{dtype}[{n}, {rows}, {columns}] y{n}{rows}" for n, rows, _, columns in shapes)
+    nodes = " ".join(f"y{n}{rows} = MatMul(a{n}{rows}, b{n}{rows})" for n, rows, _, _ in shapes)
+    return f'<ir_version: 10, opset_import: ["": 21]> net ({inputs}) => ({outputs}) {{ {nodes} }}'
 
 
 MATMUL: tuple[Kernel, ...] = (
@@ -162,6 +368,8 @@ MATMUL: tuple[Kernel, ...] = (
         params=(Matrices, Factor),
         options=(ScaledOptions, BlockOptions),
         when=(float_tensors,),
+        emit=matmul_call,
+        any_size=True,
     ),
     Kernel(
         "matmul_f64",
@@ -170,6 +378,9 @@ MATMUL: tuple[Kernel, ...] = (
         params=(Matrices, Factor),
         options=(ScaledOptions, ElementOptions),
         when=(double_tensors,),
+        emit=matmul_call,
+        any_size=True,
+        example=_example("double"),
     ),
     Kernel(
         "matmul_int",
@@ -178,8 +389,58 @@ MATMUL: tuple[Kernel, ...] = (
         params=(Matrices, Factor),
         options=(ScaledOptions, ElementOptions),
         when=(plain_integers,),
+        emit=matmul_call,
+        any_size=True,
+        example=_example("int32"),
     ),
     _of_codes("matmul_s16", int16_operands),
+    Kernel(
+        "matmul_s8_dsp",
+        what="two rows by two columns of int8, columns packed like weights of convolutions",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.INT32),
+            scratch("patch", "two rows of a, widened", DType.INT16),
+        ),
+        params=(Matrices, HighWord, ColumnStrips),
+        needs=frozenset({"dsp"}),
+        lacks=frozenset({"mve"}),
+        when=(upper_words,),
+        emit=emit_strips,
+        extra=strip_steps,
+    ),
+    Kernel(
+        "matmul_s8_mve",
+        what="two rows by four columns of int8, columns packed like weights of convolutions",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.INT8),
+            scratch("table", "what their sums start with, and multipliers", DType.INT32),
+            scratch("sums", "of rows of a, times the zero point of b", DType.INT32),
+        ),
+        params=(GemmFrame, Matrices, PlainStrips),
+        options=(LoopFlags, Jump, Ragged, Clamped, Shifted),
+        needs=frozenset({"mve"}),
+        when=(by_vectors,),
+        emit=emit_vectors,
+        extra=strip_vectors,
+    ),
+    Kernel(
+        "matmul_s8_thumb1",
+        what="a row by six columns of int8, columns packed like weights of layers of rows",
+        operands=(
+            *_operands(DType.INT8),
+            scratch("strip", "packed columns of b", DType.UINT8),
+            scratch("tails", "what their sums start with, and multipliers", DType.INT32),
+            scratch("sums", "of rows of a, times what was added to columns", DType.INT32),
+        ),
+        params=(Matrices, ThumbOffset, PlainStrips),
+        options=(ThumbOptions,),
+        needs=frozenset({"thumb1"}),
+        when=(short_products,),
+        emit=emit_sixes,
+        extra=six_steps,
+    ),
     _of_codes("matmul_s8", int8_tensors),
 )
 

@@ -19,6 +19,7 @@ from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Requantizer
 
 PIXELS = 6
@@ -241,15 +242,14 @@ def short_heads(spec: ConvSpec) -> bool:
 
 def short_products(spec: ConvSpec) -> bool:
     """requantized by products of 32 bits"""
-    return _piece(spec) > 0
+    return piece_of(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
 
 
-def _piece(spec: ConvSpec) -> int:
+def piece_of(requantize: Requantizer, most: int, low: int) -> int:
     """Bits of the pieces in which a multiplier of three goes, so that no product leaves 32 bits; 0 if none.
 
-    One size for all layers, if it can be: they share their code.
+    `most` is the largest sum, `low` the lowest result. One size for all layers, if it can be: they share their code.
     """
-    requantize, most, low = spec.requantizer, spec.largest_sum, spec.limits[0]
     if requantize.shift != 31:
         return 0
     for piece in (9, 8, 10):
@@ -267,10 +267,17 @@ def _offset(requantize: Requantizer, low: int, shift: int) -> int:
 
 def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
     """What requantizes on Thumb-1: bias and multiplier by channel, parameters and options."""
-    folded, requantize, piece, (low, high) = spec.folded_bias, spec.requantizer, _piece(spec), spec.limits
+    folded, requantize = spec.folded_bias, spec.requantizer
     tails = np.stack([folded, np.broadcast_to(requantize.multiplier, folded.shape)], axis=1).astype(np.int32)
-    offset = ThumbOffset(offset=_offset(requantize, low, 31 - 2 * piece))
-    return tails, offset, ThumbOptions(piece=piece, low=low, high=high)
+    return tails, *thumb_codes(requantize, spec.largest_sum, spec.limits)
+
+
+def thumb_codes(requantize: Requantizer, most: int, limits: tuple[int, int]) -> tuple[ThumbOffset, ThumbOptions]:
+    """How sums of at most `most` become codes between limits."""
+    low, high = limits
+    piece = piece_of(requantize, most, low)
+    offset = ThumbOffset(offset=_offset(requantize, low, requantize.shift - 2 * piece))
+    return offset, ThumbOptions(piece=piece, low=low, high=high)
 
 
 def _codes(spec: ConvSpec) -> Codes:
@@ -332,6 +339,38 @@ def _blocks(spec: ConvSpec, size: int) -> Array:
     return _padded(rows, size, axis=0).reshape(-1, size, rows.shape[1]).transpose(0, 2, 1)
 
 
+def to_int16(spec: ConvSpec) -> bool:
+    """int8 to int16, sums in 32 bits"""
+    types = (spec.x.dtype, spec.w.dtype, spec.y.dtype)
+    return types == (DType.INT8, DType.INT8, DType.INT16) and spec.is_requantized and spec.acc is DType.INT32
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideOffset(Params):
+    """Of products of 64 bits."""
+
+    offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftOptions(Options):
+    """How sums become codes."""
+
+    shift: Annotated[int, "of products with the multiplier to the right"]
+
+
+def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
+    """Six channels' weights side by side, plus 128; sums are requantized in C."""
+    packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
+    tails = np.stack([spec.folded_bias, spec.multipliers], axis=1).astype(np.int32)
+    joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
+    operands = {"x": site.x, "w": site.const("w", packed), "tails": site.const("tails", joined), "y": site.y}
+    order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
+    params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), Rows.of(spec)]
+    options = [ShiftOptions(shift=spec.high_word.shift)]
+    return site.call(operands, params, options, overlaps=spec.overlaps(order))
+
+
 def _dense_call(
     spec: ConvSpec, site: Site, packed: Array, tails: Array, params: Params, options: Options, block: int
 ) -> Call:
@@ -351,17 +390,22 @@ def few_pixels(spec: ConvSpec) -> bool:
     return shape.out_h * shape.out_w <= PIXELS // 2
 
 
+def many_pixels(spec: ConvSpec) -> bool:
+    """more than three pixels"""
+    return not few_pixels(spec)
+
+
 def deep(spec: ConvSpec) -> bool:
     """at least four inputs"""
     return spec.depth >= 4
 
 
-def _operands(weights: DType, *working: Role) -> tuple[Role, ...]:
+def _operands(weights: DType, *working: Role, result: DType = DType.INT8) -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", DType.INT8),
         reads("w", "weights in reading order", weights),
         reads("tails", "what requantizes, by channel", DType.INT32),
-        writes("y", "output, channels last", DType.INT8),
+        writes("y", "output, channels last", result),
         *working,
     )
 
@@ -397,9 +441,19 @@ _DENSE_MULS = Kernel(
     extra=dense_muls_steps,
 )
 
-DENSE: tuple[Kernel, ...] = (_DENSE_SMLAL, _DENSE_MULS)
+_DENSE_MULS_16 = Kernel(
+    "dense_s8_s16_thumb1",
+    what="rows by a matrix, six channels at a time, to 16 bits",
+    operands=_operands(DType.UINT8, result=DType.INT16),
+    params=(WideOffset, CodeLimits, Rows),
+    options=(ShiftOptions,),
+    needs=frozenset({"thumb1"}),
+    when=(to_int16,),
+    emit=emit_dense_muls_16,
+    extra=dense_muls_steps,
+)
 
-CONV: tuple[Kernel, ...] = (
+_PIXELS: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
         what=_CONV,
@@ -433,6 +487,18 @@ CONV: tuple[Kernel, ...] = (
         emit=emit_conv_mul,
         extra=conv_mul_steps,
     ),
+)
+
+DENSE: tuple[Kernel, ...] = (
+    _DENSE_SMLAL,
+    _DENSE_MULS,
+    _DENSE_MULS_16,
+    *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in _PIXELS),
+)
+"""Rows are pixels, too."""
+
+CONV: tuple[Kernel, ...] = (
+    *_PIXELS,
     replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
     replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
 )

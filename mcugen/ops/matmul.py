@@ -18,11 +18,11 @@ from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
 from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
-from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams, matmul_call
+from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams
 from mcugen.kernels.specs import ConvSpec, MatMulSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Kernel, Site
-from mcugen.lir.spec import HasKernels, spec_of
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import (
     exact_product,
@@ -175,9 +175,8 @@ class MatMul(HasKernels, Quantizable, Expressible, Operator):
         return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By the kernel of its type."""
-        site = Site(builder, node, builder.select(self.kernels, node))
-        builder.call(node, matmul_call(spec_of(node), site))
+        """By one of the kernels."""
+        builder.lower(self.kernels, node)
 
 
 # --------------------------------------------------------------------------------------------------- import
@@ -197,7 +196,7 @@ def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
         product = node.emit(MatMul(), flat, b, suffix="product")
         columns = () if squeeze[1] else b.type.shape[-1:]
         return node.emit(Reshape((*a.type.shape[:-1], *columns)), product, suffix=suffix)
-    result = node.emit(MatMul(), a, b, suffix="full" if any(squeeze) else suffix)
+    result = node.emit(_product_of(a, b), a, b, suffix="full" if any(squeeze) else suffix)
     if not any(squeeze):
         return result
     shape = list(result.type.shape)
@@ -206,6 +205,11 @@ def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
     if squeeze[0]:
         del shape[-1 if squeeze[1] else -2]
     return node.emit(Reshape(tuple(shape)), result, suffix=suffix)
+
+
+def _product_of(a: Value, b: Value) -> Operator:
+    """Of columns by rows of reals: sums of one product are that of the elements."""
+    return Binary("Mul") if a.type.shape[-1] == 1 and a.type.dtype.is_float else MatMul()
 
 
 def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:

@@ -198,6 +198,21 @@ def test_int8_product_of_two_activations():
     check_quantized(model)
 
 
+def test_products_of_depth_one_are_those_of_elements():
+    """Of reals, and of codes between conversions."""
+    for dtype in (np.float32, np.int8):
+        net = Net()
+        a, b = net.input("a", 2, 3, 1, dtype=dtype), net.input("b", 2, 1, 4, dtype=dtype)
+        if dtype is np.int8:
+            a, b = net.dequantize(a, 0.05, 3), net.dequantize(b, 0.03, -7)
+            net.output(net.quantize(net.op("MatMul", a, b), 0.1, 5, out="y"), dtype=np.int8)
+        else:
+            net.output(net.op("MatMul", a, b, out="y"))
+        model = net.model()
+        assert "matmul" not in operators(optimized(model))
+        check_quantized(model) if dtype is np.int8 else check_everywhere(model)
+
+
 # ------------------------------------------------------------------------------------------------- int16
 
 PAIRS = [(np.int16, np.int16), (np.int8, np.int16), (np.int16, np.int8)]

@@ -12,7 +12,16 @@ from mcugen.hir.types import DType
 from mcugen.kernels.conv_shape import ConvGeometry
 from mcugen.kernels.helium import conv, layer
 from mcugen.kernels.helium import depthwise as patches
-from mcugen.kernels.helium.layer import BLOCK, VECTOR, Frame, Loop, Table, block_products, int8_requantized
+from mcugen.kernels.helium.layer import (
+    BLOCK,
+    VECTOR,
+    Frame,
+    Loop,
+    Table,
+    block_products,
+    int8_products,
+    int8_requantized,
+)
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.kernel import Call, Kernel, Role, Site, reads, scratch
@@ -30,12 +39,12 @@ def one_vector(spec: ConvSpec) -> bool:
 class RowFrame(Frame):
     """Of a vector by a matrix."""
 
-    zero_point: Annotated[int, "of y"]
+    zero_point: Annotated[int, "of y; of a shift to the right with half a step"]
     blocks: Annotated[int, "blocks of eight channels"]
     turns: Annotated[int, "turns of the inner loop"]
     tail: Annotated[int, "products beyond whole vectors"]
     last: Annotated[int, "channels of the last block"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    shift: Annotated[int, "of sums to the left, before they are multiplied; negative: to the right, behind that"]
     low: Annotated[int, "the lowest code of y"]
     high: Annotated[int, "the highest code of y"]
 
@@ -77,11 +86,11 @@ def _strip(optional: bool = False) -> tuple[Role, ...]:
 _ROW = Kernel(
     "dense_s8_mve",
     what="one row by a matrix, eight channels at a time",
-    operands=layer.operands(),
+    operands=layer.operands(results=(DType.INT8, DType.INT16)),
     params=(RowFrame,),
-    options=(layer.LoopFlags, layer.Ragged, layer.Clamped, layer.Shifted),
+    options=(layer.LoopFlags, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
-    when=(int8_requantized, one_vector),
+    when=(int8_products, one_vector),
     emit=emit_row,
     extra=row_products,
 )

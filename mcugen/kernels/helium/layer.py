@@ -26,15 +26,25 @@ BLOCK = 4
 UNROLL = (4, 3, 2, 1)
 """Vectors that the inner loop may take in a turn."""
 
+MOST_SHIFT = 14
+"""By which 32 bits that hold codes of 16 are shifted to the right."""
+
 MOST_CHANNELS = 2**14
 """Results are scattered by offsets of 16 bits, over four pixels at most."""
 
 
 def int8_requantized(spec: ConvSpec) -> bool:
     """int8 tensors, sums in 32 bits"""
-    if not spec.is_int8 or spec.largest_sum >= 2**31 or spec.channels > MOST_CHANNELS:
+    return spec.is_int8 and int8_products(spec)
+
+
+def int8_products(spec: ConvSpec) -> bool:
+    """int8 by int8 to codes, sums in 32 bits"""
+    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.x, spec.w)) and spec.is_requantized
+    if not codes or spec.largest_sum >= 2**31 or spec.channels > MOST_CHANNELS:
         return False
-    return spec.largest_sum << (31 - spec.requantizer.shift) < 2**31
+    left = 31 - spec.requantizer.shift
+    return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
 
 def blocks_of(rows: Array, count: int) -> Array:
@@ -72,8 +82,14 @@ class Table:
 
     @property
     def shift(self) -> int:
-        """How far sums are shifted left first."""
+        """How far sums are shifted left first; negative: how far results are shifted right, as codes of 16 bits are."""
         return 31 - self.spec.requantizer.shift
+
+    @property
+    def zero(self) -> int:
+        """What is added to products: the zero point of y; before a shift to the right, with half a step."""
+        zero, right = self.spec.y.q.zero_point, max(-self.shift, 0)
+        return (zero << right) + (1 << right >> 1)
 
     @property
     def blocks(self) -> int:
@@ -89,13 +105,14 @@ class Table:
     def codes(self) -> Codes:
         """How its numbers become codes."""
         low, high = self.spec.limits
-        return Codes(zero_point=self.spec.y.q.zero_point, low=low, high=high, shift=self.shift)
+        return Codes(zero_point=self.zero, low=low, high=high, shift=self.shift)
 
     @property
     def flags(self) -> tuple[Options, ...]:
         """What of it need not be computed."""
         ragged = Ragged(ragged=self.spec.channels % self.block > 0)
-        return ragged, Clamped(clamp=self.spec.is_clamped), Shifted(shifted=self.shift > 0)
+        results = Results(y_t=self.spec.y.dtype.c, right=self.shift < 0)
+        return ragged, Clamped(clamp=self.spec.is_clamped), Shifted(shifted=self.shift > 0), results
 
 
 # ------------------------------------------------------------------------------------------- declarations
@@ -173,6 +190,14 @@ class Shifted(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Results(Options):
+    """Of codes of 8 or 16 bits."""
+
+    y_t: Annotated[str, "C type of the output"]
+    right: Annotated[bool, "whether what products are rounded to is shifted to the right then"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoopFlags(Options):
     """The inner loop over vectors of products."""
 
@@ -188,14 +213,14 @@ class Jump(Options):
     jump: Annotated[bool, "whether they are not neighbours"] = False
 
 
-def operands(*more: Role, working: Sequence[Role] = ()) -> tuple[Role, ...]:
-    """x, weights, the table, more constants, y, working memory."""
+def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)) -> tuple[Role, ...]:
+    """x, weights, the table, more constants, y with elements of one of the types of `results`, working memory."""
     return (
         reads("x", "input, channels last", DType.INT8),
         reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
         reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
         *more,
-        writes("y", "output, channels last", DType.INT8),
+        writes("y", "output, channels last", *results),
         *working,
     )
 
