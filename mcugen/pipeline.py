@@ -50,6 +50,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     *FUSION,
     (sink_dequantize, "data may as well move as they are stored"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
+    (fuse.fold_pad, "conversions stood between padding and its window"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
     (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
@@ -63,6 +64,7 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (layout.channels_last, "the kernels read pixels; NHWC from here on"),
     (clean.merge_equal_nodes, "readers of one tensor share its transposition"),
     (layout.sink_transposes, "the others move on until they meet and cancel"),
+    (fuse.fold_pad, "padding may have waited for a transposition"),
     (fuse.fold_transpose_into_dense, "flattening may as well read channels last"),
     (clean.simplify, "permuted weights are constants"),
     (clean.merge_equal_nodes, "equal computations are done once"),
@@ -152,11 +154,17 @@ def _verify(verifier: Verifier, graph: Graph, name: str) -> None:
 
 
 def lowered(
-    graph: Graph, board: Board, options: CompileOptions, *, any_size: bool = False, limits: Limits | None = None
+    graph: Graph,
+    board: Board,
+    options: CompileOptions,
+    *,
+    any_size: bool = False,
+    limits: Limits | None = None,
+    floor: int = 0,
 ) -> Program:
     """The program without a memory plan; with `any_size` it differs between sizes in parameters alone.
 
-    Kernels are chosen within `limits`, or else those of the board.
+    Kernels are chosen within `limits`, or else those of the board; see choose_kernels for `floor`.
     """
     costs = cost_table(board.cpu)
     choices = choose_kernels(
@@ -168,6 +176,7 @@ def lowered(
         family=options.family,
         wanted=options.kernels,
         any_size=any_size,
+        floor=floor,
     )
     remarks = unmeasured(graph, board.features, costs, any_size)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks)

@@ -19,6 +19,9 @@ from mcugen.pipeline import lowered, planned
 
 AS_ASKED = "as asked"
 
+NEARBY = 1.1
+"""Estimates of the RAM of groups may be so much too high."""
+
 Build = Callable[[Graph, Board, CompileOptions], Program]
 
 
@@ -59,11 +62,34 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
 
 
 def _as_asked(graph: Graph, board: Board, options: CompileOptions) -> Program:
-    return _least(planned(lowered(way, board, options)) for way in _ways(graph, board, options))
+    found: list[tuple[Program, Graph]] = []
+    for way, ram in _ways(graph, board, options):
+        if not found or ram <= NEARBY * min(program.arena_size for program, _ in found):
+            found.append((planned(lowered(way, board, options)), way))
+    program = _least(program for program, _ in found)
+    if options.optimize != "ram":
+        return program
+    (way,) = (way for made, way in found if made is program)
+    return _least([program, *_faster(program, way, board, options)])
+
+
+MISJUDGED = (1.0, 1.05, 1.15)
+"""How many times the RAM of a program its layers may be estimated to take."""
+
+
+def _faster(program: Program, way: Graph, board: Board, options: CompileOptions) -> Iterator[Program]:
+    """Programs with faster kernels where a program leaves RAM unused, as far as that can be estimated."""
+    known = {program.instructions_estimate}
+    for factor in MISJUDGED:
+        faster = lowered(way, board, options, floor=int(factor * program.arena_size))
+        if faster.instructions_estimate not in known:
+            known.add(faster.instructions_estimate)
+            yield planned(faster)
 
 
 def _least(programs: Iterable[Program]) -> Program:
-    return min(programs, key=lambda program: program.arena_size)
+    """Of those with the least RAM the fastest, the first of several."""
+    return min(programs, key=lambda program: (program.arena_size, program.instructions_estimate or 0.0))
 
 
 def _for_goal(goal: str) -> Build:
@@ -83,7 +109,7 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
     """
     budget = Budget.of(options)
     limits = _limits(budget, board)
-    ways = list(_ways(graph, board, options))
+    ways = [way for way, _ in _ways(graph, board, options)]
     tried: dict[Limits, Attempt] = {}
     while limits not in tried and len(tried) < CORRECTIONS:
         program = _least(planned(lowered(way, board, options, limits=limits)) for way in ways)
@@ -94,10 +120,6 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
             limits.flash + (0 if budget.flash is None else budget.flash - use.flash),
         )
     return _best(tried.values(), budget)
-
-
-NEARBY = 1.1
-"""Estimates of the RAM of groups may be so much too high."""
 
 
 def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
@@ -138,20 +160,20 @@ MOST_WAYS = 4
 """Of grouping layers, that are planned: estimates of their RAM are right within some percent."""
 
 
-def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[Graph]:
-    """The graph; for the least RAM with layers in groups, in the ways that promise most.
+def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple[Graph, int]]:
+    """The graph; for the least RAM with layers in groups, in the ways that promise most, with estimates of that.
 
     Where the caller hands over the input row by row, the first layers are a group in any case.
     """
     is_streamed_in = options.stream_input
     if options.optimize != "ram" and not is_streamed_in:
-        yield graph
+        yield graph, 0
         return
     streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
     plans = list(streaming.plans())
     chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]
-    ways = [with_groups(graph, plan, is_streamed_in=is_streamed_in) for plan in chosen]
-    grouped = [way for way in ways if way is not graph]
+    ways = [(with_groups(graph, plan, is_streamed_in=is_streamed_in), plan) for plan in chosen]
+    grouped = [(way, max(s.ram for s in plan)) for way, plan in ways if way is not graph]
     yield from grouped
     if not grouped or not is_streamed_in:
-        yield graph
+        yield graph, 0

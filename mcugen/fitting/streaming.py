@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers are computed together, row by row, so that a model needs less RAM: a shortest path through its cuts.
+"""Which layers are computed together, row by row, so that a model needs less RAM: a shortest path through its nodes.
 
-A cut is a place in the order of nodes where only one tensor is of interest. Between two cuts, nodes run one by one or,
-where they can, as a group (mcugen.ops.stream).
+Nodes run one by one or, where several that follow one another can, as a group (mcugen.ops.stream). What is alive around
+them depends on neither.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, takewhile
+from itertools import islice, takewhile
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.traits import row_form
@@ -22,7 +22,7 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import ALIGNMENT, Program
-from mcugen.ops.row_groups import group_of
+from mcugen.ops.row_groups import ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
 
 MOST_NODES = 24
@@ -35,7 +35,7 @@ PER_BYTE = 0.5
 
 @dataclass(frozen=True)
 class Stretch:
-    """What is between two cuts: nodes from `first` up to `end`, as a group if there is an `op`.
+    """Nodes from `first` up to `end`, as a group if there is an `op`.
 
     `ram` are bytes alive at its busiest moment; `instructions` are those that it takes more than layer by layer.
     """
@@ -48,7 +48,7 @@ class Stretch:
 
 
 class Streaming:
-    """The ways to cut a graph into stretches, for a CPU with `features` and these costs.
+    """The ways to divide a graph into stretches, for a CPU with `features` and these costs.
 
     `is_streamed_in`: the caller hands over the first input row by row; it must be in the first group.
     """
@@ -60,7 +60,7 @@ class Streaming:
         self._features = features
         self._costs = costs
         self._is_streamed_in = is_streamed_in
-        self._bodies: dict[tuple[str, ...], tuple[float, int]] = {}
+        self._bodies: dict[tuple[tuple[str, str], ...], tuple[float, int]] = {}
 
     def plans(self) -> Iterator[list[Stretch]]:
         """From the least RAM to all that layer by layer takes, each with the fewest instructions for its RAM."""
@@ -78,38 +78,26 @@ class Streaming:
         return (plain + sum(s.instructions for s in plan)) * (max(s.ram for s in plan) + LEAST_BESIDES)
 
     @cached_property
-    def cuts(self) -> list[int]:
-        """Numbers of nodes before which there is a cut; the end is one."""
-        crossing = self._crossing()
-        inner = (i for i in range(1, len(crossing)) if crossing[i] == 1)
-        return list(dict.fromkeys([0, *inner, len(crossing)]))
-
-    @cached_property
     def stretches(self) -> list[Stretch]:
         """All of them: single ones, then groups."""
-        singles = [
-            Stretch(a, b, None, max(self._plain[i][0] for i in range(a, b)), 0.0)
-            for a, b in zip(self.cuts, self.cuts[1:], strict=False)
-        ]
+        singles = [Stretch(i, i + 1, None, ram, 0.0) for i, (ram, _) in enumerate(self._plain)]
         if self._is_streamed_in:
             singles = singles[1:]
         return singles + list(self._groups())
 
-    def _crossing(self) -> list[int]:
-        """By node, how many tensors are made or read before it and read from it on."""
-        first: dict[Value, int] = {}
-        last: dict[Value, int] = {}
+    @cached_property
+    def _lives(self) -> Mapping[Value, tuple[int, int]]:
+        """By tensor: the number of the node that makes it (−1: none) and that of the last one that reads it."""
+        found = dict.fromkeys(self.graph.inputs, (-1, -1))
         for index, node in enumerate(self.graph.nodes):
-            for value in filter(None, (*node.inputs, *node.outputs)):
-                first.setdefault(value, index)
-            last.update((value, index) for value in node.inputs if value is not None)
-        last.update((value, len(self.graph.nodes)) for value in self.graph.outputs)
-        changes = [0] * (len(self.graph.nodes) + 2)
-        for value, index in first.items():
-            if not value.is_constant and last.get(value, -1) > index:
-                changes[index + 1] += 1
-                changes[last[value] + 1] -= 1
-        return list(accumulate(changes[: len(self.graph.nodes)]))
+            found.update((value, (index, index)) for value in node.outputs)
+            found.update((v, (found[v][0], index)) for v in node.inputs if v is not None and not v.is_constant)
+        found.update((v, (found[v][0], len(self.graph.nodes))) for v in self.graph.outputs if v in found)
+        return found
+
+    def _around(self, first: int, end: int) -> int:
+        """Bytes of tensors that are made before these nodes and read after them."""
+        return sum(v.type.nbytes for v, (made, last) in self._lives.items() if made < first and last >= end)
 
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
@@ -131,19 +119,42 @@ class Streaming:
     # ---------------------------------------------------------------------------------------------- groups
 
     def _groups(self) -> Iterator[Stretch]:
-        for number, first in enumerate(self.cuts):
-            behind = (self.cuts[i] for i in range(number + 1, len(self.cuts)))
-            for end in takewhile(lambda end: end - first <= MOST_NODES, behind):  # noqa: B023  (used at once)
-                if end - first > 1 or self._comes_by_rows(first):
-                    op = self._group(first, end)
-                    if op is not None:
-                        yield Stretch(first, end, op, *self._cost(op, first, end))
+        nodes = self.graph.nodes
+        for first in range(len(nodes)):
+            rowwise = takewhile(lambda i: row_form(nodes[i].op, nodes[i].sig), range(first, len(nodes)))
+            for last in islice(rowwise, MOST_NODES):
+                if self._may_help(first, last + 1):
+                    ops = (self._group(first, last + 1, narrow) for narrow in self._widths(first, last + 1))
+                    yield from (Stretch(first, last + 1, op, *self._cost(op, first, last + 1)) for op in ops if op)
 
-    def _group(self, first: int, end: int) -> Streamed | None:
-        op = group_of(self.graph.nodes[first:end])
-        if op is None or (op.tensors[0].axis != 1 and not self._comes_by_rows(first)):
+    def _may_help(self, first: int, end: int) -> bool:
+        """Whether nodes take more one by one than what a group needs in any case, or what the whole graph does."""
+        if self._comes_by_rows(first):
+            return True
+        sources, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
+        dying = sum(v.type.nbytes for v in sources if self._lives[v][1] < end)
+        least = self._around(first, end) + max(dying, sum(v.type.nbytes for v in results))
+        inputs = self.graph.inputs[self._is_streamed_in :]
+        ends = max(sum(v.type.nbytes for v in values) for values in (inputs, self.graph.outputs))
+        return end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, ends)
+
+    def _widths(self, first: int, end: int) -> tuple[bool, ...]:
+        """The ways to have rows in memory: with columns at their sides, and narrow, if that is another way."""
+        return (False, True) if any(self._narrows[first:end]) else (False,)
+
+    @cached_property
+    def _narrows(self) -> list[bool]:
+        """By node, whether narrow rows are another way for it."""
+        return [row_form(n.op, n.sig, narrow=True) != row_form(n.op, n.sig) for n in self.graph.nodes]
+
+    def _group(self, first: int, end: int, narrow: bool) -> Streamed | None:
+        op = group_of(self.graph.nodes[first:end], self.graph.outputs, narrow=narrow)
+        if op is None or any(t.axis != 1 for t in op.tensors[self._comes_by_rows(first) : op.sources]):
             return None
-        return op if op.tensors[0].axis == 1 or op.schedule.windows[0] == 1 else None
+        if not self._comes_by_rows(first):
+            return op
+        x = self.graph.inputs[0]
+        return op if self.graph.nodes[first].inputs[0] is x and self._lives[x][1] < end else None
 
     def _comes_by_rows(self, first: int) -> bool:
         """Whether the caller hands over what a group that begins there reads."""
@@ -151,28 +162,42 @@ class Streaming:
 
     def _cost(self, op: Streamed, first: int, end: int) -> tuple[int, float]:
         """Bytes alive while a group runs, and its instructions beyond those of its nodes one by one."""
-        rows = [window * tensor.pitch for window, tensor in zip(op.schedule.windows, op.tensors, strict=True)]
+        schedule = op.schedule
+        rows = [window * tensor.pitch for window, tensor in zip(schedule.windows, op.tensors, strict=True)]
         bodies = [self._body(layer) for layer in op.layers]
-        whole = op.tensors[0].nbytes * op.tensors[0].height
-        if self._comes_by_rows(first):
-            whole = 0
-        out = op.output.count * op.output.dtype.nbytes
-        ends = whole + out if op.layers[-1].adds else extent(whole, out, op.lead) if whole else out
-        last_row = 0 if op.layers[-1].adds else op.tensors[-1].nbytes
-        local = max(ram + (last_row if i == len(bodies) - 1 else 0) for i, (_, ram) in enumerate(bodies))
+        read = {t for layer in op.layers for t, _ in layer.reads}
+        put = {} if op.adds else {t: op.tensors[t].nbytes * schedule.step(t) for t in op.results if t not in read}
+        local = max(ram + put.get(i, 0) for i, (_, ram) in enumerate(bodies, op.sources))
         moved = sum(
-            tensor.height * nbytes
-            for tensor, nbytes, n in zip(op.tensors, rows, op.schedule.windows, strict=True)
-            if n > 1
+            tensor.height * nbytes // schedule.step(t)
+            for t, (tensor, nbytes) in enumerate(zip(op.tensors, rows, strict=True))
+            if schedule.windows[t] > schedule.step(t)
         )
         instructions = sum(times * body[0] for times, body in zip(op.repeats, bodies, strict=True))
-        instructions += PER_EVENT * len(op.schedule.events) + PER_BYTE * moved
+        instructions += PER_EVENT * len(schedule.events) + PER_BYTE * moved
         plain = sum(self._plain[i][1] for i in range(first, end))
-        return ends + sum(rows[:-1]) + local + 2 * ALIGNMENT, instructions - plain
+        windows = sum(rows[t] for t in read)
+        return self._ends(op, first, end) + windows + local + 2 * ALIGNMENT, instructions - plain
+
+    def _ends(self, op: Streamed, first: int, end: int) -> int:
+        """Bytes of the inputs and outputs of a group, one of which may lie over another, and of all around it."""
+        sources, _ = ends_of(self.graph.nodes[first:end], self.graph.outputs)
+        dying = {i: v.type.nbytes for i, v in enumerate(sources) if self._lives[v][1] < end}
+        around = self._around(first, end)
+        if self._comes_by_rows(first):
+            dying.pop(0, None)
+        outputs = {t: out.nbytes for t, out in zip(op.results, op.outputs, strict=True)}
+        saved = (
+            x + y - extent(x, y, lead)
+            for i, x in dying.items()
+            for t, y in outputs.items()
+            if (lead := op.lead(t, i)) is not None
+        )
+        return around + sum(dying.values()) + sum(outputs.values()) - max(saved, default=0)
 
     def _body(self, layer: Layer) -> tuple[float, int]:
         """Instructions of a layer's body, and the bytes that it needs besides its inputs and its output."""
-        key = tuple(node.output.name for node in layer.body.nodes)
+        key = tuple((node.output.name, str(node.sig.inputs[0])) for node in layer.body.nodes)
         if key not in self._bodies:
             choices = {
                 node: self._lightest(node, found)
@@ -199,20 +224,20 @@ class Streaming:
     def _shortest(self, limit: int) -> list[Stretch] | None:
         """Stretches from start to end within `limit` bytes, with the fewest instructions; then the fewest groups."""
         best: dict[int, tuple[float, int, Stretch | None]] = {0: (0.0, 0, None)}
-        for cut in self.cuts[1:]:
+        for end in range(1, len(self.graph.nodes) + 1):
             ways = [
                 (best[s.first][0] + max(s.instructions, 0.0), best[s.first][1] + (s.op is not None), s)
-                for s in self._ending[cut]
+                for s in self._ending[end]
                 if s.ram <= limit and s.first in best
             ]
             if ways:
-                best[cut] = min(ways, key=lambda way: way[:2])
-        return self._path(best) if self.cuts[-1] in best else None
+                best[end] = min(ways, key=lambda way: way[:2])
+        return self._path(best) if len(self.graph.nodes) in best else None
 
     def _path(self, best: Mapping[int, tuple[float, int, Stretch | None]]) -> list[Stretch]:
-        """From the start to the end, by what leads to each cut."""
+        """From the start to the end, by what leads to each node."""
         path: list[Stretch] = []
-        last = best[self.cuts[-1]][2]
+        last = best[len(self.graph.nodes)][2]
         while last is not None:
             path.append(last)
             last = best[last.first][2]
@@ -242,15 +267,18 @@ def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: b
 
 
 def _join(graph: Graph, op: Streamed, nodes: Sequence[Node]) -> None:
-    source, last = nodes[0].input(0), nodes[-1]
+    last, (sources, results) = nodes[-1], ends_of(nodes, graph.outputs)
     origin = [name for node in nodes for name in node.origin]
-    graph.release_name(last.output)
-    whole = graph.add(op, [source], origin, names=[last.output.name], types=[op.output], before=nodes[0])
-    result = whole.output
-    if op.layers[-1].adds:
-        form = row_form(last.op, last.sig)
-        assert form is not None and form.finish is not None
-        result = graph.add(form.finish, [result], last.origin, types=[last.output.type], before=nodes[0]).output
-    graph.replace(last.output, result)
+    for value in results:
+        graph.release_name(value)
+    names = [value.name for value in results]
+    whole = graph.add(op, sources, origin, names=names, types=op.outputs, before=nodes[0])
+    for old, new in zip(results, whole.outputs, strict=True):
+        result = new
+        if op.adds:
+            form = row_form(last.op, last.sig)
+            assert form is not None and form.finish is not None
+            result = graph.add(form.finish, [new], last.origin, types=[last.output.type], before=nodes[0]).output
+        graph.replace(old, result)
     for node in reversed(nodes):
         graph.remove(node)

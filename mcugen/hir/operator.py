@@ -56,7 +56,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class RowWindow:
-    """The rows of an input that output row r reads: `span` of them from r · stride − before, along `axis`.
+    """The rows of an input that step r of the output reads: `span` of them from r · stride − before, along `axis`.
 
     Rows outside of the input hold `fill` throughout, and so do the columns that are added to each row at both `sides`,
     on the axis after.
@@ -68,25 +68,29 @@ class RowWindow:
     before: int = 0
     fill: float = 0
     sides: tuple[int, int] = (0, 0)
+    goes_on: bool = False
+    """Whether there are steps whose only row lies behind the last one."""
 
     @property
     def leaves(self) -> bool:
         """Whether it may reach outside of the input."""
-        return self.span > 1 or self.before > 0 or any(self.sides)
+        return self.span > 1 or self.before > 0 or self.goes_on or any(self.sides)
 
 
 @dataclass(frozen=True)
 class RowForm:
-    """How an operator computes one row of its output: `op`, applied to the rows in its windows.
+    """How an operator computes the next `rows` rows of its output: `op`, applied to the rows in its windows.
 
-    `windows` are by input, None where all of it is read. With `finish`, `op` adds one row of its first input to sums
-    (its second, int32, 0 at first), and `finish` makes the output of the sums of all rows.
+    `windows` are by input, None where all of it is read; their stride is that from one such step to the next. With
+    `finish`, `op` adds one row of its first input to sums (its second, int32, 0 at first), and `finish` makes the
+    output of the sums of all rows.
     """
 
     op: Operator
     windows: tuple[RowWindow | None, ...]
     axis: int = 1
     finish: Operator | None = None
+    rows: int = 1
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, Shape
 
 if TYPE_CHECKING:
     from mcugen.hir.graph import Graph, Node, Value
@@ -62,6 +62,14 @@ class Clampable:
         return None
 
 
+class Paddable:
+    """Has a window that may reach beyond its input."""
+
+    def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
+        """The operator whose window takes in what zeros around its input `x` add to each axis; None: not these."""
+        raise NotImplementedError
+
+
 class Permutable:
     """Lets transpositions pass."""
 
@@ -93,6 +101,10 @@ class Rowwise:
     def by_rows(self, sig: Signature) -> RowForm | None:
         """How to compute one row of the output, or None: there is no such thing."""
         raise NotImplementedError
+
+    def by_narrow_rows(self, sig: Signature) -> RowForm | None:
+        """The same of rows without columns at their sides, where that is another way."""
+        return self.by_rows(sig)
 
 
 class Simplifiable:
@@ -175,9 +187,11 @@ def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator,
     return op.permuted(sig, perm) if isinstance(op, Permutable) else None
 
 
-def row_form(op: Operator, sig: Signature) -> RowForm | None:
+def row_form(op: Operator, sig: Signature, *, narrow: bool = False) -> RowForm | None:
     """See Rowwise; None where there is no such thing as a row."""
-    return op.by_rows(sig) if isinstance(op, Rowwise) else None
+    if not isinstance(op, Rowwise):
+        return None
+    return op.by_narrow_rows(sig) if narrow else op.by_rows(sig)
 
 
 def clamp_of(op: Operator) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
@@ -20,7 +20,7 @@ from mcugen.kernels.library import library_kernels, own_kernel
 from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
-from mcugen.lir.program import Access, Buffer, Instr, Program, Space
+from mcugen.lir.program import Access, Buffer, Control, Instr, Program, Space
 from mcugen.lir.spec import own_kernels
 from mcugen.memory.order import reorder
 from mcugen.memory.regions import Lives, freedom, joined_regions
@@ -45,6 +45,18 @@ class Limits:
 
     ram: int
     flash: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a plan must not exceed, and bytes of RAM that are taken anyway, if not by what is in no body."""
+
+    limits: Limits
+    floor: int
+
+    def free(self, offer: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates as they count."""
+        return [replace(c, ram=0) if c.ram <= self.floor else c for c in offer]
 
 
 @dataclass(frozen=True)
@@ -90,19 +102,22 @@ def choose_kernels(
     family: str = OWN,
     wanted: Collection[str] = (),
     any_size: bool = False,
+    floor: int = 0,
 ) -> dict[Node, Kernel]:
     """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
 
     `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits, `auto` where it
     takes fewer instructions than what was chosen of our own, both as measured. `any_size` leaves those whose
-    parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
+    parameters follow from sizes that are known at run time. Nodes in no body need not take less than `floor` bytes of
+    RAM. UsageError for a wanted kernel that fits nowhere.
     """
     fitting = all_fitting(graph, features, any_size)
     library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
     _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
     if family == CMSIS_NN:
         fitting = {node: found for node, found in fitting.items() if node not in library}
-    own = _chosen(graph, features, costs, goal, limits, fitting, wanted, {} if family == AUTO else library)
+    settled = {} if family == AUTO else library
+    own = _chosen(graph, features, costs, goal, Bounds(limits, floor), fitting, wanted, settled)
     if family == AUTO:
         library = {node: k for node, k in library.items() if _is_cheaper(k, node, own.get(node), features, costs)}
     return own | library
@@ -113,7 +128,7 @@ def _chosen(
     features: frozenset[str],
     costs: CostTable,
     goal: str,
-    limits: Limits,
+    bounds: Bounds,
     fitting: Mapping[Node, Sequence[Kernel]],
     wanted: Collection[str],
     settled: Mapping[Node, Kernel],
@@ -123,7 +138,9 @@ def _chosen(
     if all(len(found) == 1 for found in narrowed.values()):
         return {node: found[0] for node, found in narrowed.items()}
     offers, others = offers_of(graph, features, costs, narrowed, settled)
-    taken = _search(list(offers.values()), goal, limits, max(others.values(), default=0))
+    outer = set(graph.nodes)
+    offered = [bounds.free(offer) if node in outer else offer for node, offer in offers.items()]
+    taken = _search(offered, goal, bounds.limits, max(others.values(), default=0))
     return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
 
 
@@ -231,9 +248,16 @@ def alive_at(program: Program) -> dict[str, Alive]:
     ending: dict[int, set[Buffer]] = defaultdict(set)
     for buffer, (_, last) in lives.ranges.items():
         ending[last].add(buffer)
+    free = [
+        all(places[o.buffer][2] for o in instr.operands if o.access is Access.OUT and o.buffer in places)
+        for instr in program.instrs
+    ]
+    for start, end in program.blocks():
+        if program.instrs[start].control is Control.STREAM and free[start]:  # its results may lie over its inputs
+            saved = _saved_in_place([program.instrs[start]], ending[end])
+            taken[start : end + 1] = [nbytes - saved for nbytes in taken[start : end + 1]]
     found: dict[str, Alive] = {}
-    for index, instr in enumerate(program.instrs):
-        is_free = all(places[o.buffer][2] for o in instr.operands if o.access is Access.OUT and o.buffer in places)
+    for index, (instr, is_free) in enumerate(zip(program.instrs, free, strict=True)):
         now = Alive(taken[index], _saved_in_place([instr], ending[index]) if is_free else 0, is_free)
         found[instr.name] = max(now, found.get(instr.name, now), key=lambda a: a.nbytes - a.saved)
     return found

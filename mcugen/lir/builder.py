@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -91,6 +91,11 @@ class Builder:
     def bind(self, value: Value, buffer: Buffer) -> None:
         """Lets `value` lie in `buffer`."""
         self._buffers[value] = buffer
+
+    def forget(self, values: Iterable[Value]) -> None:
+        """Lets values that have been computed have other buffers from here on: their nodes are lowered once more."""
+        for value in values:
+            self._buffers.pop(value, None)
 
     def endpoint(self, name: str, value: Value, space: Space) -> Endpoint:
         """Declares a model input, output or state."""

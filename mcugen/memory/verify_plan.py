@@ -43,7 +43,7 @@ class _Replay:
         self._own = dict(zip(planned, own, strict=False))
         self._memory = -1 - np.arange(own[-1])  # nothing of interest, and nowhere the same
         self._written = 0
-        self._half_read: dict[Buffer, Buffer] = {}
+        self._half_read: dict[Buffer, list[Buffer]] = {}
         """Inputs of the stream that is running, over which its outputs are being written."""
 
     def _cells(self, nbytes: int) -> int:
@@ -64,8 +64,9 @@ class _Replay:
         arena, own = self._span(self._arena, buffer, at, nbytes), self._span(self._own, buffer, at, nbytes)
         kept = self._memory[arena] == self._memory[own]
         if buffer in self._half_read:  # which of these bytes are still to be read is the stream's own business
-            lost = self._span(self._arena, self._half_read[buffer])
-            kept[max(lost.start - arena.start, 0) : max(lost.stop - arena.start, 0)] = True
+            for over in self._half_read[buffer]:
+                lost = self._span(self._arena, over)
+                kept[max(lost.start - arena.start, 0) : max(lost.stop - arena.start, 0)] = True
         return bool(kept.all())
 
     def write(self, buffer: Buffer) -> None:
@@ -119,11 +120,8 @@ class _Replay:
     def _events(self, at: int) -> int:
         """Replays a stream, event by event; the marker that ends it."""
         instr = self.instrs[at]
-        self._half_read = {
-            instr.operand(o.into).buffer: instr.operand(o.out).buffer
-            for o in instr.overlaps
-            if _collide(instr.operand(o.into).buffer, instr.operand(o.out).buffer)
-        }
+        pairs = [(instr.operand(o.into).buffer, instr.operand(o.out).buffer) for o in instr.overlaps]
+        self._half_read = {into: [out for x, out in pairs if x is into and _collide(x, out)] for into, _ in pairs}
         end = self._ends[at]
         cases = [start + 1 for start, _ in self._program.cases(at, end)]
         for event in instr.events:

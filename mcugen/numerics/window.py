@@ -35,6 +35,12 @@ class Window:
         rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
         return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
 
+    def padded(self, before: Sequence[int], after: Sequence[int]) -> Window:
+        """With more padding."""
+        rows = (self.before, before), (self.after, after)
+        grown = [tuple(a + b for a, b in zip(*row, strict=True)) for row in rows]
+        return replace(self, before=grown[0], after=grown[1])
+
     def leaves(self, space: Shape, kernel: Shape) -> bool:
         """Whether it reaches beyond the input somewhere."""
         rows = zip(space, kernel, self.strides, self.before, self.output(space, kernel), self.dilations, strict=True)

@@ -15,7 +15,7 @@ from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
-from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Rowwise, Weighted
+from mcugen.hir.traits import Channelwise, Clampable, Expressible, Paddable, Quantizable, Rowwise, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.direct import Arithmetic, direct_call
@@ -51,7 +51,7 @@ def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, Spatial):
+class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Paddable, Expressible, Spatial):
     """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
 
     Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],
@@ -136,6 +136,11 @@ class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, E
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
 
+    def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
+        """Zeros add nothing."""
+        space = self._around(before, after)
+        return replace(self, window=self.window.padded(*space)) if space else None
+
     def with_clamp(self, low: float, high: float) -> Self | None:
         """In the epilogue."""
         return None if self.clamp else replace(self, clamp=(low, high))
@@ -159,17 +164,21 @@ class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, E
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """The window's rows, which hold its vertical padding.
+        """The window's rows, which hold all of its padding."""
+        return self._by_rows(sig, self.window.sides)
 
-        The horizontal one too, unless each channel has a filter of its own: then kernels pad a strip at a time.
-        """
+    def by_narrow_rows(self, sig: Signature) -> RowForm | None:
+        """Where each channel has a filter of its own, kernels can pad a strip at a time."""
+        return self._by_rows(sig, (0, 0) if self.groups > 1 else self.window.sides)
+
+    def _by_rows(self, sig: Signature, sides: tuple[int, int]) -> RowForm | None:
         x, w, window = sig.input(0), sig.input(1), self.window.of_one_row()
         if not self.is_channels_last or x.shape[0] != 1:
             return None
-        rows = self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0)
-        if self.groups == 1:
+        if sides == window.sides:
             none = (0,) * len(window.strides)
-            rows, window = replace(rows, sides=window.sides), replace(window, before=none, after=none)
+            window = replace(window, before=none, after=none)
+        rows = replace(self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0), sides=sides)
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)))
 
     def spec(self, node: Node) -> ConvSpec:

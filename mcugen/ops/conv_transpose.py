@@ -13,8 +13,8 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Signature
-from mcugen.hir.traits import Clampable, Expressible, Quantizable, Weighted
+from mcugen.hir.operator import IntegerForm, Operator, RowForm, RowWindow, Signature
+from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Weighted
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.direct import ChannelGroups, spread_call
@@ -169,7 +169,7 @@ def swap_channels(weights: Array, groups: int) -> Array:
 
 
 @dataclass(frozen=True)
-class TransposedConv(HasKernels, Spatial):
+class TransposedConv(HasKernels, Rowwise, Spatial):
     """ConvTranspose of codes: x, symmetric weights [O, C/groups, *kernel] (or [O, *kernel, C/groups]), int32 bias.
 
     Each output pixel gathers the input pixels that meet there; `window.after` is of no meaning.
@@ -207,6 +207,22 @@ class TransposedConv(HasKernels, Spatial):
         """inputs · kernel · channels of a group."""
         w = sig.input(1)
         return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """As many rows at once as the stride has, of the rows of one image whose taps meet there."""
+        x, w = sig.input(0), sig.input(1)
+        if not self.is_channels_last or x.shape[0] != 1:
+            return None
+        stride, before, dilation = (row[0] for row in (self.window.strides, self.window.before, self.window.dilations))
+        meets = [row + before - tap * dilation for row in range(stride) for tap in range(w.shape[1])]
+        rows = [at // stride for at in meets if at % stride == 0]
+        if not rows:
+            return None
+        first, last = min(rows), max(rows)
+        window = replace(self.window, before=(before - stride * first, *self.window.before[1:]))
+        op = replace(self, window=window, space=(stride, *self.space[1:]))
+        reads = RowWindow(1, last - first + 1, 1, -first, x.q.zero_point, goes_on=True)
+        return RowForm(op, (reads, *(None,) * (len(sig.inputs) - 1)), rows=stride)
 
     def spec(self, node: Node) -> ConvSpec:
         """Of channels-last tensors."""

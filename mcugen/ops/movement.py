@@ -217,7 +217,7 @@ def to_channels_last(rank: int) -> Permutation:
 
 
 @dataclass(frozen=True)
-class Slice(Permutable, Channelwise, Simplifiable, Movement):
+class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Movement):
     """y[i] = x[start + i·step] per axis; steps may be negative."""
 
     mnemonic: ClassVar[str] = "slice"
@@ -252,6 +252,14 @@ class Slice(Permutable, Channelwise, Simplifiable, Movement):
         if self.sizes[-1:] != count or self.steps[-1:] != (1,):
             return None
         return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Of one image: parts of some of its rows."""
+        if len(self.sizes) < 3 or sig.input(0).shape[0] != 1 or self.sizes[0] != 1 or self.steps[1] < 1:
+            return None
+        window = RowWindow(stride=self.steps[1], before=-self.starts[1])
+        rows = [(row[0], value, *row[2:]) for row, value in ((self.starts, 0), (self.sizes, 1), (self.steps, 1))]
+        return RowForm(Slice(*rows), (window,))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""
@@ -297,7 +305,7 @@ class Expand(Permutable, Simplifiable, Movement):
 
 
 @dataclass(frozen=True)
-class Concat(HasKernels, Permutable, Channelwise, Simplifiable, Movement):
+class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
     """Joins tensors along one axis."""
 
     mnemonic: ClassVar[str] = "concat"
@@ -337,6 +345,11 @@ class Concat(HasKernels, Permutable, Channelwise, Simplifiable, Movement):
         """The axis follows."""
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Of images side by side, or of their channels."""
+        is_image = sig.output.rank > 2 and sig.output.shape[0] == 1 and self.axis > 1
+        return RowForm(self, (RowWindow(),) * len(sig.inputs)) if is_image else None
+
     def spec(self, node: Node) -> ConcatSpec:
         """As a library's kernels take it."""
         parts = tuple(node.input(index).type for index in range(len(node.inputs)))
@@ -355,7 +368,7 @@ class Concat(HasKernels, Permutable, Channelwise, Simplifiable, Movement):
 
 
 @dataclass(frozen=True)
-class Pad(HasKernels, Permutable, Channelwise, Simplifiable, Movement):
+class Pad(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Movement):
     """Surrounds a tensor with a constant; `value` is real, in the tensor's own unit."""
 
     mnemonic: ClassVar[str] = "pad"
@@ -390,6 +403,15 @@ class Pad(HasKernels, Permutable, Channelwise, Simplifiable, Movement):
         """Axes change places."""
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return Pad(rows[0], rows[1], self.value), (perm,)
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Of one image: its rows grow, and rows outside hold the constant."""
+        x = sig.input(0)
+        if x.rank < 3 or sig.output.shape[0] != 1 or x.shape[0] != 1:
+            return None
+        window = RowWindow(before=self.before[1], fill=self.stored(x)[0].item(), goes_on=self.after[1] > 0)
+        before, after = ((0, 0, *row[2:]) for row in (self.before, self.after))
+        return RowForm(Pad(before, after, self.value), (window,))
 
     def channels(self, sig: Signature) -> Channels | None:
         """Around positions, not channels."""

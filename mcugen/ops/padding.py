@@ -19,6 +19,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Access
 from mcugen.lir.traversal import overlap
+from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.gather import index_type
 from mcugen.ops.movement import Movement, Pad, Permuted, Slice, emit_expanded, normalize_axes, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -165,7 +166,7 @@ def _cropped(node: OnnxNode, x: Value, before: list[int], after: list[int]) -> V
 
 def _padded(node: OnnxNode, x: Value, before: Shape, after: Shape) -> Value:
     """Constant mode. A value that a float32 parameter cannot hold, or that is computed, is an operand."""
-    data = np.asarray(node.attr("value", 0.0))
+    data = np.asarray(node.attr("value", 0.0)).astype(x.type.dtype.numpy)
     if node.has(2):
         given = node.input(2)
         if given.type.count != 1 or given.type.dtype is not x.type.dtype:
@@ -174,9 +175,11 @@ def _padded(node: OnnxNode, x: Value, before: Shape, after: Shape) -> Value:
         if given.data is None or not x.type.count or not _fits_float(given.data):
             return _padded_with(node, x, before, after, given)
         data = given.data
-    elif not x.type.count:
-        return _padded_with(node, x, before, after, node.constant("value", data.astype(x.type.dtype.numpy)))
-    return node.emit(Pad(before, after, float(data.reshape(-1)[0])), x)
+    quant = x.type.quant
+    if not x.type.count or (quant is not None and quant.axis is not None):
+        return _padded_with(node, x, before, after, node.constant("value", data))
+    real = data if quant is None else dequantize(data, quant)
+    return node.emit(Pad(before, after, float(real.reshape(-1)[0])), x)
 
 
 def _fits_float(data: Array) -> bool:

@@ -515,7 +515,7 @@ class Binary(HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
         x, y = args
         out = sig.output
         if out.quant is None:
-            return clamped(BINARY[self.function].build(x, y), self.clamp, scalar)
+            return _of_codes(sig, clamped(BINARY[self.function].build(x, y), self.clamp, scalar))
         limits = clamp_range(self.clamp, out.q, out.dtype)
         return Convert(out.dtype, limited(self._fixed(sig, x, y, scalar), *limits, scalar))
 
@@ -641,6 +641,12 @@ def _requantized_vector(value: Expression, most: int, requantize: Requantizer, s
     return call(fn.ROUNDED_DOUBLE_PRODUCT, value, scalar(multiplier), scalar(requantize.zero_point))
 
 
+def _of_codes(sig: Signature, value: Expression) -> Expression:
+    """What is computed of the codes of scaled tensors, which expressions hold as int32, in the result's own type."""
+    reads_codes = any(t is not None and t.quant is not None for t in sig.inputs)
+    return Convert(sig.output.dtype, value) if reads_codes and sig.output.dtype.is_integer else value
+
+
 def _as_int64(scalar: Scalars, value: int) -> Expression:
     return scalar(value) if abs(value) >= 2**31 else Convert(DType.INT64, scalar(value))
 
@@ -671,7 +677,7 @@ class Where(Simplifiable, Elementwise):
         """A selection; of quantized branches, in the output's parameters."""
         condition, x, y = args
         if sig.output.quant is None:
-            return select(condition, x, y)
+            return _of_codes(sig, select(condition, x, y))
         x, y = (_rescaled(v, sig.input(i), sig.output, scalar) for i, v in ((1, x), (2, y)))
         return Convert(sig.output.dtype, select(condition, x, y))
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
-from mcugen.hir.traits import Channelwise, Quantizable, Rowwise, Windowed
+from mcugen.hir.traits import Channelwise, Paddable, Quantizable, Rowwise, Windowed, clamp_of
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.pool import (
@@ -93,6 +93,15 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         """Channel by channel."""
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
+    def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
+        """With a larger padding, where every window still meets the input."""
+        space = self._around(before, after)
+        if space is None:
+            return None
+        op = replace(self, window=self.window.padded(*space))
+        none = (0,) * len(self.kernel)
+        return op if all(taps.min() > 0 for taps in op._taps(self._last(x.type)[1:-1], none, none)) else None
+
     def _rows(self, sig: Signature, fill: float) -> RowForm | None:
         """As a pool of one row, where rows outside hold `fill`."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
@@ -117,7 +126,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
 
 
 @dataclass(frozen=True)
-class MaxPool(Quantizable, Rowwise, Pool):
+class MaxPool(Quantizable, Rowwise, Paddable, Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
@@ -129,6 +138,10 @@ class MaxPool(Quantizable, Rowwise, Pool):
         patches = self.window.patches(x, self.kernel, lowest)
         result: Array = patches.max(tuple(range(x.ndim, patches.ndim)))
         return result
+
+    def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
+        """Where no element is below zero."""
+        return self._wider(x, before, after) if _is_positive(x) else None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """The same on integers, where the scale stays."""
@@ -145,7 +158,7 @@ class MaxPool(Quantizable, Rowwise, Pool):
 
 
 @dataclass(frozen=True)
-class AveragePool(Quantizable, Rowwise, Pool):
+class AveragePool(Quantizable, Rowwise, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"
@@ -195,6 +208,14 @@ class AveragePool(Quantizable, Rowwise, Pool):
         limited = replace(requantize, multiplier=by_count)(total, *sig.output.dtype.limits)
         return limited.astype(sig.output.dtype.numpy)
 
+    def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
+        """By padding that counts; what did not count so far would lie beyond it."""
+        space, op = self._around(before, after), self._wider(x, before, after)
+        if space is None or op is None:
+            return None
+        counted = replace(self.window, before=self.counted_before, after=self.counted_after).padded(*space)
+        return replace(op, counted_before=counted.before, counted_after=counted.after)
+
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Where every window has all its rows."""
         x = sig.input(0)
@@ -236,6 +257,14 @@ class AveragePool(Quantizable, Rowwise, Pool):
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
         call_average_pool(node, builder, self.spec(node))
+
+
+def _is_positive(x: Value) -> bool:
+    """Whether no element can be below zero: by its type, or since its producer clamps it."""
+    if x.type.quant is not None:
+        return x.type.quant.zero_point == x.type.dtype.limits[0]
+    clamp = clamp_of(x.producer.op) if x.producer is not None else None
+    return clamp is not None and clamp[0] >= 0
 
 
 # --------------------------------------------------------------------------------------------------- direct

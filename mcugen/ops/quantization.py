@@ -21,7 +21,7 @@ from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import BUILT_IN, MICROSOFT, OnnxNode, Refusal, onnx_operator
-from mcugen.ops.pointwise import Binary, Clamp, Unary
+from mcugen.ops.pointwise import Binary, Clamp, Unary, Where
 
 
 def _is_known(node: OnnxNode, scale_at: int, *, whole: bool) -> bool:
@@ -180,11 +180,15 @@ def _dequantize_constant(node: OnnxNode, q: Value, scale: Array, zero: Array, ax
 
 
 def _may_assume(value: Value, quant: QuantParams) -> bool:
-    """Whether nobody reads the tensor, or what it was moved from, with another scale."""
+    """Whether nobody reads the tensor, or what it was moved from, with another scale; nor was it computed of codes."""
     if value.type.quant is not None:
         return value.type.quant == quant
     producer = value.producer
-    return producer is None or not producer.op.moves_data or _may_assume(producer.input(0), quant)
+    if producer is None:
+        return True
+    if isinstance(producer.op, Binary | Where):  # of scaled tensors they compute other codes
+        return False
+    return not producer.op.moves_data or _may_assume(producer.input(0), quant)
 
 
 def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:

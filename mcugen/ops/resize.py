@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
-from mcugen.hir.traits import Permutable, Quantizable, Simplifiable
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.resize import (
     RESAMPLE,
@@ -54,7 +54,7 @@ def _index_table(entries: Sequence[int]) -> Array:
 
 
 @dataclass(frozen=True)
-class ResizeNearest(Permutable, Simplifiable, Movement):
+class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
     """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]; None where an axis stays as it is."""
 
     mnemonic: ClassVar[str] = "resize_nearest"
@@ -87,6 +87,21 @@ class ResizeNearest(Permutable, Simplifiable, Movement):
         """The axes change places."""
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeNearest(tuple(self.indices[a] for a in perm), turned), (perm,)
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Of one image, of which each row is taken equally often, or every n-th alone."""
+        if len(self.indices) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
+            return None
+        height, taken = sig.input(0).shape[1], self.indices[1] or range(sig.input(0).shape[1])
+        times = len(taken) // height
+        if times and tuple(taken) == tuple(np.repeat(range(height), times)):
+            window, rows = RowWindow(), times
+        else:
+            window, rows = RowWindow(stride=max(taken[-1] - taken[0], 1) // max(len(taken) - 1, 1), before=-taken[0]), 1
+            if tuple(taken) != tuple(taken[0] + window.stride * i for i in range(len(taken))):
+                return None
+        op = replace(self, indices=(None, (0,) * rows if rows > 1 else None, *self.indices[2:]))
+        return RowForm(op, (window,), rows=rows)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A loop an axis (unchanged neighbours share one); an unchanged innermost run is one copy."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcugen.hir.graph import Graph, Node, Value
@@ -28,50 +29,79 @@ class _Unit:
         return self.nodes[-1][1]
 
 
-def group_of(nodes: Sequence[Node]) -> Streamed | None:
-    """The group of nodes that follow one another, with one input and one output, or None if it cannot be.
+MOST_CASES = 3
+"""Of each layer: a case for each distance of its windows from the newest rows, each with calls of its own."""
 
-    All tensors must come in rows at a fixed pace, and what lies outside of one must be the same for all who read it.
+MOST_ENDS = 3
+"""Inputs of a group, and outputs."""
+
+
+def group_of(nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: bool = False) -> Streamed | None:
+    """The group of nodes that follow one another, or None if it cannot be; with `narrow` rows, see Rowwise.
+
+    Its inputs are what they read of others, its outputs what others read of them, or what is `kept`. What lies outside
+    of a tensor must be the same for all who read it.
     """
-    source = nodes[0].inputs[0] if nodes and nodes[0].inputs else None
-    if source is None or source.is_constant:
+    forms = [row_form(node.op, node.sig, narrow=narrow) for node in nodes]
+    if any(f is None or (f.finish and f is not forms[-1]) for f in forms) or any(len(n.outputs) != 1 for n in nodes):
         return None
+    sources, results = ends_of(nodes, kept)
     units: dict[Value, _Unit] = {}
-    for node in nodes:
-        form = row_form(node.op, node.sig)
-        if form is None or len(node.outputs) != 1 or (form.finish and node is not nodes[-1]):
-            return None
-        unit = _unit(node, form, units)
-        if unit is None or any(value is not source and value not in units for value, _ in unit.reads):
+    for node, form in zip(nodes, forms, strict=True):
+        unit = _unit(node, form, units, results) if form else None
+        if unit is None:
             return None
         units[node.output] = unit
+    if not 0 < len(sources) <= MOST_ENDS or not 0 < len(results) <= MOST_ENDS:
+        return None
+    return _checked(units, sources, results)
+
+
+def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
+    """What nodes read of others, and what others read of them or is `kept`, in order."""
+    made = dict.fromkeys(v for node in nodes for v in node.outputs)
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and not v.is_constant)
+    inside = set(nodes)
+    return [v for v in read if v not in made], [v for v in made if v in kept or not inside.issuperset(v.users)]
+
+
+def _checked(units: Mapping[Value, _Unit], sources: Sequence[Value], results: Sequence[Value]) -> Streamed | None:
+    """The group of these units, if all of them agree on rows."""
+    values = [*sources, *units]
     axes = {value: window.axis for unit in units.values() for value, window in unit.reads}
-    values = [source, *units]
-    if any(axes[v] != w.axis for u in units.values() for v, w in u.reads) or any(v not in axes for v in values[:-1]):
+    if any(axes[v] != w.axis for u in units.values() for v, w in u.reads):
         return None
     if any(axes[v] != u.form.axis for v, u in units.items() if v in axes):
         return None
-    layers = tuple(_layer(unit, values) for unit in units.values())
-    tensors: list[Rows | None] = [
-        _rows(v, [w for u in units.values() for x, w in u.reads if x is v]) for v in values[:-1]
-    ]
-    last, result = units[values[-1]], layers[-1].body.outputs[0].type
-    if last.form.finish:
-        node, form = last.nodes[-1]
-        added = form.windows[0]
-        assert added is not None
-        tensors.append(Rows(node.input(0).type.shape[added.axis], added.axis, result))
-    else:
-        tensors.append(Rows.of(values[-1].type, last.form.axis))
-    if any(rows is None for rows in tensors):
+    finish = next((unit for unit in units.values() if unit.form.finish), None)
+    if finish is not None and results != [finish.output]:
         return None
-    op = Streamed(layers, tuple(t for t in tensors if t), result if last.form.finish else values[-1].type)
-    is_one = min(t.height for t in op.tensors) > 1 and op.schedule.is_regular
-    is_one = is_one and all(_agree(op, tensor) for tensor in range(len(tensors)))
-    return op if is_one else None
+    layers = tuple(_layer(unit, values) for unit in units.values())
+    windows = {v: [w for u in units.values() for x, w in u.reads if x is v] for v in values}
+    rows = [_rows(v, windows[v], axes.get(v) or units[v].form.axis) for v in values]
+    outputs = tuple(v.type for v in results)
+    if finish is not None:
+        node, form = finish.nodes[-1]
+        added, outputs = form.windows[0], (layers[-1].body.outputs[0].type,)
+        assert added is not None
+        rows[-1] = Rows(node.input(0).type.shape[added.axis], added.axis, outputs[0])
+    tensors = tuple(r for r in rows if r)
+    if len(tensors) < len(rows) or min(t.height for t in tensors) < 2:
+        return None
+    op = Streamed(layers, tensors, tuple(values.index(v) for v in results), outputs)
+    agree = all(_agree(op, tensor) for tensor in range(len(tensors)))
+    return op if agree and _keeps_pace(op) else None
 
 
-def _unit(node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
+def _keeps_pace(op: Streamed) -> bool:
+    """Whether rows come at a pace that few cases of each layer make."""
+    if any(t.height % layer.rows for t, layer in zip(op.tensors[op.sources :], op.layers, strict=True)):
+        return False
+    found = Counter(case.tensor for case in op.schedule.cases if case.is_row)
+    return max(found.values()) <= MOST_CASES
+
+
+def _unit(node: Node, form: RowForm, units: dict[Value, _Unit], results: Sequence[Value]) -> _Unit | None:
     """The node, with those before it whose rows only it reads, one by one."""
     unit = _Unit([(node, form)], [])
     for value, window in zip(node.inputs, form.windows, strict=True):
@@ -80,12 +110,20 @@ def _unit(node: Node, form: RowForm, units: dict[Value, _Unit]) -> _Unit | None:
                 return None
         elif value.is_constant:
             return None
-        elif value in units and len(value.uses) == 1 and window == RowWindow(units[value].form.axis, fill=window.fill):
+        elif _goes_on(value, window, units, results):
             before = units.pop(value)
             unit = _Unit([*before.nodes, *unit.nodes], [*before.reads, *unit.reads])
         else:
             unit.reads.append((value, window))
     return unit
+
+
+def _goes_on(value: Value, window: RowWindow, units: Mapping[Value, _Unit], results: Sequence[Value]) -> bool:
+    """Whether a unit makes the rows that are read, one by one, and nobody else reads them."""
+    if value not in units or len(value.uses) > 1 or value in results:
+        return False
+    form = units[value].form
+    return form.rows == 1 and window == RowWindow(form.axis, fill=window.fill)
 
 
 def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
@@ -106,25 +144,25 @@ def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
                 read, window = next(windows)
                 assert read is value
                 inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span, window.sides)))
-        types = [band_type(node.output.type, form.axis, 1)]
+        types = [band_type(node.output.type, form.axis, form.rows)]
         if form.finish:
             types = list(form.op.infer(*(v.type if v else None for v in inputs)))
             inputs.append(body.add_input(f"{node.output.name}.sums", types[0]))
         made[node.output] = body.add(form.op, inputs, node.origin, names=[node.output.name], types=types).output
     body.add_output(unit.output.name, made[unit.output])
     reads = tuple((values.index(value), window) for value, window in unit.reads)
-    return Layer(body, reads, unit.form.finish is not None)
+    return Layer(body, reads, unit.form.finish is not None, unit.form.rows)
 
 
-def _rows(value: Value, readers: Sequence[RowWindow]) -> Rows | None:
+def _rows(value: Value, readers: Sequence[RowWindow], axis: int) -> Rows | None:
     """The rows of a tensor with the columns that its readers want at their sides.
 
     Who reads several rows at once must have them as they lie.
     """
-    left, right = (max(w.sides[i] for w in readers) for i in range(2))
+    left, right = (max((w.sides[i] for w in readers), default=0) for i in range(2))
     if any(w.span > 1 and w.sides != (left, right) for w in readers):
         return None
-    return Rows.of(value.type, readers[0].axis, (left, right))
+    return Rows.of(value.type, axis, (left, right))
 
 
 def _agree(op: Streamed, tensor: int) -> bool:

@@ -40,6 +40,14 @@ class Spatial(Permutable, Operator):
         """A shape in channels-last order."""
         return t.shape if self.is_channels_last else tuple(t.shape[a] for a in to_channels_last(t.rank))
 
+    def _around(self, before: Shape, after: Shape) -> tuple[Shape, Shape] | None:
+        """What is added to the spatial axes, if nothing is to others."""
+        space = slice(1, -1) if self.is_channels_last else slice(2, None)
+        others = slice(0, 1) if self.is_channels_last else slice(0, 2)
+        sums = [b + a for b, a in zip(before, after, strict=True)]
+        is_beside = any(sums[others]) or (self.is_channels_last and sums[-1])
+        return None if is_beside else (before[space], after[space])
+
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """To channels last, once; a bias stays."""
         if self.is_channels_last or perm != to_channels_last(len(perm)):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,15 +36,16 @@ from mcugen.lir.program import Access, Buffer, Control, Overlap
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a group. Tensor 0 is the group's input, tensor i the output of layer i − 1.
+    """One layer of a group. `reads` name tensors: the group's sources come first, then the output of each layer.
 
-    `body` computes one output row of the windows that it `reads`; a layer that `adds` has sums as its last input, and
-    gives the new ones.
+    `body` computes the next `rows` output rows of the windows that it `reads`; a layer that `adds` has sums as its last
+    input, and gives the new ones.
     """
 
     body: Graph = field(repr=False)
     reads: tuple[tuple[int, RowWindow], ...]
     adds: bool = False
+    rows: int = 1
 
 
 @dataclass(frozen=True)
@@ -105,88 +105,84 @@ def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = 
     return replace(whole, shape=tuple(shape))
 
 
-Event = tuple[int, bool]
-"""The next row of a tensor, and whether it is one; if not, it lies outside of the tensor."""
+class Event(NamedTuple):
+    """The next rows of a tensor are made, if `is_row`; if not, they lie outside of it.
+
+    `lags`, by read of its layer: how many rows back, from the newest one, the first row lies that it reads.
+    """
+
+    tensor: int
+    is_row: bool
+    lags: tuple[int, ...] = ()
 
 
 class Schedule:
-    """When which row of which tensor is made: each as soon as all that it reads is there.
+    """When which rows of which tensor are made: none before somebody reads them.
 
-    So rows of all tensors come at a fixed pace, and what a row reads lies at a fixed place in the windows.
+    Tensors below `sources` have no layer. All `results` come at one pace.
     """
 
-    def __init__(self, heights: Sequence[int], layers: Sequence[Layer]) -> None:
-        self.heights = heights
-        self._layers = layers
-        self._needed = self._needed_rows()
+    def __init__(self, heights: Sequence[int], layers: Sequence[Layer], sources: int, results: Sequence[int]) -> None:
+        self._heights, self._layers, self._sources = heights, layers, sources
         self._made = [0] * len(heights)
         self.events: list[Event] = []
-        self.lags: dict[tuple[int, int], int] = {}
-        """By layer and read: how many rows back, from the newest one, the first row lies that it reads."""
-        self.is_regular = True
-        for _ in range(self._needed[0]):
-            self._make(0)
-        self.windows = [1] * len(heights)
+        self.windows = [1] * sources + [layer.rows for layer in layers]
         """Rows of each tensor that must be kept."""
-        for (layer, read), lag in self.lags.items():
-            tensor = layers[layer].reads[read][0]
-            self.windows[tensor] = max(self.windows[tensor], lag)
+        while unfinished := [t for t in results if self._made[t] < heights[t]]:
+            last = min(unfinished, key=lambda t: self._made[t] / heights[t])
+            self._make(last)
+        for event in self.events:
+            for (tensor, _), lag in zip(self.reads(event.tensor), event.lags, strict=False):
+                self.windows[tensor] = max(self.windows[tensor], lag)
 
-    def starts(self, layer: int) -> list[int]:
-        """By read of a layer: the row of the tensor's window where it begins."""
-        return [self.windows[t] - self.lags[layer, i] for i, (t, _) in enumerate(self._layers[layer].reads)]
+    def reads(self, tensor: int) -> tuple[tuple[int, RowWindow], ...]:
+        """What the layer of a tensor reads."""
+        return self._layers[tensor - self._sources].reads if tensor >= self._sources else ()
+
+    def step(self, tensor: int) -> int:
+        """How many of its rows are made at once."""
+        return self._layers[tensor - self._sources].rows if tensor >= self._sources else 1
+
+    def starts(self, event: Event) -> list[int]:
+        """By read of its layer: the row of the tensor's window where it begins."""
+        return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
 
     @property
     def cases(self) -> list[Event]:
         """The different events, in order of first appearance."""
         return list(dict.fromkeys(self.events))
 
-    def _needed_rows(self) -> list[int]:
-        """How many rows of each tensor are made, those below its last one included."""
-        needed = [0] * len(self.heights)
-        needed[-1] = self.heights[-1]
-        for number, layer in reversed(list(enumerate(self._layers))):
-            rows = self.heights[number + 1] if layer.adds else needed[number + 1]
-            for tensor, window in layer.reads:
-                needed[tensor] = max(needed[tensor], (rows - 1) * window.stride - window.before + window.span)
-        return needed
-
     def _make(self, tensor: int) -> None:
-        """A row, and all that it makes possible."""
-        self.events.append((tensor, self._made[tensor] < self.heights[tensor]))
-        self._made[tensor] += 1
-        for number, layer in enumerate(self._layers):
-            if any(t == tensor for t, _ in layer.reads):
-                while self._made[number + 1] < self._needed[number + 1] and self._is_ready(number):
-                    self._look(number)
-                    self._make(number + 1)
-
-    def _first_row(self, number: int, window: RowWindow) -> int:
-        return self._made[number + 1] * window.stride - window.before
-
-    def _is_ready(self, number: int) -> bool:
-        return all(self._first_row(number, w) + w.span <= self._made[t] for t, w in self._layers[number].reads)
-
-    def _look(self, number: int) -> None:
-        if self._made[number + 1] >= self.heights[number + 1]:
-            return
-        for read, (tensor, window) in enumerate(self._layers[number].reads):
-            lag = self._made[tensor] - self._first_row(number, window)
-            self.is_regular &= self.lags.setdefault((number, read), lag) == lag
+        """The next rows, and before them those that they need; below the last one these go on, to keep the pace."""
+        step = self._made[tensor] // self.step(tensor)
+        for read, window in self.reads(tensor):
+            while self._made[read] < step * window.stride - window.before + window.span:
+                self._make(read)
+        is_row = self._made[tensor] < self._heights[tensor]
+        lags = [self._made[t] - step * w.stride + w.before for t, w in self.reads(tensor)] if is_row else []
+        self.events.append(Event(tensor, is_row, tuple(lags)))
+        self._made[tensor] += self.step(tensor)
 
 
 @dataclass(frozen=True)
 class Streamed(Operator):
-    """A group of layers with one input and one output, computed row by row. `tensors` are the input and each output.
+    """A group of layers that is computed row by row. `tensors` are the sources (its inputs), then each layer's output.
 
-    `from_caller`: the input is one of the model, and the caller hands over its rows; it takes no memory.
+    `results` are the tensors that others read, `outputs` their types as a whole. `from_caller`: the first input is one
+    of the model, and the caller hands over its rows; it takes no memory.
     """
 
     mnemonic: ClassVar[str] = "streamed"
     layers: tuple[Layer, ...] = field(repr=False)
     tensors: tuple[Rows, ...] = field(repr=False)
-    output: TensorType = field(repr=False)
+    results: tuple[int, ...] = field(repr=False)
+    outputs: tuple[TensorType, ...] = field(repr=False)
     from_caller: bool = False
+
+    @property
+    def sources(self) -> int:
+        """The number of inputs."""
+        return len(self.tensors) - len(self.layers)
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
@@ -195,21 +191,27 @@ class Streamed(Operator):
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """The rows."""
-        return tuple(tensor.height for tensor in self.tensors[1:])
+        """The steps."""
+        rows = zip(self.tensors[self.sources :], self.layers, strict=True)
+        return tuple(tensor.height // layer.rows for tensor, layer in rows)
+
+    @property
+    def adds(self) -> bool:
+        """Whether its only result are sums of rows."""
+        return self.layers[-1].adds
 
     @cached_property
     def schedule(self) -> Schedule:
         """What happens in which order."""
-        return Schedule([t.height for t in self.tensors], self.layers)
+        return Schedule([t.height for t in self.tensors], self.layers, self.sources, self.results)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """As the layers one by one."""
-        (x,) = inputs
-        first = self.tensors[0]
-        if x is None or band_type(x, first.axis, 1).shape != first.row.shape or x.shape[first.axis] != first.height:
-            raise ModelError("streamed: the input must have the rows that the layers expect", str(x), "repair it")
-        return (self.output,)
+        for x, rows in zip(inputs, self.tensors, strict=False):
+            same = x is not None and band_type(x, rows.axis, 1).shape == rows.row.shape
+            if x is None or not same or x.shape[rows.axis] != rows.height:
+                raise ModelError("streamed: inputs must have the rows that the layers expect", str(x), "repair it")
+        return self.outputs
 
     def macs(self, sig: Signature) -> int:
         """Those of all rows."""
@@ -227,37 +229,35 @@ class Streamed(Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """By the schedule, in windows as the generated code has them."""
-        (x,) = arrays
         windows = [
             np.full(band_type(t.in_memory, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
             for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))
         ]
-        sums = np.zeros(self.output.shape, self.output.dtype.numpy)
-        made: list[Array] = []
-        taken = count()
-        for tensor, is_row in self.schedule.events:
-            axis = self.tensors[tensor].axis
-            row = np.full(self.tensors[tensor].row.shape, self.fill(tensor), windows[tensor].dtype)
-            if is_row and tensor == 0:
-                row = x.take([next(taken)], axis)
-            elif is_row:
-                bands = self._bands(tensor - 1, windows)
-                if self.layers[tensor - 1].adds:
-                    (sums,) = run(self.layers[tensor - 1].body, [*bands, sums])
+        sums = np.zeros(self.outputs[-1].shape, self.outputs[-1].dtype.numpy)
+        made: list[list[Array]] = [[] for _ in self.tensors]
+        for event in self.schedule.events:
+            tensor, rows, step = event.tensor, self.tensors[event.tensor], self.schedule.step(event.tensor)
+            new = np.full(band_type(rows.row, rows.axis, step).shape, self.fill(tensor), windows[tensor].dtype)
+            if event.is_row and tensor < self.sources:
+                new = arrays[tensor].take([len(made[tensor])], rows.axis)
+            elif event.is_row:
+                layer, bands = self.layers[tensor - self.sources], self._bands(event, windows)
+                if layer.adds:
+                    (sums,) = run(layer.body, [*bands, sums])
                     continue
-                (row,) = run(self.layers[tensor - 1].body, bands)
-            newest = self.tensors[tensor].padded(row, self.fill(tensor))
-            windows[tensor] = np.concatenate([windows[tensor], newest], axis).take(
-                range(1, self.schedule.windows[tensor] + 1), axis
+                (new,) = run(layer.body, bands)
+            newest = rows.padded(new, self.fill(tensor))
+            windows[tensor] = np.concatenate([windows[tensor], newest], rows.axis).take(
+                range(step, self.schedule.windows[tensor] + step), rows.axis
             )
-            if tensor == len(self.layers):
-                made.append(row)
-        return (np.concatenate(made, self.tensors[-1].axis) if made else sums,)
+            if event.is_row:
+                made[tensor].append(new)
+        return (sums,) if self.adds else tuple(np.concatenate(made[t], self.tensors[t].axis) for t in self.results)
 
-    def _bands(self, number: int, windows: Sequence[Array]) -> list[Array]:
+    def _bands(self, event: Event, windows: Sequence[Array]) -> list[Array]:
         """What a layer reads now."""
-        layer, bands = self.layers[number], []
-        for (tensor, window), start in zip(layer.reads, self.schedule.starts(number), strict=True):
+        bands = []
+        for (tensor, window), start in zip(self.schedule.reads(event.tensor), self.schedule.starts(event), strict=True):
             band = windows[tensor].take(range(start, start + window.span), window.axis)
             rows = self.tensors[tensor]
             if rows.sides != window.sides:
@@ -273,15 +273,16 @@ class Streamed(Operator):
         with builder.one_layer():
             _Lowering(self, node, builder).emit()
 
-    @property
-    def lead(self) -> int:
-        """How far the whole output may lie over the whole input, in bytes: see Overlap."""
+    def lead(self, result: int, source: int) -> int | None:
+        """How far a whole output may lie over a whole input, in bytes: see Overlap. None: not at all."""
         got, put, steps = 0, 0, []
-        first, last = self.tensors[0], self.tensors[-1]
-        for tensor, is_row in self.schedule.events:
-            got += tensor == 0 and is_row
-            put += tensor == len(self.layers)
-            if tensor == len(self.layers) and got < first.height:
+        first, last = self.tensors[source], self.tensors[result]
+        if self.adds or first.axis != 1 or (self.from_caller and source == 0):
+            return None
+        for event in self.schedule.events:
+            got += event.tensor == source and event.is_row
+            put += (event.tensor == result and event.is_row) * self.schedule.step(result)
+            if event.tensor == result and got < first.height:
                 steps.append((put * last.nbytes, got * first.nbytes))
         return least_lead(steps or [(0, 0)])
 
@@ -292,62 +293,78 @@ class _Lowering:
     def __init__(self, op: Streamed, node: Node, builder: Builder) -> None:
         self.op, self.node, self.builder = op, node, builder
         self.schedule = op.schedule
-        self.name = node.output.name
-        self.x, self.y = builder.buffer(node.input(0)), builder.buffer(node.output)
-        last = len(op.layers)
-        self.adds = op.layers[-1].adds
+        self.name = node.outputs[0].name
+        self.sources = [builder.buffer(node.input(i)) for i in range(op.sources)]
+        self.results = {t: builder.buffer(v) for t, v in zip(op.results, node.outputs, strict=True)}
+        read = {t for layer in op.layers for t, _ in layer.reads}
         self.windows = [
-            self._scratch(f"rows{i}", t.in_memory, n) if i < last else None
+            self._scratch(f"rows{i}", t.in_memory, n) if i in read else None
             for i, (t, n) in enumerate(zip(op.tensors, self.schedule.windows, strict=True))
         ]
-        self.got = builder.scratch(f"{self.name}.got", DType.INT32, 1)
-        self.put = builder.scratch(f"{self.name}.put", DType.INT32, 1)
+        counted = [*range(op.sources), *(() if op.adds else op.results)]
+        self.next = {t: builder.scratch(f"{self.name}.next{t}", DType.INT32, 1) for t in counted}
 
     def emit(self) -> None:
         """Windows as they are at first, then the loop."""
         builder, cases = self.builder, self.schedule.cases
         for tensor, window in enumerate(self.windows):
-            if window is not None and not self._is_one_row(tensor):
+            if window is not None and not self._is_replaced(tensor):
                 self._fill(window, 0, self.schedule.windows[tensor], tensor)
-        self._zero(self.got)
-        self._zero(self.y if self.adds else self.put)
+        for counter in self.next.values():
+            self._zero(counter)
+        if self.op.adds:
+            self._zero(self.results[self.op.results[0]])
         events = [cases.index(event) for event in self.schedule.events]
-        ends = [("x", Access.IN, self.x), ("y", Access.INOUT if self.adds else Access.OUT, self.y)]
-        overlaps = [] if self.adds or self.op.from_caller else [Overlap("y", "x", self.op.lead)]
-        if self.op.from_caller:
-            del ends[0]
+        ends, overlaps = self._ends()
         builder.mark(self.node, Control.STREAM, ends, events=events, overlaps=overlaps)
-        for number, (tensor, is_row) in enumerate(cases):
+        for number, event in enumerate(cases):
             builder.mark(self.node, Control.CASE, case=number)
-            if is_row:
-                self._row(tensor)
+            if event.is_row:
+                self._rows(event)
             else:
-                self._shift(tensor)
-                self._fill(self._window(tensor), self.schedule.windows[tensor] - 1, 1, tensor)
+                self._shift(event.tensor)
+                step = self.schedule.step(event.tensor)
+                first = self.schedule.windows[event.tensor] - step
+                self._fill(self._window(event.tensor), first, step, event.tensor)
             builder.mark(self.node, Control.END)
         builder.mark(self.node, Control.END)
 
-    def _row(self, tensor: int) -> None:
-        if tensor:
-            self._compute(tensor - 1)
-            return None
-        self._shift(0)
-        row, rows = self._next(0), self.op.tensors[0]
-        if self.op.from_caller:
-            self.builder.read_rows(self.node, self.node.input(0), self.got, row, 1, rows.axis)
-        else:
-            self._copy(STREAM_GET, {"x": self.x, "next": self.got, "y": row}, rows)
-        self._push(row, 0)
+    def _ends(self) -> tuple[list[tuple[str, Access, Buffer]], list[Overlap]]:
+        """The operands of the marker, and how results may lie over sources."""
+        access = Access.INOUT if self.op.adds else Access.OUT
+        x = {t: f"x{t or ''}" for t in range(self.op.from_caller, self.op.sources)}
+        y = {t: f"y{i or ''}" for i, t in enumerate(self.op.results)}
+        ends = [(role, Access.IN, self.sources[t]) for t, role in x.items()]
+        ends += [(role, access, self.results[t]) for t, role in y.items()]
+        leads = ((y[result], x[source], self.op.lead(result, source)) for result in y for source in x)
+        return ends, [Overlap(out, into, lead) for out, into, lead in leads if lead is not None]
 
-    def _compute(self, number: int) -> None:
-        """One row of a layer's output, or the sums with one row more."""
-        layer, builder, tensor = self.op.layers[number], self.builder, number + 1
-        is_last = tensor == len(self.op.layers)
-        if not is_last:
+    def _rows(self, event: Event) -> None:
+        if event.tensor >= self.op.sources:
+            self._compute(event)
+            return
+        tensor = event.tensor
+        self._shift(tensor)
+        row, rows, counter = self._next(tensor), self.op.tensors[tensor], self.next[tensor]
+        if self.op.from_caller and tensor == 0:
+            self.builder.read_rows(self.node, self.node.input(0), counter, row, 1, rows.axis)
+        else:
+            self._copy(STREAM_GET, {"x": self.sources[tensor], "next": counter, "y": row}, rows)
+        self._push(row, tensor)
+
+    def _compute(self, event: Event) -> None:
+        """The next rows of a layer's output, or the sums with one row more."""
+        builder, tensor = self.builder, event.tensor
+        layer = self.op.layers[tensor - self.op.sources]
+        is_read = self.windows[tensor] is not None
+        builder.forget(v for node in layer.body.nodes for v in node.outputs)  # another case may have computed them
+        if is_read:
             self._shift(tensor)
-        starts = self.schedule.starts(number)
-        for (read, rows), formal, start in zip(layer.reads, layer.body.inputs, starts, strict=False):
+        for (read, rows), formal, start in zip(
+            layer.reads, layer.body.inputs, self.schedule.starts(event), strict=False
+        ):
             window, whole = self._window(read), self.op.tensors[read]
+            builder.forget([formal])
             if window.count == formal.type.count:
                 builder.bind(formal, window)
             else:
@@ -355,20 +372,22 @@ class _Lowering:
                 builder.move(self.node, window, builder.buffer(formal), "rows", x_at=at)
         (result,) = layer.body.outputs
         if layer.adds:
-            builder.bind(layer.body.inputs[-1], self.y)
-            builder.bind(result, self.y)
-        elif not is_last and self._is_one_row(tensor):
+            builder.bind(layer.body.inputs[-1], self.results[tensor])
+            builder.bind(result, self.results[tensor])
+        elif is_read and self._is_replaced(tensor):
             builder.bind(result, self._window(tensor))
         lower_nodes(layer.body, builder)
-        if is_last and not layer.adds:
-            ends = {"x": builder.buffer(result), "next": self.put, "y": self.y}
-            self._copy(STREAM_PUT, ends, self.op.tensors[tensor])
-        elif not is_last:
+        if layer.adds:
+            return
+        if is_read:
             self._push(builder.buffer(result), tensor)
+        if tensor in self.results:
+            ends = {"x": builder.buffer(result), "next": self.next[tensor], "y": self.results[tensor]}
+            self._copy(STREAM_PUT, ends, self.op.tensors[tensor], layer.rows)
 
-    def _copy(self, kernel: Kernel, operands: Mapping[str, Buffer], rows: Rows) -> None:
-        """One row."""
-        params = RowsParams(rows=1, bytes=rows.nbytes)
+    def _copy(self, kernel: Kernel, operands: Mapping[str, Buffer], rows: Rows, count: int = 1) -> None:
+        """Some rows."""
+        params = RowsParams(rows=count, bytes=rows.nbytes)
         self.builder.call(self.node, Call(kernel, operands, [params], variant=rows.row.dtype.tag))
 
     # ------------------------------------------------------------------------------------------- windows
@@ -381,27 +400,36 @@ class _Lowering:
         assert window is not None
         return window
 
-    def _is_one_row(self, tensor: int) -> bool:
-        return self.schedule.windows[tensor] == 1 and not any(self.op.tensors[tensor].sides)
+    def _is_replaced(self, tensor: int) -> bool:
+        """Whether the next rows are all of the window."""
+        return self.schedule.windows[tensor] == self.schedule.step(tensor) and not any(self.op.tensors[tensor].sides)
 
     def _next(self, tensor: int) -> Buffer:
-        """Where the next row of a tensor is made: its window, if that is one row."""
-        if self._is_one_row(tensor):
+        """Where the next row of a source is read to: its window, if that is one row."""
+        if self._is_replaced(tensor):
             return self._window(tensor)
         return self._scratch(f"row{tensor}", self.op.tensors[tensor].row, 1)
 
-    def _push(self, row: Buffer, tensor: int) -> None:
-        """The row becomes the last of its window, in which it has best been made."""
-        if row is not self._window(tensor):
-            rows = self.op.tensors[tensor]
-            at = (self.schedule.windows[tensor] - 1) * rows.pitch + rows.margin()
-            self.builder.move(self.node, row, self._window(tensor), "row", y_at=at)
+    def _push(self, made: Buffer, tensor: int) -> None:
+        """The rows become the last of their window, in which they have best been made."""
+        if made is self._window(tensor):
+            return
+        rows, step = self.op.tensors[tensor], self.schedule.step(tensor)
+        first = self.schedule.windows[tensor] - step
+        if not any(rows.sides):
+            self.builder.move(self.node, made, self._window(tensor), "row", y_at=first * rows.pitch)
+            return
+        for row in range(step):
+            at = (first + row) * rows.pitch + rows.margin()
+            self.builder.move(
+                self.node, made, self._window(tensor), "row", x_at=row * rows.nbytes, y_at=at, nbytes=rows.nbytes
+            )
 
     def _shift(self, tensor: int) -> None:
-        """The oldest row goes."""
-        if self.schedule.windows[tensor] > 1:
+        """The oldest rows go."""
+        if not self._is_replaced(tensor) and self.schedule.windows[tensor] > self.schedule.step(tensor):
             window = self._window(tensor)
-            params = ShiftParams(nbytes=window.nbytes, by=self.op.tensors[tensor].pitch)
+            params = ShiftParams(nbytes=window.nbytes, by=self.op.tensors[tensor].pitch * self.schedule.step(tensor))
             self.builder.call(self.node, Call(SHIFT_ROWS, {"x": window}, [params]))
 
     def _fill(self, window: Buffer, first: int, rows: int, tensor: int) -> None:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.traits import Clampable
+from mcugen.hir.traits import Clampable, Paddable
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.ops.conv import Conv
 from mcugen.ops.conv_transpose import ConvTranspose
@@ -21,24 +20,18 @@ from mcugen.ops.spatial import Spatial
 from mcugen.passes.rewrite import Outcome, pattern
 
 
-@pattern(Conv)
+@pattern(Paddable)
 def fold_pad(graph: Graph, node: Node) -> Outcome:
-    """Conv(Pad(x, 0)) → Conv with larger window padding."""
-    pad, conv = node.input(0).producer, node.op
-    if pad is None or not isinstance(pad.op, Pad) or not isinstance(conv, Conv):
+    """f(Pad(x, 0)) → f with larger window padding."""
+    pad = node.input(0).producer
+    if pad is None or not isinstance(pad.op, Pad) or not isinstance(node.op, Paddable):
         return False
     if pad.op.value != 0.0:
         return f"it pads with {pad.op.value}"
-    before, after = pad.op.before, pad.op.after
-    if conv.is_channels_last or any(before[:2] + after[:2]):
-        return "it pads more than the image"
-    window = conv.window
-    grown = replace(
-        window,
-        before=tuple(a + b for a, b in zip(window.before, before[2:], strict=True)),
-        after=tuple(a + b for a, b in zip(window.after, after[2:], strict=True)),
-    )
-    graph.rewrite(node, replace(conv, window=grown), [pad.input(0), *node.inputs[1:]], origin=pad.origin)
+    grown = node.op.padded(pad.input(0), pad.op.before, pad.op.after)
+    if grown is None:
+        return "the padding is none of a window"
+    graph.rewrite(node, grown, [pad.input(0), *node.inputs[1:]], types=[node.output.type], origin=pad.origin)
     return True
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -109,6 +109,58 @@ class Image:
         self._fake(self.net.op("GlobalAveragePool", self.last), -9)
         return self
 
+    def pad(self, above: int, left: int, below: int, right: int, value: float = 0.3) -> Image:
+        """Other than with zeros: no window can take that in."""
+        widths = self.net.const([0, 0, above, left, 0, 0, below, right], np.int64)
+        self._fake(self.net.op("Pad", self.last, widths, self.net.const(value)), 7)
+        self.size = self.size[0] + above + below, self.size[1] + left + right
+        return self
+
+    def grown(self, times: int = 2) -> Image:
+        """Each pixel becomes several."""
+        scales = self.net.const([1, 1, times, times])
+        attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        self._fake(self.net.op("Resize", self.last, "", scales, **attributes), 7)
+        self.size = self.size[0] * times, self.size[1] * times
+        return self
+
+    def thinned(self, steps: int = 2) -> Image:
+        """Every n-th row from the second one on, and a column less."""
+        ends = [np.asarray(row, np.int64) for row in ([1, 1], [self.size[0], self.size[1]], [2, 3], [steps, 1])]
+        self._fake(self.net.op("Slice", self.last, *(self.net.const(row, np.int64) for row in ends)), 7)
+        self.size = (self.size[0] - 2) // steps + 1, self.size[1] - 1
+        return self
+
+    def transposed(self, channels: int, kernel: int, stride: int, before: int, dilation: int = 1) -> Image:
+        """A transposed convolution that makes its input `stride` times as large."""
+        reach = dilation * (kernel - 1) + 1
+        weights = self.net.const(self.random.integers(-90, 91, (self.channels, channels, kernel, kernel)), np.int8)
+        w = self.net.dequantize(weights, 0.3 / (90 * np.sqrt(self.channels)))
+        after = reach - before - stride
+        pads, more = [before, before, max(after, 0), max(after, 0)], [max(-after, 0)] * 2
+        attributes = {"strides": [stride] * 2, "pads": pads, "output_padding": more, "dilations": [dilation] * 2}
+        self._fake(self.net.op("ConvTranspose", self.last, w, **attributes), -4)
+        self.channels, self.size = channels, (self.size[0] * stride, self.size[1] * stride)
+        return self
+
+    def beside(self, build: Callable[[Image], Image]) -> Image:
+        """What `build` makes of it, with what it was as further channels."""
+        before, channels = self.last, self.channels
+        build(self)
+        self._fake(self.net.op("Concat", self.last, before, axis=1), 7)
+        self.channels += channels
+        return self
+
+    def below(self) -> Image:
+        """Down and up again, as in a U-Net."""
+        return self.max_pool(2, 2, (0, 0, 0, 0)).conv(6).transposed(5, 2, 2, 0)
+
+    def given(self, name: str) -> Image:
+        """What there is so far is an output of the model, too."""
+        self.net.quantize(self.last, STEP, 2, out=name)
+        self.net.output(name, dtype=np.int8)
+        return self
+
     def finished(self) -> Net:
         if self.real:
             self.net.output(self.net.op("Identity", self.last, out="y"))
@@ -124,9 +176,16 @@ def optimized(net: Net) -> Graph:
 
 
 def groups(graph: Graph) -> list[tuple[int, int]]:
-    """All stretches between two cuts that can be groups."""
-    streaming = Streaming(graph, frozenset(), cost_table("cortex-m4"))
-    return [(s.first, s.end) for s in streaming.stretches if s.op]
+    """All nodes that follow one another and can be a group."""
+    count = len(graph.nodes)
+    spans = ((first, end) for first in range(count) for end in range(first + 2, count + 1))
+    return [
+        span for span in spans if (op := _group(graph, span)) and all(t.axis == 1 for t in op.tensors[: op.sources])
+    ]
+
+
+def _group(graph: Graph, span: tuple[int, int]) -> Streamed | None:
+    return group_of(graph.nodes[slice(*span)], graph.outputs, narrow=sum(span) % 2 == 0)
 
 
 def check_groups(net: Net) -> int:
@@ -141,7 +200,7 @@ def check_groups(net: Net) -> int:
 
 
 def _stretch(graph: Graph, span: tuple[int, int]) -> Stretch:
-    return Stretch(*span, group_of(graph.nodes[slice(*span)]), 0, 0.0)
+    return Stretch(*span, _group(graph, span), 0, 0.0)
 
 
 NETS = {
@@ -164,6 +223,20 @@ NETS = {
     "pools": lambda: Image(15, 12, 4).conv(8).max_pool(3, 2, (1, 1, 1, 1)).conv(8).average_pool(2, 2).relu(),
     "one-sided": lambda: Image(9, 8, 5).conv(7, (2, 3), 1, (1, 0, 0, 2)).conv(5, (3, 1), 1, (0, 1, 2, 0)),
     "dilated": lambda: Image(13, 13, 4).conv(8, dilation=2, pads=(2, 2, 2, 2)).conv(8, dilation=3, pads=(3, 3, 3, 3)),
+    "up": lambda: (
+        Image(6, 5, 4).conv(6).transposed(5, 3, 2, 1).conv(4).transposed(3, 2, 2, 0).conv(4, pads=(2, 1, 0, 1))
+    ),
+    "up by three": lambda: Image(5, 5, 3).transposed(4, 5, 3, 1).conv(4).transposed(4, 2, 3, 0, 2).conv(3),
+    "grown": lambda: Image(7, 6, 4).conv(6).grown().conv(5).grown(3).max_pool(3, 2, (1, 1, 1, 1)).conv(4),
+    "beside": lambda: Image(9, 8, 3).conv(5).beside(lambda x: x.conv(4).conv(3)).conv(6).beside(Image.relu).conv(4),
+    "u": lambda: (
+        Image(8, 8, 3).conv(5).beside(lambda x: x.max_pool(2, 2, (0, 0, 0, 0)).conv(6).transposed(5, 2, 2, 0)).conv(4)
+    ),
+    "outputs": lambda: Image(9, 7, 3).conv(5).given("a").conv(4, stride=2).given("b").conv(6),
+    "padded": lambda: (
+        Image(9, 7, 3).conv(5).pad(2, 1, 0, 2).conv(4, pads=(0, 0, 0, 0)).pad(0, 0, 3, 0).conv(4).pad(0, 2, 0, 0)
+    ),
+    "thinned": lambda: Image(17, 9, 3).conv(5).thinned().conv(4).thinned(3).conv(4),
     "large steps": lambda: Image(17, 13, 3).conv(6, stride=3).conv(6, (1, 1), 2, (0, 0, 0, 0)).conv(4),
 }
 
@@ -204,7 +277,7 @@ def test_random_networks(net: Net) -> None:
 def in_groups(net: Net, board: str, spans: Sequence[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """The model with chosen stretches as groups."""
     monkeypatch.setattr(
-        fitting, "_ways", lambda graph, board, options: [with_groups(graph, [_stretch(graph, s) for s in spans])]
+        fitting, "_ways", lambda graph, board, options: [(with_groups(graph, [_stretch(graph, s) for s in spans]), 0)]
     )
     return compile_model(net.model(), board, ROWS)
 
@@ -257,17 +330,19 @@ def test_two_groups_in_a_row_may_follow_one_another(monkeypatch: pytest.MonkeyPa
 def test_the_output_of_a_group_may_lie_over_its_input_just_as_far_as_it_says() -> None:
     graph = optimized(Image(12, 12, 8).conv(8).conv(16, (1, 1), pads=(0, 0, 0, 0)).finished())
     first, end = max(groups(graph), key=lambda span: span[1] - span[0])
-    op = group_of(graph.nodes[first:end])
+    op = group_of(graph.nodes[first:end], graph.outputs)
     assert op is not None
-    assert _survives(op, op.lead)
-    assert not _survives(op, op.lead - 1)
+    lead = op.lead(op.results[0], 0)
+    assert lead is not None
+    assert _survives(op, lead)
+    assert not _survives(op, lead - 1)
 
 
 def _survives(op: Streamed, lead: int) -> bool:
     """Whether no row is written over one yet to be read, if the output begins so many bytes before the input."""
     row, out = op.tensors[0].nbytes, op.tensors[-1].nbytes
     got = put = 0
-    for tensor, is_row in op.schedule.events:
+    for tensor, is_row, _ in op.schedule.events:
         got += tensor == 0 and is_row
         if tensor == len(op.layers):
             put += 1

@@ -440,3 +440,26 @@ def test_padding_value_without_a_code_stays_real():
     net.output(net.op("Exp", padded, out="y"))
     assert "pad" in operators(optimized(net.model()))
     check_everywhere(net.model())
+
+
+PADS = [0, 0, 1, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "of_codes",
+    [
+        *(lambda net, q, v=v: net.op("Pad", q, net.const(PADS, np.int64), net.const(v, np.int8)) for v in (7, 0, -128)),
+        lambda net, q: net.op("Pad", q, net.const(PADS, np.int64)),
+        lambda net, q: net.op("Max", q, net.const(9, np.int8)),
+        lambda net, q: net.op("Clip", q, net.const(-3, np.int8), net.const(5, np.int8)),
+        lambda net, q: net.op("Where", net.op("Less", q, net.const(3, np.int8)), q, net.const(4, np.int8)),
+        lambda net, q: net.op("Concat", q, net.const(np.full((1, 1, 9, 8), 3), np.int8), axis=1),
+    ],
+    ids=["pad7", "pad0", "pad-128", "pad", "max", "clip", "where", "concat"],
+)
+def test_operators_between_conversions_compute_with_codes(of_codes: Callable[[Net, str], str]):
+    net = Net()
+    codes = of_codes(net, net.quantize(net.input("x", 1, 4, 9, 8), 0.1, 7))
+    net.dequantize(codes, 0.1, 7, out="y")
+    net.output("y")
+    check_everywhere(net.model())

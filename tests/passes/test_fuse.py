@@ -88,6 +88,68 @@ def test_padding_that_another_reads_stays_for_it():
     assert operators(apply(net.model(), fold_pad, simplify)) == ["pad", "conv", "clamp"]
 
 
+def _quantized_layer(layer: str) -> Net:
+    """Two readers of a tensor that is padded, more at the right and below, between conversions of one scale."""
+    net = Net()
+    codes = net.quantize(net.input("x", 1, 4, 9, 8), 0.1, -128)
+    relu = net.op("Relu", net.dequantize(codes, 0.1, -128))
+    padded = net.fake(pad(0, 0, 0, 1, 0, 0, 1, 2)(net, net.fake(relu, 0.1, -128)), 0.1, -128)
+    for number, stride in enumerate((1, 2)):
+        out, attributes = f"y{number}", {"strides": [stride] * 2}
+        if layer == "conv":
+            w = net.dequantize(net.const(values(4, 4, 3, 3) * 50, np.int8), 0.01)
+            y = net.op("Conv", padded, w, **attributes)
+        elif layer == "depthwise":
+            w = net.dequantize(net.const(values(4, 1, 3, 3) * 50, np.int8), 0.01)
+            y = net.op("Conv", padded, w, group=4, **attributes)
+        else:
+            counts = {"count_include_pad": 1, "pads": [1, 1, 0, 0]} if layer == "AveragePool" else {}
+            y = net.op(layer, padded, kernel_shape=[3, 3], **attributes, **counts)
+        net.quantize(y, 0.1, -128, out=out)
+        net.output(out, dtype=np.int8)
+    return net
+
+
+@pytest.mark.parametrize("layer", ["conv", "depthwise", "AveragePool", "MaxPool"])
+def test_quantized_padding_enters_the_window(layer: str):
+    net = _quantized_layer(layer)
+    assert "pad" not in operators(optimized(net.model()))
+    check_quantized(net.model())
+
+
+@pytest.mark.parametrize("zero", [-128, 3])
+def test_padding_enters_a_maximum_only_of_what_is_not_negative(zero: int):
+    net = Net()
+    x = net.fake(net.input("x", 1, 4, 9, 8), 0.1, zero)
+    padded = net.fake(pad(0, 0, 1, 1, 0, 0, 0, 2)(net, x), 0.1, zero)
+    net.quantize(net.op("MaxPool", padded, kernel_shape=[3, 3], strides=[2, 2]), 0.1, zero, out="y")
+    net.output("y", dtype=np.int8)
+    assert ("pad" in operators(optimized(net.model()))) == (zero != -128)
+    check_quantized(net.model())
+
+
+def test_a_window_within_the_padding_stays():
+    net = Net()
+    x = net.fake(net.input("x", 1, 4, 9, 8), 0.1, -128)
+    padded = net.fake(pad(0, 0, 3, 0, 0, 0, 0, 0)(net, x), 0.1, -128)
+    net.quantize(net.op("MaxPool", padded, kernel_shape=[3, 3]), 0.1, -128, out="y")
+    net.output("y", dtype=np.int8)
+    assert "pad" in operators(optimized(net.model()))
+    check_quantized(net.model())
+
+
+def test_padding_of_channels_last_enters_the_window():
+    net = Net()
+    x = net.fake(net.input("x", 1, 9, 8, 4), 0.1, 5)
+    padded = net.fake(pad(0, 0, 1, 0, 0, 1, 1, 0)(net, x), 0.1, 5)
+    image = net.op("Transpose", padded, perm=[0, 3, 1, 2])
+    w = net.dequantize(net.const(values(4, 4, 3, 3) * 50, np.int8), 0.01)
+    net.quantize(net.op("Conv", image, w, strides=[2, 2]), 0.1, out="y")
+    net.output("y", dtype=np.int8)
+    assert "pad" not in operators(optimized(net.model()))
+    check_quantized(net.model())
+
+
 # --------------------------------------------------------------------------------------------- fuse_dense
 
 
