@@ -15,7 +15,7 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize
-from mcugen.ops.conv import IntegerConv, conv_window, has_fast_kernel
+from mcugen.ops.conv import Conv, IntegerConv, conv_window, has_fast_kernel
 from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
@@ -307,8 +307,38 @@ def _import_conv_integer(node: OnnxNode) -> list[Value]:
         raise ModelError(
             "ConvInteger: zero points must be one a tensor, or one an output channel", f"{counts}", "repair the model"
         )
+    if has_fast_kernel(node):
+        weights = _centered_weights(node, zeros[1])
+        if weights is not None:
+            return [_emit_centered_conv(node, zeros[0], weights)]
     op = IntegerConv(conv_window(node), groups=int(node.attr("group", 1)))
     return [node.emit(op, node.input(0), node.input(1), *zeros)]
+
+
+def _centered_weights(node: OnnxNode, zero: Value) -> Array | None:
+    """Constant weights of a ConvInteger less their zero points, if 32 bits hold their sums with any int16."""
+    w = node.input(1).data
+    if w is None or zero.data is None:
+        return None
+    found = w.astype(np.int64) - zero.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
+    sums = np.abs(found).reshape(len(found), -1).sum(1)
+    return found if sums.max(initial=0) < 2**16 else None
+
+
+def _emit_centered_conv(node: OnnxNode, zero: Value, weights: Array) -> Value:
+    """Σ (x − zx)(w − zw), as padding is after the subtraction: a convolution of int16 at scale 1."""
+    unit = QuantParams((1.0,), 0)
+    wide = node.emit(Cast(DType.INT32), node.input(0), suffix="x.wide")
+    offset = node.emit(Cast(DType.INT32), reshaped(node, zero, (), "x.zero.scalar"), suffix="x.zero.wide")
+    centered = emit_elementwise(node, Binary("Sub"), wide, offset, suffix="x.centered")
+    codes = node.emit(Cast(DType.INT16), centered, suffix="x.codes")
+    assume_quant(codes, unit, node)
+    dtype = np.int8 if _is_int8(weights) else np.int16
+    w = node.constant("w.codes", weights.astype(dtype), unit)
+    bias = node.constant("bias", np.zeros(len(weights), np.int32))
+    op = Conv(conv_window(node), groups=int(node.attr("group", 1)))
+    (out,) = op.infer(codes.type, w.type)
+    return node.emit(op, codes, w, bias, types=[replace(out, quant=unit)], suffix="sum")
 
 
 @onnx_operator("MatMulInteger", kernels=("dense_s8", "matmul_s8", "matmul_int"))
