@@ -184,9 +184,9 @@ FUSED_RATIO = Function(
 )
 """The same ratio by its inverse alone. Of vectors only, as are the next."""
 NEAREST = Function("vcvtn", lambda x: np.rint(x).astype(np.int64), result=DType.INT32, is_monotone=True)
-MAX_NUMBER = Function("vmaxnm", np.fmax, is_monotone=True)
+MAX_NUMBER = Function("vmaxnm", lambda x, y: np.fmax(x, y), is_monotone=True)
 """The number where the other is NaN."""
-MIN_NUMBER = Function("vminnm", np.fmin, is_monotone=True)
+MIN_NUMBER = Function("vminnm", lambda x, y: np.fmin(x, y), is_monotone=True)
 
 
 def _truncated(x: Array, low: Array, high: Array) -> Array:

@@ -212,7 +212,7 @@ class Dequantize(Elementwise):
         quant = sig.input(0).q
         if sig.input(0).dtype not in (DType.INT8, DType.INT16) or len(quant.scale) > 1:
             return None
-        return self.expression(sig, args, scalar)
+        return Convert(DType.FLOAT32, args[0] - scalar(quant.zero_point)) * scalar(float(quant.scale[0]))
 
 
 @dataclass(frozen=True)
