@@ -137,12 +137,56 @@ INTERPOLATE = Function(
 )
 
 
+def _ratio(x: Array, scale: Array, *_: Array) -> Array:
+    return np.asarray(x / scale)
+
+
+RATIO = Function("mcugen_ratio", _ratio, is_quick=True)
+"""x / scale by scale, its inverse and the rest of that: see mcugen.numerics.reciprocal."""
+
+
 def _rounded(x: Array, low: Array, high: Array) -> Array:
     """Half to even; NaN gives the lower end."""
     return np.asarray(np.rint(np.clip(np.where(np.isnan(x), low, x), low, high)), np.int64)
 
 
-ROUND_CLAMP = Function("mcugen_round_clamp", _rounded, result=DType.INT32, is_monotone=True)
+def _code(dtype: DType) -> Callable[[Array, Array], Array]:
+    low, high = dtype.limits
+    return lambda ratio, zero: _rounded(ratio, low - zero, high - zero) + zero
+
+
+def _code_of(dtype: DType) -> Callable[[Array, Array, Array, Array, Array], Array]:
+    """Of a scale as its significand (24 bits) and exponent, as a float's bits have them."""
+    code = _code(dtype)
+    return lambda x, significand, inverse, exponent, zero: code(
+        x / np.ldexp(np.float32(significand), exponent - 150), zero
+    )
+
+
+ROUND = {
+    8: _of_codes("round8", _code(DType.INT8)),
+    16: _of_codes("round16", _code(DType.INT16)),
+}
+"""A ratio as a code: rounded half to even, plus a zero point."""
+QUANTIZE = {
+    8: Function("mcugen_quantize8", _code_of(DType.INT8), result=DType.INT32),
+    16: Function("mcugen_quantize16", _code_of(DType.INT16), result=DType.INT32),
+}
+"""The same of a real number in whole numbers, by its bits."""
+REAL = Function(
+    "mcugen_real",
+    lambda v, significand, exponent: v.astype(np.float32) * np.ldexp(np.float32(significand), exponent - 150),
+    result=DType.FLOAT32,
+)
+"""A code less its zero point, of at most eight bits, times a scale as QUANTIZE has it."""
+FUSED_RATIO = Function(
+    "vfma", lambda x, inverse, rest: x / (1 / (inverse.astype(np.float64) + rest)).astype(np.float32)
+)
+"""The same ratio by its inverse alone. Of vectors only, as are the next."""
+NEAREST = Function("vcvtn", lambda x: np.rint(x).astype(np.int64), result=DType.INT32, is_monotone=True)
+MAX_NUMBER = Function("vmaxnm", lambda x, y: np.fmax(x, y), is_monotone=True)
+"""The number where the other is NaN."""
+MIN_NUMBER = Function("vminnm", lambda x, y: np.fmin(x, y), is_monotone=True)
 
 
 def _truncated(x: Array, low: Array, high: Array) -> Array:

@@ -109,6 +109,14 @@ def _call(e: Call) -> str:
             return f"vmulhq_s32({text}, {helium_text(rest[0])})"
         case fn.ROUNDED_DOUBLE_PRODUCT:
             return f"vqrdmlashq_n_s32({text}, {helium_text(rest[0])}, {numbers[1]})"
+        case fn.FUSED_RATIO:
+            return f"vfmaq_n_f32(vmulq_n_f32({text}, {numbers[1]}), {text}, {numbers[0]})"
+        case fn.NEAREST:
+            return f"vcvtnq_s32_f32({text})"
+        case fn.MAX_NUMBER:
+            return f"vmaxnmq_f32({text}, {helium_text(rest[0])})"
+        case fn.MIN_NUMBER:
+            return f"vminnmq_f32({text}, {helium_text(rest[0])})"
         case fn.MAX:
             return _at_least(text, numbers[0])
         case fn.MIN:

@@ -19,7 +19,7 @@ from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.portable import Ring, depthwise, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits, float_tensors, int8_tensors, int16_tensors
+from mcugen.kernels.weighted import CodeLimits, float_tensors, int8_tensors, int8_weights, int16_tensors
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 
 WORD = 4
@@ -698,7 +698,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         params=(ConvGeometry, Ring, Zeros, CodeLimits),
         without=frozenset({"out_c", "k_w", "stride_w", "dilation_w"}),
         options=(StrideOptions, RowOptions),
-        when=(int8_tensors, depthwise, rows_of_three, int8_results),
+        when=(int8_tensors, int8_weights, depthwise, rows_of_three, int8_results),
         emit=emit_rows_of_three,
     ),
 )

@@ -32,10 +32,11 @@ UNROLL = 4
 
 
 class Scalars:
-    """Collects the per-layer constants of expressions as kernel parameters."""
+    """Collects the per-layer constants of expressions as kernel parameters. `features` are those of the CPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: frozenset[str] = frozenset()) -> None:
         self.params: dict[str, Param] = {}
+        self.features = features
 
     def __call__(self, value: Param) -> Parameter:
         """The local variable that holds `value` at run time (code is shared by layers that differ only in it)."""
@@ -53,6 +54,7 @@ class Known(Scalars):
     """Finds the values that another collection has before it adds new ones."""
 
     def __init__(self, others: Scalars) -> None:
+        super().__init__(others.features)
         self.params = others.params
         self._spell = others
 

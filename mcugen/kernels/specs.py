@@ -209,7 +209,7 @@ class MatMulSpec:
     @cached_property
     def requantizer(self) -> Requantizer:
         """From sums to codes."""
-        return requantizer(self.sig, self.largest_sums, self.factor)
+        return requantizer(self.sig, self.largest_sums, self.factor, by_weights=False)
 
     def overlaps(self) -> list[Overlap]:
         """How far y may lie over a and b: all of a batch's matrices are read until the last of their product is

@@ -192,6 +192,11 @@ def int8_tensors(layer: Typed) -> bool:
     return layer.sig.input(0).dtype is DType.INT8
 
 
+def int8_weights(layer: Typed) -> bool:
+    """int8 weights"""
+    return layer.sig.input(1).dtype is DType.INT8
+
+
 def int16_tensors(layer: Typed) -> bool:
     """int16 tensors"""
     return layer.sig.input(0).dtype is DType.INT16

@@ -19,6 +19,7 @@ from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.reading_order import rows
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import int8_weights
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
@@ -40,8 +41,9 @@ def is_3x3(spec: ConvSpec) -> bool:
 
 
 def int8_codes(spec: ConvSpec) -> bool:
-    """int8 tensors and weights"""
-    return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y))
+    """int8 tensors; weights of at most nine bits"""
+    most = np.abs(spec.weights.astype(np.int64)).max(initial=0)
+    return spec.x.dtype is spec.y.dtype is DType.INT8 and bool(most < 256)
 
 
 def small_sums(spec: ConvSpec) -> bool:
@@ -380,7 +382,8 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     weights = scratch("u", "transformed weights of the channels that are computed at once", DType.INT32)
     emit, work = partial(emit_fly, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
     kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
-    return replace(kernel, options=(TileOptions, FlyOptions), emit=emit, extra=work)
+    when = (*FITS, int8_weights)
+    return replace(kernel, options=(TileOptions, FlyOptions), when=when, emit=emit, extra=work)
 
 
 CONV: tuple[Kernel, ...] = (

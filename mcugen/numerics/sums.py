@@ -47,25 +47,35 @@ def most_sum(sig: Signature) -> int:
     return 2**31 if sig.output.dtype is DType.INT32 else LONGEST_SUM
 
 
-def finish(acc: Array, sig: Signature, clamp: Range | None, sums: Array | None = None, factor: float = 1.0) -> Array:
+SMALL_SUM = 2**25
+"""Sums below, times a multiplier with 31 bits of fraction, are less than 2^-7 of a code off."""
+
+
+def finish(
+    acc: Array, sig: Signature, clamp: Range | None, sums: Array, factor: float = 1.0, *, by_weights: bool = True
+) -> Array:
     """Accumulators (channels last) within `sums`, times a factor → the output: requantized, clamped, or as they are."""
     out = sig.output
     if out.dtype in (DType.INT32, DType.INT64):
         return acc.astype(out.dtype.numpy)
     low, high = clamp_range(clamp, out.q, out.dtype)
-    return requantizer(sig, sums, factor)(acc, low, high).astype(out.dtype.numpy)
+    return requantizer(sig, sums, factor, by_weights=by_weights)(acc, low, high).astype(out.dtype.numpy)
 
 
-def requantizer(sig: Signature, sums: Array | None = None, factor: float = 1.0) -> Requantizer:
+def requantizer(
+    sig: Signature, sums: Array | None = None, factor: float = 1.0, *, by_weights: bool = True
+) -> Requantizer:
     """From units of input scale · weight scale, times a factor, to the output's.
 
-    For int8 alone 31 bits of fraction do, which cost least; 16 bits anywhere, and 64-bit sums, need more.
+    For int8 alone 31 bits of fraction do, which cost least; 16 bits of a tensor, and 64-bit sums, need more. Weights
+    of 16 bits do not while sums stay small: those of a uint8 model, less their zero point, have nine bits.
     """
-    types = (sig.input(0), sig.input(1), sig.output)
-    scale = types[0].q.scales * types[1].q.scales * factor / types[2].q.scales
+    x, w, out = sig.input(0), sig.input(1), sig.output
+    scale = x.q.scales * w.q.scales * factor / out.q.scales
     is_short = sums is None or sum_dtype(sums) is DType.INT32
-    narrow = is_short and all(t.dtype is DType.INT8 for t in types)
-    return Requantizer.of(scale, sig.output.q.zero_point, sums=None if narrow else sums)
+    is_small = by_weights and sums is not None and sums.max(initial=0) < SMALL_SUM
+    narrow = is_short and x.dtype is out.dtype is DType.INT8 and (w.dtype is DType.INT8 or is_small)
+    return Requantizer.of(scale, out.q.zero_point, sums=None if narrow else sums)
 
 
 def layer_bounds(

@@ -18,6 +18,7 @@ from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.elementwise import Scalars
 from mcugen.numerics.fixedpoint import dequantize, quantize
+from mcugen.numerics.reciprocal import Reciprocal, WholeScale
 from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -148,11 +149,39 @@ class Quantize(Simplifiable, Elementwise):
         return (quantize(arrays[0], sig.output.q, sig.output.dtype),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Division, rounding by the runtime's helper, saturation."""
-        dtype, quant = sig.output.dtype, sig.output.q
-        low, high = (limit - quant.zero_point for limit in dtype.limits)
-        ratio = args[0] / scalar(float(quant.scale[0]))
-        return Convert(dtype, call(fn.ROUND_CLAMP, ratio, scalar(low), scalar(high)) + scalar(quant.zero_point))
+        """A ratio and its rounding where the CPU has floats, else whole numbers; the same results."""
+        (x,), dtype, quant = args, sig.output.dtype, sig.output.q
+        zero, bits = quant.zero_point, 8 * dtype.nbytes
+        whole = None if "fpu" in scalar.features else WholeScale.of(quant.scale[0])
+        if whole is not None:
+            parts = (whole.significand, whole.inverse, whole.exponent, zero)
+            return Convert(dtype, call(fn.QUANTIZE[bits], x, *map(scalar, parts)))
+        return Convert(dtype, call(fn.ROUND[bits], _ratio(x, sig.output, scalar), scalar(zero)))
+
+    def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
+        """The same by vectors of floats, if the ratio can be had by multiplications."""
+        out = sig.output
+        found = Reciprocal.of(out.q.scale[0], _most(out))
+        if found is None:
+            return None
+        zero, (low, high) = out.q.zero_point, out.dtype.limits
+        ratio = call(fn.FUSED_RATIO, args[0], scalar(found.inverse), scalar(found.rest))
+        number = call(fn.MAX_NUMBER, ratio, scalar(float(low - zero)))
+        return call(fn.NEAREST, call(fn.MIN_NUMBER, number, scalar(float(high - zero)))) + scalar(zero)
+
+
+def _ratio(x: Expression, out: TensorType, scalar: Scalars) -> Expression:
+    """x / scale."""
+    scale = out.q.scale[0]
+    found = Reciprocal.of(scale, _most(out))
+    if found is None:
+        return x / scalar(float(scale))
+    return call(fn.RATIO, x, scalar(float(scale)), scalar(found.inverse), scalar(found.rest))
+
+
+def _most(out: TensorType) -> int:
+    """The largest magnitude of a code less the zero point."""
+    return max(abs(limit - out.q.zero_point) for limit in out.dtype.limits)
 
 
 @dataclass(frozen=True)
@@ -170,16 +199,20 @@ class Dequantize(Elementwise):
         return (dequantize(arrays[0], sig.input(0).q),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Subtraction in int32, one multiplication."""
+        """Subtraction in int32, one multiplication: of whole numbers where the CPU has no floats and they have room."""
         quant = sig.input(0).q
-        return Convert(DType.FLOAT32, args[0] - scalar(quant.zero_point)) * scalar(float(quant.scale[0]))
+        centered = args[0] - scalar(quant.zero_point)
+        whole = None if "fpu" in scalar.features else WholeScale.of(quant.scale[0])
+        if sig.input(0).dtype is DType.INT8 and whole is not None:
+            return call(fn.REAL, centered, scalar(whole.significand), scalar(whole.exponent))
+        return Convert(DType.FLOAT32, centered) * scalar(float(quant.scale[0]))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Conversion, and a multiplication."""
         quant = sig.input(0).q
         if sig.input(0).dtype not in (DType.INT8, DType.INT16) or len(quant.scale) > 1:
             return None
-        return self.expression(sig, args, scalar)
+        return Convert(DType.FLOAT32, args[0] - scalar(quant.zero_point)) * scalar(float(quant.scale[0]))
 
 
 @dataclass(frozen=True)

@@ -302,10 +302,10 @@ class Stack(Elementwise):
 def _emit_steps(node: Node, steps: Sequence[Step], builder: Builder) -> None:
     """One instruction for a node that computes `steps` on its inputs."""
     tables = node.op.tables if isinstance(node.op, Elementwise) else frozenset()
-    scalar = Scalars()
+    scalar = Scalars(builder.features)
     plain = _expressions(node, steps, tables, scalar)
     if len(scalar.params) > MOST_SHARED and not any(isinstance(v, float) for v in scalar.params.values()):
-        scalar = Literals()
+        scalar = Literals(builder.features)
         plain = _expressions(node, steps, tables, scalar)
     helium = _vectors(node, steps, tables, Known(scalar)) if "mve" in builder.features else None
     emit_loop(node, builder, Loop([step.op.name for step in steps], tables, scalar, plain, helium))

@@ -154,7 +154,7 @@ class MatMul(HasKernels, Quantizable, Expressible, Operator):
             return (product if self.factor == 1 else product * product.dtype.type(self.factor),)
         zero = [sig.input(i).q.zero_point for i in (0, 1)]
         acc = exact_product(a.astype(np.int64) - zero[0], b.astype(np.int64) - zero[1])
-        return (finish(acc, sig, None, product_sums(sig), self.factor),)
+        return (finish(acc, sig, None, product_sums(sig), self.factor, by_weights=False),)
 
     def macs(self, sig: Signature) -> int:
         """batch · M · N · K."""

@@ -15,7 +15,7 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize
-from mcugen.ops.conv import IntegerConv, conv_window, has_fast_kernel
+from mcugen.ops.conv import Conv, IntegerConv, conv_window, has_fast_kernel
 from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
@@ -341,8 +341,38 @@ def _import_conv_integer(node: OnnxNode) -> list[Value]:
         raise ModelError(
             "ConvInteger: zero points must be one a tensor, or one an output channel", f"{counts}", "repair the model"
         )
+    if has_fast_kernel(node):
+        weights = _centered_weights(node, zeros[1])
+        if weights is not None:
+            return [_emit_centered_conv(node, zeros[0], weights)]
     op = IntegerConv(conv_window(node), groups=int(node.attr("group", 1)))
     return [node.emit(op, node.input(0), node.input(1), *zeros)]
+
+
+def _centered_weights(node: OnnxNode, zero: Value) -> Array | None:
+    """Constant weights of a ConvInteger less their zero points, if 32 bits hold their sums with any int16."""
+    w = node.input(1).data
+    if w is None or zero.data is None:
+        return None
+    found = w.astype(np.int64) - zero.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
+    sums = np.abs(found).reshape(len(found), -1).sum(1)
+    return found if sums.max(initial=0) < 2**16 else None
+
+
+def _emit_centered_conv(node: OnnxNode, zero: Value, weights: Array) -> Value:
+    """Σ (x − zx)(w − zw), as padding is after the subtraction: a convolution of int16 at scale 1."""
+    unit = QuantParams((1.0,), 0)
+    wide = node.emit(Cast(DType.INT32), node.input(0), suffix="x.wide")
+    offset = node.emit(Cast(DType.INT32), reshaped(node, zero, (), "x.zero.scalar"), suffix="x.zero.wide")
+    centered = emit_elementwise(node, Binary("Sub"), wide, offset, suffix="x.centered")
+    codes = node.emit(Cast(DType.INT16), centered, suffix="x.codes")
+    assume_quant(codes, unit, node)
+    dtype = np.int8 if _is_int8(weights) else np.int16
+    w = node.constant("w.codes", weights.astype(dtype), unit)
+    bias = node.constant("bias", np.zeros(len(weights), np.int32))
+    op = Conv(conv_window(node), groups=int(node.attr("group", 1)))
+    (out,) = op.infer(codes.type, w.type)
+    return node.emit(op, codes, w, bias, types=[replace(out, quant=unit)], suffix="sum")
 
 
 @onnx_operator("MatMulInteger", kernels=("dense_s8", "matmul_s8", "matmul_int"))
@@ -353,10 +383,49 @@ def _import_integer_product(node: OnnxNode) -> list[Value]:
     """
     zeros = [node.input(i) for i in (2, 3) if node.has(i)]
     if node.op_type == "MatMulInteger" and any(z.data is None or z.type.count > 1 for z in zeros):
-        return [_emit_integer_matmul(node, (0, 2), (1, 3))]
+        weights = _whole_weights(node)
+        return [_emit_integer_matmul(node, (0, 2), (1, 3)) if weights is None else _emit_weighted_sums(node, *weights)]
     x, w = _integer_operand(node, 0, 2, "x"), _integer_operand(node, 1, 3, "w")
     real = as_float(node, node.op_type.removesuffix("Integer"), (x, w))
     return [node.emit(Cast(DType.INT32), real)]
+
+
+def _whole_weights(node: OnnxNode) -> tuple[Array, Array] | None:
+    """Constant weights of a MatMulInteger as int64 [K, N]; their zero point, or one a column. None: not constant."""
+    w, zero = node.input(1), node.input(3).data if node.has(3) else np.zeros((), np.int64)
+    narrow = {node.input(0).type.dtype, w.type.dtype} <= {DType.INT8, DType.UINT8}
+    if w.data is None or w.type.rank != 2 or zero is None or not narrow or node.input(0).type.rank < 2:
+        return None
+    return w.data.astype(np.int64), zero.astype(np.int64).reshape(-1)
+
+
+def _emit_weighted_sums(node: OnnxNode, w: Array, zero: Array) -> Value:
+    """Σ (x − zx)(w − zw) = Σ x·v + (c − zw) · Σ x − zx · Σ (w − zw), v = w − c in int8: a dense layer at scale 1.
+
+    So weights stay as short as they are whatever is computed, as in models that are quantized dynamically. c is a zero
+    point that leaves int8, else 128 of uint8. Of the sums the second is a column, if c is not zw; the third constant.
+    """
+    center = zero if _is_int8(w - zero) else np.asarray([128 * (node.input(1).type.dtype is DType.UINT8)])
+    codes = node.constant("w.codes", (w - center).astype(np.int8), QuantParams((1.0,), 0))
+    x = replace(node, inputs=(node.input(0), node.input(1)))
+    real = as_float(node, "MatMul", (_integer_operand(x, 0, 2, "x"), node.emit(Dequantize(), codes, suffix="w")))
+    total = node.emit(Cast(DType.INT32), real, suffix="products")
+    if (center != zero).any():
+        wide = node.emit(Cast(DType.INT32), node.input(0), suffix="x.wide")
+        sums = node.call("ReduceSum", wide, np.asarray([-1], np.int64), keepdims=1)
+        rest = node.constant("rest", np.broadcast_to(center - zero, w.shape[1:]).astype(np.int32))
+        product = emit_elementwise(node, Binary("Mul"), sums, rest, suffix="rest.product")
+        total = emit_elementwise(node, Binary("Add"), total, product, suffix="whole")
+    if not node.has(2):
+        return total
+    x_zero = node.emit(Cast(DType.INT32), _per_row(node, node.input(2), "x.zero"), suffix="x.zero.wide")
+    columns = node.constant("columns", (w - zero).sum(0).astype(np.int32))
+    offset = emit_elementwise(node, Binary("Mul"), x_zero, columns, suffix="offset")
+    return emit_elementwise(node, Binary("Sub"), total, offset, suffix="sum")
+
+
+def _is_int8(codes: Array) -> bool:
+    return bool(codes.min(initial=0) >= -128 and codes.max(initial=0) <= 127)
 
 
 def _emit_integer_matmul(node: OnnxNode, a: tuple[int, int], b: tuple[int, int]) -> Value:

@@ -33,7 +33,8 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     quant, b = _carry_constant_channels(QuantParams(wq.scale, 0, wq.axis), data, b, x.type.q, sig.output)
     if largest_sums(x.type, data, b).max(initial=0) >= most_sum(sig):
         return None
-    narrow = np.int8 if np.abs(data).max(initial=0) < 128 else np.int16
+    lowest = -128 if sig.output.dtype is DType.INT32 else -127  # kernels that make codes need the sign to turn
+    narrow = np.int8 if data.min(initial=0) >= lowest and data.max(initial=0) < 128 else np.int16
     weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), quant)
     name = bias.name if bias is not None else f"{w.name}.bias"
     return [x, weights, graph.constant(f"{name}.int", b.astype(sum_dtype(np.abs(b)).numpy))]

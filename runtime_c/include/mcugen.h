@@ -446,6 +446,19 @@ static inline float mcugen_expf(float x)
     return y * a * b;
 }
 
+/* x / scale, of 1 / scale = inverse + rest: where a multiplication and an addition are rounded once, they give ratios
+ * that are quantized alike (the compiler has checked it for this scale). */
+static inline float mcugen_ratio(float x, float scale, float inverse, float rest)
+{
+#if defined(__GNUC__) && (defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA))
+    (void)scale;
+    return __builtin_fmaf(x, inverse, x * rest);
+#else
+    (void)inverse, (void)rest;
+    return x / scale;
+#endif
+}
+
 /* v rounded half to even, limited to [low, high] within +-2^22; NaN gives low. Adding and subtracting 1.5 * 2^23
  * leaves just the integer part, rounded by the FPU's (or the library's) default mode. */
 static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
@@ -456,6 +469,134 @@ static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
     v = v > h ? h : v;
     shifted = v + 12582912.0f;
     return (int32_t)(shifted - 12582912.0f);
+}
+
+/* v rounded half to even plus a zero point, limited to int8; NaN gives -128. With an FPU as above, but less the lowest
+ * code: the conversion to a fixed point at bit 24 has limits of its own, and makes 0 of NaN. */
+static inline int32_t mcugen_round8(float v, int32_t zero)
+{
+#if defined(MCUGEN_FPU)
+    const float magic = 12582912.0f, back = 12582912.0f - (float)(zero + 128);
+    float fixed;
+    uint32_t bits;
+    __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #24"
+        : "=&t"(fixed)
+        : "t"(v), "t"(magic), "t"(back));
+    memcpy(&bits, &fixed, sizeof bits);
+    return (int32_t)(bits >> 24) - 128;
+#else
+    return mcugen_round_clamp(v, -128 - zero, 127 - zero) + zero;
+#endif
+}
+
+/* The same, limited to int16. */
+static inline int32_t mcugen_round16(float v, int32_t zero)
+{
+#if defined(MCUGEN_FPU)
+    const float magic = 12582912.0f, back = 12582912.0f - (float)(zero + 32768);
+    float fixed;
+    uint32_t bits;
+    __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #16"
+        : "=&t"(fixed)
+        : "t"(v), "t"(magic), "t"(back));
+    memcpy(&bits, &fixed, sizeof bits);
+    return (int32_t)(bits >> 16) - 32768;
+#else
+    return mcugen_round_clamp(v, -32768 - zero, 32767 - zero) + zero;
+#endif
+}
+
+/* The whole number nearest to x / scale, of magnitudes of floats: x = m * 2^(e - 150), scale = s * 2^(exponent - 150),
+ * power = e - exponent + 1. `low` is the ratio cut off, from a product that may be short by less than 1/2, so that the
+ * number is low or low + 1. How far x lies beyond their middle is known exactly, in units of scale / (2 * s); bits
+ * above the 32nd cancel. ONNX rounds the ratio to a float before. So a tie reaches half a unit of that float's last
+ * place around the middle, s / 2^(24 - n) where the middle has n bits before the point, and goes to the even number. */
+static inline int32_t mcugen_nearest(uint32_t m, uint32_t low, uint32_t s, uint32_t power)
+{
+    const uint32_t twice = 2u * low + 1u;
+    const int32_t beyond = (int32_t)((m << power) - twice * s);
+    const int32_t tie = (int32_t)(s >> (25u - power - (twice >> power)));
+    const int32_t is_odd = (int32_t)(low & 1u);
+    return (int32_t)low + (beyond > (tie ^ -is_odd) ? 1 : 0);
+}
+
+/* x / scale rounded half to even plus a zero point, limited to int8, in whole numbers: of scale =
+ * s * 2^(exponent - 150) with 24 bits of s, and inverse = 2^54 / s. NaN gives -128. Below power 0 the ratio is less
+ * than 1/2, from 10 on more than 256. */
+static inline int32_t mcugen_quantize8(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
+{
+    uint32_t bits, power, m;
+    int32_t sign, q;
+    memcpy(&bits, &x, sizeof bits);
+    sign = (bits >> 31) != 0u ? -1 : 0;
+    power = ((bits << 1) >> 24) - (uint32_t)(exponent - 1);
+    if (power >= 10u) {
+        if ((int32_t)power < 0) {
+            return zero;
+        }
+        return sign != 0 || (bits << 1) > 0xff000000u ? -128 : 127;
+    }
+    m = (bits & 0x7fffffu) | 0x800000u;
+    q = mcugen_nearest(m, ((m >> 8) * ((uint32_t)inverse >> 16)) >> (31u - power), (uint32_t)s, power);
+    q = ((q ^ sign) - sign) + zero;
+    return mcugen_saturate8(q);
+}
+
+/* The same, limited to int16: by a longer product; from power 18 on the ratio is more than 65536. */
+static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
+{
+    uint32_t bits, power, m, product;
+    int32_t sign, q;
+    memcpy(&bits, &x, sizeof bits);
+    sign = (bits >> 31) != 0u ? -1 : 0;
+    power = ((bits << 1) >> 24) - (uint32_t)(exponent - 1);
+    if (power >= 18u) {
+        if ((int32_t)power < 0) {
+            return zero;
+        }
+        return sign != 0 || (bits << 1) > 0xff000000u ? -32768 : 32767;
+    }
+    m = (bits & 0x7fffffu) | 0x800000u;
+#if defined(MCUGEN_THUMB1) /* products of 32 bits only */
+    product = (m >> 8) * ((uint32_t)inverse >> 16) + (((m >> 8) * ((uint32_t)inverse & 0xffffu)) >> 16);
+    product += ((m & 0xffu) * ((uint32_t)inverse >> 16)) >> 8;
+#else
+    product = (uint32_t)(((uint64_t)(m << 8) * (uint32_t)inverse) >> 32);
+#endif
+    q = mcugen_nearest(m, product >> (31u - power), (uint32_t)s, power);
+    q = ((q ^ sign) - sign) + zero;
+    return mcugen_saturate16(q);
+}
+
+/* v * scale as a float, for v of at most eight bits and scale = s * 2^(exponent - 150): the product is exact in 32
+ * bits. Its leading bit goes to the top; the lowest eight are rounded off, half to even. */
+static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
+{
+    uint32_t m = (uint32_t)(v < 0 ? -v : v) * (uint32_t)s, power = (uint32_t)exponent + 7u, bits;
+    float y;
+    if (v == 0) {
+        return 0.0f;
+    }
+    if (m < 0x10000000u) {
+        m <<= 4;
+        power -= 4u;
+    }
+    if (m < 0x10000000u) {
+        m <<= 4;
+        power -= 4u;
+    }
+    if (m < 0x40000000u) {
+        m <<= 2;
+        power -= 2u;
+    }
+    if (m < 0x80000000u) {
+        m <<= 1;
+        power -= 1u;
+    }
+    bits = (power << 23) + (m >> 8) + (((m & 0xffu) + ((m >> 8) & 1u) + 0x7fu) >> 8);
+    bits |= v < 0 ? 0x80000000u : 0u;
+    memcpy(&y, &bits, sizeof y);
+    return y;
 }
 
 /* v with its fraction cut off, limited to [low, high]; NaN gives 0. */

@@ -300,6 +300,25 @@ def test_integers_with_zero_points():
     check_model(model, feeds, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("several", [False, True], ids=["one zero point", "one a channel"])
+def test_integers_of_constant_weights_and_a_computed_zero_point(dtype: type, several: bool):
+    """As dynamically quantized models have them: padding is what the zero point stands for."""
+    net = Net(opset=21)
+    x, zero = net.input("x", 1, 4, 7, 6, dtype=np.uint8), net.input("zero", dtype=np.uint8)
+    limits = np.iinfo(dtype)
+    shapes = [((8, 4, 3, 3), 1, {"pads": [1, 1, 1, 0]}), ((4, 1, 3, 3), 4, {"pads": [1] * 4}), ((5, 4, 1, 1), 1, {})]
+    for at, (shape, group, attributes) in enumerate(shapes):
+        data = rng().integers(limits.min, limits.max + 1, shape)
+        data.reshape(-1)[:2] = limits.min, limits.max
+        w_zero = rng().integers(limits.min // 2, limits.max, shape[0] if several else ())
+        operands = (net.const(data, dtype), zero, net.const(w_zero, dtype))
+        net.output(net.op("ConvInteger", x, *operands, out=f"y{at}", group=group, **attributes), dtype=np.int32)
+    check_by_reference(net, {"zero": np.asarray(93, np.uint8)})
+    kernels = {i.kernel for i in compile_model(net.model(), "nrf52840").program.instrs if i.macs}
+    assert "conv_direct" not in kernels
+
+
 def test_quantized_with_computed_weights():
     net = Net()
     x, w = net.input("x", 1, 2, 5, 6, dtype=np.uint8), net.input("w", 3, 2, 3, 3, dtype=np.uint8)

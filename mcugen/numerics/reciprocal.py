@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantizing without a division: the codes of x / scale, rounded twice as ONNX has it, by multiplications.
+
+QuantizeLinear rounds x / scale to a float, and that half to even to a whole number q. Both ways here take every float
+to the same q, for these reasons.
+
+*By floats* (`Reciprocal`). f(x) = fl(x · inverse + fl(x · rest)) by a fused multiplication and addition, where inverse
+and rest are positive and add up to 48 bits of 1 / scale. Products by positive numbers, sums and roundings are monotone:
+so are f and x / scale, and what rounding makes of them. Two monotone functions with whole values are equal if they take
+the step from each q to the next at the same float. These floats are few: one for each q. They are found, and compared
+(`Reciprocal.of`); both functions are odd, which saves the negative half. Infinities stay, as no term is of the other
+sign; a NaN stays one.
+
+*By whole numbers* (`WholeScale`), for CPUs without floats: see mcugen_quantize8 in mcugen.h, which finds the q below
+and above the ratio by a short product, and decides between both by the exact remainder.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from mcugen.hir.types import Array
+
+_NEIGHBOURS = np.arange(-4, 5)
+"""Floats around (q + 1/2) · scale, among which is that of the step (which is checked)."""
+
+_LEAST_SCALE = 2.0**-60
+"""With its inverse: all that is computed near a step is then a normal float."""
+
+
+@dataclass(frozen=True)
+class Reciprocal:
+    """1 / scale as the sum of two floats, of which the second adds some 24 bits to the first; both above 0."""
+
+    inverse: float
+    rest: float
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(scale: float, most: int) -> Reciprocal | None:
+        """That quantizes as the division does, to magnitudes up to `most`; None: it does not, at some float."""
+        divisor = np.float32(scale)
+        if not _LEAST_SCALE < divisor < 1 / _LEAST_SCALE:
+            return None
+        exact = 1 / np.float64(divisor)
+        inverse = np.float32(exact)
+        if inverse > exact:
+            inverse = np.nextafter(inverse, np.float32(0))
+        rest = np.float32(exact - np.float64(inverse)) or np.float32(inverse * 2.0**-60)
+        candidates = (Reciprocal(float(inverse), float(r)) for r in (rest, np.nextafter(rest, np.float32(1))))
+        return next((found for found in candidates if found._agrees(divisor, most)), None)
+
+    def ratio(self, x: Array) -> Array:
+        """f(x) of float32, as a CPU that fuses computes it."""
+        x64 = x.astype(np.float64)
+        high, low = x64 * self.inverse, (x * np.float32(self.rest)).astype(np.float64)
+        return _rounded_sum(high, low)
+
+    def _agrees(self, divisor: np.float32, most: int) -> bool:
+        """Whether both go from q to q + 1 at the same floats, for q from 0 to most - 1."""
+        q = np.arange(most, dtype=np.float64)[:, None]
+        near = ((q + 0.5) * np.float64(divisor)).astype(np.float32)
+        x = (near.view(np.int32) + _NEIGHBOURS).astype(np.int32).view(np.float32)
+        wanted, found = (np.rint(ratio) > q for ratio in (x / divisor, self.ratio(x)))
+        is_around = not wanted[:, 0].any() and wanted[:, -1].all()
+        return bool(is_around and (wanted == found).all())
+
+
+def _rounded_sum(high: Array, low: Array) -> Array:
+    """The sum of float64, rounded once to float32: by way of a float64 that is odd where it is not exact."""
+    total = high + low
+    part = total - high
+    error = (high - (total - part)) + (low - part)
+    bits = total.view(np.int64)
+    is_inexact = np.isfinite(error) & (error != 0)
+    odd = np.where(is_inexact & (bits & 1 == 0), bits + np.where((error > 0) == (total > 0), 1, -1), bits)
+    return odd.view(np.float64).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class WholeScale:
+    """A scale as whole numbers: significand · 2^(exponent − 150), a significand of 24 bits; 2^54 / significand."""
+
+    significand: int
+    inverse: int
+    exponent: int
+
+    @staticmethod
+    def of(scale: float) -> WholeScale | None:
+        """Of scales for which no code needs a float beyond the range; None: it does."""
+        fraction, exponent = math.frexp(np.float32(scale))
+        if not -100 < exponent < 100:
+            return None
+        significand = int(fraction * 2**24)
+        return WholeScale(significand, min(2**54 // significand, 2**31 - 1), exponent + 126)
