@@ -54,8 +54,8 @@ class Net:
         )[0]
 
     def ops(self, op_type: str, *inputs: str, outs: list[str], domain: str = "", **attributes: object) -> list[str]:
-        """A node of several outputs. Its name is the operator and the first output."""
-        name = f"{op_type}_{outs[0]}"
+        """A node of several outputs. Its name is the operator and the first output that it has."""
+        name = f"{op_type}_{next(filter(None, outs))}"
         node = helper.make_node(op_type, inputs, outs, name, domain=domain, **attributes)
         self.nodes.append(node)
         return outs

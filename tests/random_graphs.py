@@ -165,7 +165,7 @@ class Growth:
             return
         depthwise = random.random() < 0.35
         outputs = channels if depthwise else random.choice((1, 2, 3, 4, 8, 12))
-        shape = (1, outputs, *((p - k) // s + 1 for p, k, s in zip(padded, kernel, strides, strict=True)))
+        shape = (x.shape[0], outputs, *((p - k) // s + 1 for p, k, s in zip(padded, kernel, strides, strict=True)))
         if np.prod(shape) > MOST_ELEMENTS:
             return
         weights, scale = self._weights(x, outputs, 1 if depthwise else channels, *kernel)
@@ -251,7 +251,7 @@ class Growth:
         shapes += [(1, c, h, count // (c * h)) for c in (1, 2, 3, 4) for h in (2, 3, 4) if count % (c * h) == 0]
         shape = self.random.choice(shapes)
         if len(shape) == 2 and self.random.random() < 0.5:
-            y = self.net.op("Flatten", x.name)
+            y, shape = self.net.op("Flatten", x.name), (x.shape[0], count // x.shape[0])
         else:
             y = self.net.op("Reshape", x.name, self.net.const(shape, np.int64))
         self._result(y, shape, x)
@@ -263,7 +263,7 @@ class Growth:
         outputs = self.random.choice((1, 4, 10, 16, 33))
         weights, scale = self._weights(x, outputs, x.shape[1])
         y = self.net.op("Gemm", x.name, weights, self._bias(x, outputs, scale), transB=1)
-        self._result(y, (1, outputs))
+        self._result(y, (x.shape[0], outputs))
 
     def activation(self) -> None:
         x = self._any(lambda t: True)
