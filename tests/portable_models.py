@@ -114,7 +114,38 @@ class _Turned:
         layers.net.output(layers.net.op("Transpose", x, out=name, perm=[0, 2, 3, 1]), dtype=layers.dtype)
 
 
-POOL: Sequence[Sequence[Layer | _Turned]] = (
+def _real(layers: Layers, name: str, shape: tuple[int, ...]) -> str:
+    """An input, as reals."""
+    x = layers.input(name, shape)
+    is_real = np.dtype(layers.dtype).kind == "f"
+    return x.name if is_real else layers.net.dequantize(x.name, x.scale, x.zero, layers.dtype)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Of two activations."""
+
+    def add(self, layers: Layers, name: str) -> None:
+        """Between inputs and an output of codes, or of reals."""
+        a, b = _real(layers, f"{name} a", (2, 5, 7)), _real(layers, f"{name} b", (2, 7, 6))
+        y = layers.net.op("MatMul", a, b)
+        is_real = np.dtype(layers.dtype).kind == "f"
+        y = layers.net.op("Identity", y, out=name) if is_real else layers.net.quantize(y, 0.02, 1, layers.dtype, name)
+        layers.net.output(y, dtype=layers.dtype)
+
+
+@dataclass(frozen=True)
+class _WideRow:
+    """A layer whose results have 16 bits."""
+
+    def add(self, layers: Layers, name: str) -> None:
+        """From an input of codes, or of reals."""
+        w = layers.net.dequantize(layers.net.const(np.arange(-35, 35).reshape(14, 5), np.int8), 0.01)
+        y = layers.net.op("MatMul", _real(layers, name, (1, 14)), w)
+        layers.net.output(layers.net.quantize(y, 0.0005, 0, np.int16, name), dtype=np.int16)
+
+
+POOL: Sequence[Sequence[Layer | _Turned | _Product | _WideRow]] = (
     (Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))),
     (Layer(2, in_c=9, out_c=5, kernel=None),),
     (Layer(1, in_c=24, out_c=6, kernel=None),),
@@ -124,6 +155,8 @@ POOL: Sequence[Sequence[Layer | _Turned]] = (
     (Layer(5, 5, 3, 4, pads=(1, 1, 1, 1)),),
     (Layer(3, 4, 16, 4, pads=(1, 1, 1, 1)),),
     (_Turned(),),
+    (_Product(),),
+    (_WideRow(),),
 )
 """What makes a model together: a kernel is tried on the first of which it fits a part."""
 M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
@@ -147,12 +180,12 @@ _board = cache(roomy)
 
 
 @cache
-def _nodes(kind: str, layer: Layer | _Turned) -> list[Node]:
+def _nodes(kind: str, layer: Layer | _Turned | _Product | _WideRow) -> list[Node]:
     """A layer of the pool, as kernels see it."""
     return optimized(net_of(kind, [layer]).model()).nodes
 
 
-def net_of(kind: str, layers: Sequence[Layer | _Turned]) -> Net:
+def net_of(kind: str, layers: Sequence[Layer | _Turned | _Product | _WideRow]) -> Net:
     """A model of layers of the pool."""
     model = KINDS[kind]()
     for number, layer in enumerate(layers):

@@ -78,7 +78,7 @@ def _checked(units: Mapping[Value, _Unit], sources: Sequence[Value], results: Se
         return None
     layers = tuple(_layer(unit, values) for unit in units.values())
     windows = {v: [w for u in units.values() for x, w in u.reads if x is v] for v in values}
-    rows = [_rows(v, windows[v], axes.get(v) or units[v].form.axis) for v in values]
+    rows = [_rows(v, windows[v], axes[v] if v in axes else units[v].form.axis) for v in values]
     outputs = tuple(v.type for v in results)
     if finish is not None:
         node, form = finish.nodes[-1]

@@ -21,7 +21,7 @@ DENSE = "cmsis_dense_s8"
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per tensor", "per channel"])
 def test_few_rows(per_channel: bool) -> None:
     net = Net()
-    for depth, channels in ((1, 1), (3, 2), (16, 4), (37, 9), (64, 10), (130, 5)):
+    for depth, channels in ((2, 1), (3, 2), (16, 4), (37, 9), (64, 10), (130, 5)):
         quantized_dense(net, f"{depth} by {channels}", (1,), depth, channels, per_channel, WIDE)
     quantized_dense(net, "three rows", (3,), 19, 7, per_channel, WIDE)
     check_library(net.model(), {DENSE: 7}, boards=BOARDS if per_channel else BOARDS[2:], kernels=(DENSE,))
