@@ -154,17 +154,11 @@ def _verify(verifier: Verifier, graph: Graph, name: str) -> None:
 
 
 def lowered(
-    graph: Graph,
-    board: Board,
-    options: CompileOptions,
-    *,
-    any_size: bool = False,
-    limits: Limits | None = None,
-    floor: int = 0,
+    graph: Graph, board: Board, options: CompileOptions, *, any_size: bool = False, limits: Limits | None = None
 ) -> Program:
     """The program without a memory plan; with `any_size` it differs between sizes in parameters alone.
 
-    Kernels are chosen within `limits`, or else those of the board; see choose_kernels for `floor`.
+    Kernels are chosen within `limits`, or else those of the board.
     """
     costs = cost_table(board.cpu)
     choices = choose_kernels(
@@ -176,7 +170,6 @@ def lowered(
         family=options.family,
         wanted=options.kernels,
         any_size=any_size,
-        floor=floor,
     )
     remarks = unmeasured(graph, board.features, costs, any_size)
     program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks)

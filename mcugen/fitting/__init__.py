@@ -82,7 +82,8 @@ def _faster(program: Program, way: Graph, board: Board, options: CompileOptions)
     """Programs with faster kernels where a program leaves RAM unused, as far as that can be estimated."""
     known = {program.instructions_estimate}
     for factor in MISJUDGED:
-        faster = lowered(way, board, options, floor=int(factor * program.arena_size))
+        limits = Limits(board.total_ram, board.total_flash, taken=int(factor * program.arena_size))
+        faster = lowered(way, board, options, limits=limits)
         if faster.instructions_estimate not in known:
             known.add(faster.instructions_estimate)
             yield planned(faster)

@@ -41,22 +41,15 @@ MAX_ROUNDS = 8
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan must not exceed, in bytes."""
+    """What a plan must not exceed, in bytes; of RAM, `taken` bytes are so anyway, if not by what is in no body."""
 
     ram: int
     flash: int
+    taken: int = 0
 
-
-@dataclass(frozen=True)
-class Bounds:
-    """What a plan must not exceed, and bytes of RAM that are taken anyway, if not by what is in no body."""
-
-    limits: Limits
-    floor: int
-
-    def free(self, offer: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates as they count."""
-        return [replace(c, ram=0) if c.ram <= self.floor else c for c in offer]
+    def counted(self, offer: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates as they count outside of bodies."""
+        return [replace(c, ram=0) if c.ram <= self.taken else c for c in offer]
 
 
 @dataclass(frozen=True)
@@ -102,14 +95,12 @@ def choose_kernels(
     family: str = OWN,
     wanted: Collection[str] = (),
     any_size: bool = False,
-    floor: int = 0,
 ) -> dict[Node, Kernel]:
     """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
 
     `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits, `auto` where it
     takes fewer instructions than what was chosen of our own, both as measured. `any_size` leaves those whose
-    parameters follow from sizes that are known at run time. Nodes in no body need not take less than `floor` bytes of
-    RAM. UsageError for a wanted kernel that fits nowhere.
+    parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
     """
     fitting = all_fitting(graph, features, any_size)
     library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
@@ -117,7 +108,7 @@ def choose_kernels(
     if family == CMSIS_NN:
         fitting = {node: found for node, found in fitting.items() if node not in library}
     settled = {} if family == AUTO else library
-    own = _chosen(graph, features, costs, goal, Bounds(limits, floor), fitting, wanted, settled)
+    own = _chosen(graph, features, costs, goal, limits, fitting, wanted, settled)
     if family == AUTO:
         library = {node: k for node, k in library.items() if _is_cheaper(k, node, own.get(node), features, costs)}
     return own | library
@@ -128,7 +119,7 @@ def _chosen(
     features: frozenset[str],
     costs: CostTable,
     goal: str,
-    bounds: Bounds,
+    limits: Limits,
     fitting: Mapping[Node, Sequence[Kernel]],
     wanted: Collection[str],
     settled: Mapping[Node, Kernel],
@@ -139,8 +130,8 @@ def _chosen(
         return {node: found[0] for node, found in narrowed.items()}
     offers, others = offers_of(graph, features, costs, narrowed, settled)
     outer = set(graph.nodes)
-    offered = [bounds.free(offer) if node in outer else offer for node, offer in offers.items()]
-    taken = _search(offered, goal, bounds.limits, max(others.values(), default=0))
+    offered = [limits.counted(offer) if node in outer else offer for node, offer in offers.items()]
+    taken = _search(offered, goal, limits, max(others.values(), default=0))
     return {node: candidate.kernel for node, candidate in zip(offers, taken, strict=True)}
 
 

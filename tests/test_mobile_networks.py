@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks of inverted residuals and U-Nets as exports of TFLite have them: how little RAM they need, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from mobile_networks import MCUNET_VWW, mobile_net, u_net
+from onnx_models import assert_close, outputs_in_c, random_feeds
+
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.hir.interpreter import interpret
+from mcugen.options import CompileOptions
+
+
+def least(model: onnx.ModelProto, board: str, **options: bool) -> CompiledModel:
+    return compile_model(model, board, CompileOptions(optimize="ram", **options))
+
+
+@pytest.mark.parametrize("board", ["rp2040", "nrf52840"])
+def test_inverted_residuals_need_little_more_than_their_largest_window(board: str) -> None:
+    """Seven padded rows of the widest expanded tensor, and what is expanded there."""
+    window, expanded = 7 * (40 + 6) * 48, 40 * 40 * 8
+    model = mobile_net(is_integer=True)
+    compiled = least(model, board)
+    assert compiled.program.arena_size < 1.03 * (window + expanded)
+    assert compiled.program.arena_size < 0.4 * compile_model(model, board).program.arena_size
+
+
+def test_pads_between_conversions_are_part_of_windows() -> None:
+    compiled = compile_model(mobile_net(blocks=MCUNET_VWW[:3]), "nrf52840")
+    assert not {"fill_s8", "fill", "pad"} & {instr.kernel for instr in compiled.program.instrs}
+    assert "pad" not in {node.op.name for node in compiled.graph.nodes}
+
+
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
+def test_a_u_net_needs_three_fifths(board: str) -> None:
+    model = u_net(is_integer=True)
+    arenas = [found.program.arena_size for found in (least(model, board), compile_model(model, board))]
+    assert arenas[0] <= 0.6 * arenas[1]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_the_same_bits_with_the_least_ram(is_streamed: bool) -> None:
+    model = mobile_net((32, 32), MCUNET_VWW[:7], is_integer=True)
+    compiled = least(model, "host", stream_input=is_streamed)
+    feeds = random_feeds(model)
+    assert_close(outputs_in_c(compiled, feeds), interpret(compile_model(model).graph, feeds))
+
+
+def test_the_same_bits_of_a_u_net() -> None:
+    model = u_net(16, (8, 12, 16), is_integer=True)
+    feeds = random_feeds(model)
+    assert_close(outputs_in_c(least(model, "host"), feeds), interpret(compile_model(model).graph, feeds))
+
+
+@pytest.mark.slow
+def test_a_large_image() -> None:
+    """Of which the image alone takes 150,528 bytes."""
+    model = mobile_net((224, 224), is_integer=True)
+    assert least(model, "nrf52840").program.arena_size < 226_000
+    assert least(model, "nrf52840", stream_input=True).program.arena_size < 160_000
+
+
+def test_a_real_input_may_as_well_be_codes() -> None:
+    model = mobile_net((40, 40), MCUNET_VWW[:4])
+    codes = least(model, "nrf52840", integer_io=True)
+    assert codes.program.inputs[0].dtype.numpy == np.int8
+    assert codes.program.arena_size < 0.6 * least(model, "nrf52840").program.arena_size
