@@ -8,6 +8,7 @@ with multiply-accumulates whose kernel needs nothing of the CPU, where the CPU h
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -104,7 +105,8 @@ def main(
     console.print(table)
     if write_docs:
         lines = [HEADINGS, tuple("---" for _ in HEADINGS), *(row.cells() for row in rows)]
-        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        text = f"Made by `{shlex.join(['tools/zoo.py', *sys.argv[1:]])}`:\n\n"
+        text += "\n".join(f"| {' | '.join(line)} |" for line in lines)
         DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "zoo", text))
 
 
