@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import RowForm
 from mcugen.hir.traits import Rowwise, row_form
 from mcugen.kernels.choose import LEAST_BESIDES, all_fitting, fitting_kernels, offers_of
 from mcugen.kernels.cost import CostTable
@@ -121,7 +122,7 @@ class Streaming:
     def _groups(self) -> Iterator[Stretch]:
         nodes = self.graph.nodes
         for first in range(len(nodes)):
-            rowwise = takewhile(lambda i: row_form(nodes[i].op, nodes[i].sig), range(first, len(nodes)))
+            rowwise = takewhile(lambda i: self._forms[i][0] is not None, range(first, len(nodes)))
             for last in islice(rowwise, MOST_NODES):
                 if self._may_help(first, last + 1):
                     ops = (self._group(first, last + 1, narrow) for narrow in self._widths(first, last + 1))
@@ -134,18 +135,22 @@ class Streaming:
         sources, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
         dying = sum(v.type.nbytes for v in sources if self._lives[v][1] < end)
         least = self._around(first, end) + max(dying, sum(v.type.nbytes for v in results))
+        return end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, self._borders)
+
+    @cached_property
+    def _borders(self) -> int:
+        """Bytes that the inputs of the graph take in any case, or its outputs."""
         inputs = self.graph.inputs[self._is_streamed_in :]
-        ends = max(sum(v.type.nbytes for v in values) for values in (inputs, self.graph.outputs))
-        return end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, ends)
+        return max(sum(v.type.nbytes for v in values) for values in (inputs, self.graph.outputs))
 
     def _widths(self, first: int, end: int) -> tuple[bool, ...]:
         """The ways to have rows in memory: with columns at their sides, and narrow, if that is another way."""
-        return (False, True) if any(self._narrows[first:end]) else (False,)
+        return (False, True) if any(wide != narrow for wide, narrow in self._forms[first:end]) else (False,)
 
     @cached_property
-    def _narrows(self) -> list[bool]:
-        """By node, whether narrow rows are another way for it."""
-        return [row_form(n.op, n.sig, narrow=True) != row_form(n.op, n.sig) for n in self.graph.nodes]
+    def _forms(self) -> list[tuple[RowForm | None, RowForm | None]]:
+        """By node, how it computes rows with columns at their sides, and narrow ones."""
+        return [(row_form(n.op, n.sig), row_form(n.op, n.sig, narrow=True)) for n in self.graph.nodes]
 
     def _group(self, first: int, end: int, narrow: bool) -> Streamed | None:
         op = group_of(self.graph.nodes[first:end], self.graph.outputs, narrow=narrow)
