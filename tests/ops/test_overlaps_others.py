@@ -152,6 +152,20 @@ def copies() -> Layers:
     return layers
 
 
+def lanes() -> Layers:
+    """Interpolations by weights of few bits, four or eight channels at a time."""
+    layers = Layers()
+    for shape, scales in (
+        ((1, 4, 5, 8), [1, 2, 2, 1]),
+        ((2, 3, 6, 12), [1, 4, 2, 1]),
+        ((1, 6, 8, 20), [1, 0.5, 2, 1]),
+        ((1, 9, 16), [1, 2, 1]),
+        ((1, 8, 8, 4), [1, 0.5, 0.25, 1]),
+    ):
+        layers.add("Resize", shape, NONE, np.array(scales, np.float32), codes=True, mode="linear")
+    return layers
+
+
 NONE = np.zeros(0, np.float32)
 
 
@@ -208,7 +222,7 @@ def test_transposed_convolutions_by_phases(more: dict[str, object], board: str):
 
 
 @pytest.mark.spread(2)
-@pytest.mark.parametrize("layers", [elementwise, pools, rows, moves, copies, others])
+@pytest.mark.parametrize("layers", [elementwise, pools, rows, moves, copies, lanes, others])
 @pytest.mark.parametrize("board", ["host", M4, M55])
 def test_fast_paths(layers, board: str):
     layers().safe(board)
