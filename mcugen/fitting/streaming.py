@@ -96,9 +96,14 @@ class Streaming:
         found.update((v, (found[v][0], len(self.graph.nodes))) for v in self.graph.outputs if v in found)
         return found
 
+    def _nbytes(self, value: Value) -> int:
+        """What a tensor takes of the arena."""
+        is_end = value in self.graph.inputs or self.graph.is_output(value)
+        return 0 if self.graph.external_io and is_end else value.type.nbytes
+
     def _around(self, first: int, end: int) -> int:
         """Bytes of tensors that are made before these nodes and read after them."""
-        return sum(v.type.nbytes for v, (made, last) in self._lives.items() if made < first and last >= end)
+        return sum(self._nbytes(v) for v, (made, last) in self._lives.items() if made < first and last >= end)
 
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
@@ -133,15 +138,15 @@ class Streaming:
         if self._comes_by_rows(first):
             return True
         sources, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
-        dying = sum(v.type.nbytes for v in sources if self._lives[v][1] < end)
-        least = self._around(first, end) + max(dying, sum(v.type.nbytes for v in results))
+        dying = sum(self._nbytes(v) for v in sources if self._lives[v][1] < end)
+        least = self._around(first, end) + max(dying, sum(self._nbytes(v) for v in results))
         return end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, self._borders)
 
     @cached_property
     def _borders(self) -> int:
         """Bytes that the inputs of the graph take in any case, or its outputs."""
         inputs = self.graph.inputs[self._is_streamed_in :]
-        return max(sum(v.type.nbytes for v in values) for values in (inputs, self.graph.outputs))
+        return max(sum(self._nbytes(v) for v in values) for values in (inputs, self.graph.outputs))
 
     def _widths(self, first: int, end: int) -> tuple[bool, ...]:
         """The ways to have rows in memory: with columns at their sides, and narrow, if that is another way."""
@@ -186,12 +191,14 @@ class Streaming:
 
     def _ends(self, op: Streamed, first: int, end: int) -> int:
         """Bytes of the inputs and outputs of a group, one of which may lie over another, and of all around it."""
-        sources, _ = ends_of(self.graph.nodes[first:end], self.graph.outputs)
-        dying = {i: v.type.nbytes for i, v in enumerate(sources) if self._lives[v][1] < end}
+        sources, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
+        dying = {i: self._nbytes(v) for i, v in enumerate(sources) if self._lives[v][1] < end}
         around = self._around(first, end)
         if self._comes_by_rows(first):
             dying.pop(0, None)
-        outputs = {t: out.nbytes for t, out in zip(op.results, op.outputs, strict=True)}
+        callers = [self.graph.external_io and not op.adds and self.graph.is_output(v) for v in results]
+        ends = zip(op.results, op.outputs, callers, strict=True)
+        outputs = {t: 0 if is_callers else out.nbytes for t, out, is_callers in ends}
         saved = (
             x + y - extent(x, y, lead)
             for i, x in dying.items()
