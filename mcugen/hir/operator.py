@@ -93,6 +93,11 @@ class RowForm:
     rows: int = 1
 
 
+def row_axis(shape: Sequence[int]) -> int | None:
+    """The axis that counts rows, if there are any: the first one of length above 1, but not the last axis."""
+    return next((axis for axis, size in enumerate(shape[:-1]) if size > 1), None)
+
+
 @dataclass(frozen=True)
 class Operator:
     """An operator with its attributes; immutable, compared by value. Subclasses live in ops/.

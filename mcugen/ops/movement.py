@@ -102,12 +102,13 @@ class Reshape(Channelwise, Rowwise, Simplifiable, Expressible, Movement):
         return None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Where the second axis of the result is the first one of the input that is not of size 1."""
+        """Where input and result have the same rows."""
         x, y = sig.input(0).shape, self.shape
-        axis = next((a for a, size in enumerate(x) if size > 1), 0)
-        if len(y) < 3 or y[0] != 1 or y[1] != x[axis]:
+        source, target = (next((a for a, size in enumerate(shape) if size > 1), 0) for shape in (x, y))
+        if len(y) < 2 or target == len(y) - 1 or y[target] != x[source]:
             return None
-        return RowForm(replace(self, shape=(1, 1, *y[2:])), (RowWindow(axis),))
+        one = (*y[:target], 1, *y[target + 1 :])
+        return RowForm(replace(self, shape=one), (RowWindow(source),), target)
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the input, perhaps several times in a row."""
