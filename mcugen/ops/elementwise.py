@@ -16,7 +16,7 @@ from mcugen.expressions.intervals import bounds
 from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Table, call
 from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature, row_axis
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels import cmsis
@@ -96,7 +96,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         ):
             return None
         is_row = [s and sig.input(i).shape[axis] == out.shape[axis] for i, s in enumerate(streamed)]
-        return RowForm(self, tuple(RowWindow(axis) if row else None for row in is_row), axis)
+        return each_row(self, sig, is_row)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""

@@ -14,7 +14,7 @@ import numpy as np
 from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, RowForm, RowWindow, Signature, row_axis
+from mcugen.hir.operator import Channels, IntegerForm, Operator, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Rowwise, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
@@ -112,8 +112,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Each for itself."""
-        axis = row_axis(sig.input(0).shape)
-        return None if axis is None else RowForm(self, (RowWindow(axis), *(None for _ in sig.inputs[1:])), axis)
+        return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def spec(self, node: Node) -> ConvSpec:
         """Its rows are pixels."""
@@ -177,11 +176,8 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Of several matrices each for itself; of one, the rows of the first operand, by all of the second."""
-        a = sig.input(0)
-        axis = row_axis(a.shape)
-        if axis is None:
-            return None
-        return RowForm(self, (RowWindow(axis), RowWindow(axis) if axis < a.rank - 2 else None), axis)
+        axis = row_axis(sig.output.shape)
+        return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])
 
     def spec(self, node: Node) -> MatMulSpec:
         """Types and factor."""

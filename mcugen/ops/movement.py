@@ -13,7 +13,7 @@ from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature, each_row
 from mcugen.hir.traits import Channelwise, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
@@ -102,13 +102,16 @@ class Reshape(Channelwise, Rowwise, Simplifiable, Expressible, Movement):
         return None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Where input and result have the same rows."""
+        """Where rows of the result are parts of rows of the input, several of them, or the same."""
         x, y = sig.input(0).shape, self.shape
         source, target = (next((a for a, size in enumerate(shape) if size > 1), 0) for shape in (x, y))
-        if len(y) < 2 or target == len(y) - 1 or y[target] != x[source]:
+        if target >= len(y) - 1 or max(x[source], y[target]) % min(x[source], y[target]):
             return None
-        one = (*y[:target], 1, *y[target + 1 :])
-        return RowForm(replace(self, shape=one), (RowWindow(source),), target)
+        form = each_row(self, sig, [True]) if (source, x[source]) == (len(x) - 2, y[target]) else None
+        step = form.rows if form else 1
+        span, rows = step * max(x[source] // y[target], 1), step * max(y[target] // x[source], 1)
+        band = replace(self, shape=(*y[:target], rows, *y[target + 1 :]))
+        return RowForm(band, (RowWindow(source, span=span, stride=span),), target, rows=rows)
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the input, perhaps several times in a row."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature, row_axis
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.normalize import Rows, call_normalize, call_normalize_codes
@@ -56,7 +56,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         affine = [t for t in sig.inputs[1:] if t is not None]
         if axis is None or self.groups or min(self.axes) <= axis or any(t.shape[axis] > 1 for t in affine):
             return None
-        return RowForm(self, (RowWindow(axis), *(None for _ in sig.inputs[1:])), axis)
+        return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """The type of x; scale and bias must broadcast to it."""

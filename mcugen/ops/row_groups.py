@@ -32,7 +32,7 @@ class _Unit:
         return self.nodes[-1][1]
 
 
-MOST_CASES = 3
+MOST_CASES = 4
 """Of each layer: a case for each distance of its windows from the newest rows, each with calls of its own."""
 
 MOST_ENDS = 3
@@ -134,7 +134,7 @@ def _goes_on(value: Value, window: RowWindow, units: Mapping[Value, _Unit], resu
     if value not in units or len(value.uses) > 1 or value in results:
         return False
     form = units[value].form
-    return form.rows == 1 and window == RowWindow(form.axis, fill=window.fill)
+    return window == RowWindow(form.axis, span=form.rows, stride=form.rows, fill=window.fill)
 
 
 def _layer(unit: _Unit, values: Sequence[Value], wholes: Sequence[Value]) -> Layer:

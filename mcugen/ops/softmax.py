@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature, row_axis
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
@@ -48,11 +48,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Operator
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Along an axis behind that of rows, without a mask."""
         axis = row_axis(sig.output.shape)
-        return (
-            None
-            if axis is None or self.axis <= axis or len(sig.inputs) > 1
-            else RowForm(self, (RowWindow(axis),), axis)
-        )
+        return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """The input's shape."""
