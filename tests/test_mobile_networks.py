@@ -84,9 +84,10 @@ def test_pixels_of_channels_by_rows(operator: str) -> None:
 
     x = net.dequantize(net.input("x", 1, inputs, 24, 24, dtype=np.int8), 0.05, 3)
     moved = net.op(operator, conv(x, inputs, between), blocksize=2)
-    net.output(net.op("GlobalAveragePool", conv(conv(moved, after, 4), 4, 4), out="y"), shape=(1, 4, 1, 1))
+    mean = net.op("GlobalAveragePool", conv(conv(moved, after, 4), 4, 4))
+    net.output(net.quantize(mean, 0.05, 0, out="y"), dtype=np.int8)
     model = net.model()
     compiled, plain = least(model, "host"), compile_model(model)
-    assert compiled.program.arena_size < 0.6 * plain.program.arena_size
+    assert compiled.program.arena_size < 0.8 * plain.program.arena_size
     feeds = random_feeds(model)
     assert_close(outputs_in_c(compiled, feeds), interpret(plain.graph, feeds))

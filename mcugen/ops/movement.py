@@ -65,7 +65,7 @@ class Movement(Quantizable, Operator):
 
 
 @dataclass(frozen=True)
-class Reshape(Channelwise, Rowwise, Simplifiable, Expressible, Movement):
+class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """The same elements in row-major order under another shape: free."""
 
     mnemonic: ClassVar[str] = "reshape"
@@ -100,6 +100,16 @@ class Reshape(Channelwise, Rowwise, Simplifiable, Expressible, Movement):
         if source.producer is not None and isinstance(source.producer.op, Reshape):
             return graph.add(self, [source.producer.input(0)], node.origin, before=node).output
         return None
+
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+        """Where axes that become one, or of which several are made, stay together in their order."""
+        x = sig.input(0).shape
+        order = _in_runs(perm, [(target, source) for source, target in _runs(x, self.shape)])
+        return None if order is None else (replace(self, shape=tuple(self.shape[a] for a in perm)), (order,))
+
+    def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
+        """How the output is to be transposed, so that it is made of the input transposed by `perm`; None: in no way."""
+        return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Where rows of the result are parts of rows of the input, several of them, or the same."""
@@ -141,6 +151,38 @@ def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Va
 
 
 # ------------------------------------------------------------------------------------------------ transpose
+
+
+def _runs(x: Shape, y: Shape) -> list[tuple[range, range]]:
+    """The shortest runs of axes of both shapes that hold as many elements: what a reshape splits, merges or leaves."""
+    runs: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(x) and j < len(y) and 0 not in x:
+        starts, left, right = (i, j), x[i], y[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * x[i], i + 1
+            else:
+                right, j = right * y[j], j + 1
+        runs.append((range(starts[0], i), range(starts[1], j)))
+    if runs:  # what is left has length 1
+        runs[-1] = range(runs[-1][0].start, len(x)), range(runs[-1][1].start, len(y))
+    return runs
+
+
+def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permutation | None:
+    """An order of the axes of the first shape as one of the second's, run by run; None if it parts a run."""
+    of_first = {source.start: (source, target) for source, target in runs}
+    found: list[int] = []
+    at = 0
+    while at < len(order):
+        source, target = of_first.get(order[at], (range(0), range(0)))
+        if not source or tuple(order[at : at + len(source)]) != tuple(source):
+            return None
+        found += target
+        at += len(source)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import RowForm, RowWindow
@@ -62,8 +62,7 @@ def group_of(nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: boo
         return None
     if any(v in by_rows or v not in read for v in wholes):
         return None
-    op = _checked(units, sources, wholes, results)
-    return op and replace(op, wholes=tuple(read.index(v) for v in wholes))
+    return _checked(units, read, sources, wholes, results)
 
 
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
@@ -75,7 +74,11 @@ def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value]
 
 
 def _checked(
-    units: Mapping[Value, _Unit], sources: Sequence[Value], wholes: Sequence[Value], results: Sequence[Value]
+    units: Mapping[Value, _Unit],
+    read: Sequence[Value],
+    sources: Sequence[Value],
+    wholes: Sequence[Value],
+    results: Sequence[Value],
 ) -> Streamed | None:
     """The group of these units, if all of them agree on rows."""
     values = [*sources, *units]
@@ -99,7 +102,8 @@ def _checked(
     tensors = tuple(r for r in rows if r)
     if len(tensors) < len(rows) or min(t.height for t in tensors) < 2:
         return None
-    op = Streamed(layers, tensors, tuple(values.index(v) for v in results), outputs)
+    places = tuple(read.index(v) for v in wholes)
+    op = Streamed(layers, tensors, tuple(values.index(v) for v in results), outputs, wholes=places)
     agree = all(_agree(op, tensor) for tensor in range(len(tensors)))
     return op if agree and _keeps_pace(op) else None
 
