@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from batch import combine
-from checks import WARNINGS
+from compilers import STRICT
 from measure_costs import kernels_that_fit
 from onnx_models import Net, assert_close
 from shared_models import roomy
@@ -147,10 +147,16 @@ def _samples(model: CompiledModel) -> list[dict[str, np.ndarray]]:
 
 def compile_strictly(models: Sequence[CompiledModel], command: Sequence[str], folder: Path) -> None:
     for model in models:
-        options = [flag for flag in WARNINGS if flag != "-fsyntax-only"]  # some warnings need the optimizer
-        source = [f"{model.bundle.name}.c", "-std=c99", "-O2", "-c", "-o", "model.o"]
+        source = [
+            f"{model.bundle.name}.c",
+            "-std=c99",
+            "-O2",
+            "-c",
+            "-o",
+            "model.o",
+        ]  # some warnings need the optimizer
         place = model.write(folder / model.bundle.name)
-        done = subprocess.run([*command, *options, *source], cwd=place, capture_output=True, text=True)
+        done = subprocess.run([*command, *STRICT, *source], cwd=place, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
 
 
