@@ -58,7 +58,7 @@ def code(run: Execution) -> int:
     return run.sizes.code
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("name", "board", "optimize", "most"),
     [

@@ -44,7 +44,7 @@ def test_a_kernel_that_no_model_takes_is_named():
         models_for([Kernel("idle", what="nothing")])
 
 
-PARTS = 3
+PARTS = 5
 
 
 def in_parts(test: Callable[..., None]) -> Callable[..., None]:

@@ -100,7 +100,7 @@ def test_generated_code_compiles_without_a_warning(name: str, compiler: str, tmp
 def test_each_integer_layer_is_within_one_step_of_onnxruntime_on_the_same_inputs(name: str) -> None:
     model, _ = load_model(MODELS / f"{name}.onnx")
     graph = integer_graph(model)
-    samples = load_samples(dataset(name), compiled(name).program.inputs).inputs[:150]
+    samples = load_samples(dataset(name), compiled(name).program.inputs).inputs[:60]
     counts: dict[str, list[int]] = {}
     for start in range(0, len(samples), 10):
         for tensors in tensors_of_onnxruntime(model, samples[start : start + 10]):
@@ -134,7 +134,7 @@ def quick_or_slow(names: Sequence[str], is_quick: Callable[[str], bool]) -> list
     return [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", quick_or_slow(QUANTIZED, lambda name: not is_twin(name)))
 def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:

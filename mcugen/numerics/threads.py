@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
 
-def one_thread() -> AbstractContextManager[object]:
+@contextmanager
+def one_thread() -> Iterator[None]:
     """Within it numpy takes one: several would wait for each other (eightfold on a busy machine), and sums vary."""
-    return _blas().limit(limits=1)
+    with _blas().limit(limits=1):
+        yield
 
 
 @cache

@@ -30,7 +30,7 @@ class Checks(Enum):
     """It says where and what: that takes gcc twice as long to compile."""
 
 
-_COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
+_COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
 _HOOKED = ("-include", "harness/on_layer.h")
