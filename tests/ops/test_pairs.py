@@ -30,6 +30,8 @@ BATCH = 6
 """Models of a program."""
 SHARE = 24
 """Of the models, one in so many is run in CI."""
+PARTS = 4
+"""Of the sweep, so that both cores are busy to its end."""
 STEPS = 2
 """Samples of a run: what is kept goes from one to the next."""
 FIXED_SHAPES = ("in a loop", "in a branch")
@@ -136,10 +138,11 @@ def test_pairs_in_c(place: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("goal", range(len(GOALS)))
 @pytest.mark.parametrize("place", PLACES)
-def test_all_pairs_in_c_for_all_goals(place: str, goal: int) -> None:
-    check_in_c(groups(place, goal))
+def test_all_pairs_in_c_for_all_goals(place: str, goal: int, part: int) -> None:
+    check_in_c(groups(place, goal)[part::PARTS])
 
 
 def test_every_operator_of_several_outputs_is_a_consumer() -> None:
