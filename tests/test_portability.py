@@ -48,7 +48,7 @@ PARTS = 5
 
 
 def in_parts(test: Callable[..., None]) -> Callable[..., None]:
-    """Every third model for `make test`, the others for the sweep."""
+    """Every fifth model for `make test`, the others for the sweep."""
     return pytest.mark.spread(PARTS)(pytest.mark.parametrize("part", range(PARTS))(test))
 
 
