@@ -134,7 +134,7 @@ def quick_or_slow(names: Sequence[str], is_quick: Callable[[str], bool]) -> list
     return [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", quick_or_slow(QUANTIZED, lambda name: not is_twin(name)))
 def test_int8_outputs_are_the_same_bytes_on_every_cpu(name: str) -> None:
