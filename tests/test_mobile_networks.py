@@ -19,7 +19,8 @@ def least(model: onnx.ModelProto, board: str, **options: bool) -> CompiledModel:
     return compile_model(model, board, CompileOptions(optimize="ram", **options))
 
 
-@pytest.mark.parametrize("board", ["rp2040", "nrf52840"])
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("board", ["nrf52840", "rp2040"])
 def test_inverted_residuals_need_little_more_than_their_largest_window(board: str) -> None:
     """Seven padded rows of the widest expanded tensor, and what is expanded there."""
     window, expanded = 7 * (40 + 6) * 48, 40 * 40 * 8
@@ -35,6 +36,7 @@ def test_pads_between_conversions_are_part_of_windows() -> None:
     assert "pad" not in {node.op.name for node in compiled.graph.nodes}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
 def test_a_u_net_needs_three_fifths(board: str) -> None:
     model = u_net(is_integer=True)
