@@ -23,7 +23,7 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
-from mcugen.passes.convert_qdq import convert_qdq, sink_dequantize
+from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.effect import Effect, observed
 from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
@@ -51,6 +51,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (sink_dequantize, "data may as well move as they are stored"),
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (fuse.fold_pad, "conversions stood between padding and its window"),
+    (keep_sums, "the last layer's weights need not become floats because its result does"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
     (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
