@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from batch import combine
 from markers import replace_between_markers
+from onnx import numpy_helper
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 
 from mcugen.board import load_board
@@ -299,13 +300,23 @@ class Row:
     floats: str = ""
 
 
+CENTERED = "16-bit zero points that are not in the middle"
+_REAL = "scales of a real result"
+_SUM = "a sum of reals before it is quantized; scales of a real result"
+_RUN_TIME = "scales that are found at run time, between products of integers"
+_WEIGHTS = "states stay real; scales that are found at run time"
+
+
 def _runtime_rows() -> Iterator[Row]:
     """Of ONNX Runtime's quantizer."""
     qdq, qoperator = "ONNX Runtime, QDQ", "ONNX Runtime, QOperator"
-    for types in ("u8u8", "u8s8", "s8s8", "u16s8", "s16s8", "u16u8", "s16u8"):
-        yield Row(qdq, types, "CNN", partial(static, cnn, types))
+    for types in ("u8u8", "u8s8", "s8s8", "u16s8", "s16s8", "u16u8"):
+        yield Row(qdq, types, "CNN", partial(static, cnn, types), CENTERED if "16" in types else "")
     for types in ("u8u8", "u8s8", "s8s8"):
         yield Row(qoperator, types, "CNN", partial(static, cnn, types, "QOperator"))
+    for types in ("u16s8", "s16s8", "u16u8"):
+        build = partial(static, cnn, types, ActivationSymmetric=True)
+        yield Row(qdq, f"{types}, ActivationSymmetric", "CNN", build)
     yield Row(qoperator, "u8s8, per_channel", "CNN", partial(static, cnn, "u8s8", "QOperator", per_channel=True))
     shared: Mapping[str, dict[str, Any]] = {
         "per_channel": {"per_channel": True},
@@ -321,31 +332,38 @@ def _runtime_rows() -> Iterator[Row]:
         "OpTypesToExcludeOutputQuantization=Gemm": {"OpTypesToExcludeOutputQuantization": ["Gemm"]},
     }
     for name, options in shared.items():
-        yield Row(qdq, f"u8s8, {name}", "CNN", partial(static, cnn, "u8s8", **options))
-    yield Row(qdq, "u8s8, BatchNormalization left", "CNN", partial(static, partial(cnn, True), "u8s8"))
+        yield Row(qdq, f"u8s8, {name}", "CNN", partial(static, cnn, "u8s8", **options), _REAL if "Gemm" in name else "")
+    norm = "a normalization of its own between conversions"
+    yield Row(qdq, "u8s8, BatchNormalization left", "CNN", partial(static, partial(cnn, True), "u8s8"), norm)
     yield Row(qdq, "u8u4", "CNN", partial(static, cnn, "u8u4"))
     yield Row(qdq, "u8s4", "CNN", partial(static, cnn, "u8s4"))
     for form in ("QDQ", "QOperator"):
         for network in (mlp, attention):
             name = "MLP" if network is mlp else "attention"
-            yield Row(f"ONNX Runtime, {form}", "u8s8", name, partial(static, network, "u8s8", form))
-    yield Row(qdq, "s16s8", "attention", partial(static, attention, "s16s8"))
-    loop = "its quantizer knows no LSTM"
+            last = "the last sum is not quantized" if network is attention else ""
+            yield Row(f"ONNX Runtime, {form}", "u8s8", name, partial(static, network, "u8s8", form), last)
+    yield Row(qdq, "s16s8", "attention", partial(static, attention, "s16s8"), CENTERED)
+    loop = "the quantizer leaves LSTMs as they are"
     yield Row(qdq, "u8s8", "LSTM", partial(static, lstm, "u8s8"), loop)
-    run_time = "scales are found at run time: products are integer ones"
+    reasons = {
+        "CNN": _RUN_TIME,
+        "MLP": _RUN_TIME,
+        "attention": f"{_RUN_TIME}; scores are not quantized",
+        "LSTM": _WEIGHTS,
+    }
     for kind in ("s8", "u8"):
         for network, name in ((cnn, "CNN"), (mlp, "MLP"), (attention, "attention"), (lstm, "LSTM")):
-            yield Row("ONNX Runtime, quantize_dynamic", kind, name, partial(dynamic, network, kind), run_time)
+            yield Row("ONNX Runtime, quantize_dynamic", kind, name, partial(dynamic, network, kind), reasons[name])
 
 
 @cache
 def rows() -> tuple[Row, ...]:
     """All of them."""
     others = [
-        Row("Brevitas 0.13 QCDQ", "8 bits", "CNN", partial(brevitas, 8)),
+        Row("Brevitas 0.13 QCDQ", "8 bits", "CNN", partial(brevitas, 8), _REAL),
         Row("Brevitas 0.13 QCDQ", "8 bits, quantized output", "CNN", partial(brevitas, 8, quantized_output=True)),
-        Row("Brevitas 0.13 QCDQ", "4 bits", "CNN", partial(brevitas, 4)),
-        Row("PyTorch 2.14 pt2e (torchao 0.18)", "X86InductorQuantizer", "CNN", torch_pt2e),
+        Row("Brevitas 0.13 QCDQ", "4 bits", "CNN", partial(brevitas, 4), _REAL),
+        Row("PyTorch 2.14 pt2e (torchao 0.18)", "X86InductorQuantizer", "CNN", torch_pt2e, _SUM),
         Row("PyTorch 2.14 pt2e (torchao 0.18)", "XNNPACKQuantizer", "CNN", partial(torch_pt2e, "xnnpack")),
         Row("PyTorch 2.14, torch.onnx", "FakeQuantize (QAT)", "CNN", torch_fake_quantize),
         Row("tf2onnx 1.17 of TFLite int8", "int8 input and output", "CNN", partial(tf2onnx, True)),
@@ -362,6 +380,7 @@ class Measured:
     """What became of a row: `layers` of which `floats` compute in float, and how far the results are off."""
 
     row: Row
+    model: onnx.ModelProto
     compiled: CompiledModel
     found: Sequence[Mapping[str, Array]]
     wanted: Sequence[Mapping[str, Array]]
@@ -383,11 +402,24 @@ class Measured:
         return tuple(sum(n.op.macs(n.sig) for n in nodes) for nodes in (self.floats, self.layers))  # type: ignore[return-value]
 
     @property
-    def worst(self) -> float:
-        """The largest difference, of the range of the results."""
-        pairs = [(f[name].astype(np.float64), w[name]) for f, w in zip(self.found, self.wanted, strict=True) for name in w]
+    def step(self) -> float:
+        """What a code of the result stands for; 1 if it is codes, 0 if it is made of floats."""
+        last = {name: node for node in self.model.graph.node for name in node.output}["y"]
+        stored = {t.name: numpy_helper.to_array(t) for t in self.model.graph.initializer}
+        steps = {"QuantizeLinear": 1.0, "DequantizeLinear": float(stored.get(last.input[1], np.zeros(1)).max())}
+        return steps.get(last.op_type, 0.0)
+
+    @property
+    def off(self) -> float:
+        """The largest difference: in steps, or where there are none, of the range of the results."""
+        pairs = [(f["y"].astype(np.float64), w["y"]) for f, w in zip(self.found, self.wanted, strict=True)]
         span = max(float(np.abs(w).max()) for _, w in pairs)
-        return max(float(np.abs(f - w).max()) for f, w in pairs) / span
+        return max(float(np.abs(f - w).max()) for f, w in pairs) / (self.step or span)
+
+    @property
+    def difference(self) -> str:
+        """The same in words."""
+        return f"{self.off:.0f} code" if self.step else f"{self.off:.0e}" if self.off else "0"
 
 
 def measured(wanted: Sequence[Row]) -> list[Measured]:
@@ -404,5 +436,29 @@ def measured(wanted: Sequence[Row]) -> list[Measured]:
     results = []
     for row, model, c, samples in zip(wanted, models, compiled, feeds, strict=True):
         found = [{e.name: o[f"{c.bundle.name}/{e.name}"] for e in c.program.outputs} for o in outputs]
-        results.append(Measured(row, c, found, [onnxruntime_outputs(model, s) for s in samples]))
+        results.append(Measured(row, model, c, found, [onnxruntime_outputs(model, s) for s in samples]))
     return results
+
+
+# ------------------------------------------------------------------------------------------------ document
+
+HEADINGS = ("exporter", "option", "network", "layers", "in float", "MACs in float", "off by", "why")
+
+
+def table(results: Sequence[Measured]) -> str:
+    """A line a row."""
+    lines = [HEADINGS, ("---",) * len(HEADINGS)]
+    for found in results:
+        row, (floats, macs) = found.row, found.macs
+        shares = [str(len(found.layers)), str(len(found.floats)), f"{floats / macs:.0%}", found.difference]
+        lines.append((row.exporter, row.option, row.network, *shares, row.floats))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Rewrites the table in docs/exporters.md."""
+    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "exporters", table(measured(rows()))))
+
+
+if __name__ == "__main__":
+    main()

@@ -103,17 +103,27 @@ def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stor
 
 @pattern()
 def keep_sums(graph: Graph, node: Node) -> Outcome:
-    """f(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: reals that nobody quantizes come from exact sums.
+    """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a real result comes from exact sums of codes.
 
-    So neither the last layer of a network need be float, nor one that is quantized after a sum with others.
+    So the last layer of a network, of which nobody quantizes the result, is no float one, nor are its weights.
     """
+    return isinstance(node.op, Dense) and _from_sums(graph, node, node.op)
+
+
+@pattern()
+def keep_window_sums(graph: Graph, node: Node) -> Outcome:
+    """The same of convolutions: it pays where floats are slow."""
+    return isinstance(node.op, Conv) and _from_sums(graph, node, node.op)
+
+
+def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
     inputs = [_stored(v) for v in node.inputs]
-    if not isinstance(node.op, Conv | Dense) or inputs[0] is node.input(0):
+    if inputs[0] is node.input(0):
         return False
     x, w, bias = (*inputs, None)[:3]
     if x is None or w is None or x.type.quant is None or w.type.quant is None or not w.is_constant:
         return False
-    layer, clamp, name = node.op.without_clamp() or node.op, node.op.clamp, node.output.name
+    layer, clamp, name = whole.without_clamp() or whole, whole.clamp, node.output.name
     unit = x.type.q.scales * w.type.q.scales
     late = bias is not None and (
         bias.type.quant is None or not np.allclose(bias.type.q.scales, unit, rtol=1e-5, atol=0)
