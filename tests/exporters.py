@@ -419,7 +419,7 @@ class Measured:
     @property
     def difference(self) -> str:
         """The same in words."""
-        return f"{self.off:.0f} code" if self.step else f"{self.off:.0e}" if self.off else "0"
+        return f"{self.off:.0f} codes" if self.step else f"{self.off:.0e}" if self.off else "0"
 
 
 def measured(wanted: Sequence[Row]) -> list[Measured]:

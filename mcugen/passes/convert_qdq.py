@@ -123,6 +123,8 @@ def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
     x, w, bias = (*inputs, None)[:3]
     if x is None or w is None or x.type.quant is None or w.type.quant is None or not w.is_constant:
         return False
+    if bias is not None and bias.data is None:
+        return "its bias is computed"
     layer, clamp, name = whole.without_clamp() or whole, whole.clamp, node.output.name
     unit = x.type.q.scales * w.type.q.scales
     late = bias is not None and (
