@@ -43,6 +43,7 @@ kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the li
 
 docs: setup  ## rewrite the generated passages of the documents
 	$(BIN)/python tools/write_docs.py
+	PYTHONPATH=tests:tools $(BIN)/python -W ignore tests/exporters.py
 
 quant-study: setup  ## accuracy of quantized models, technique by technique; rewrites docs/quantization.md
 	$(BIN)/python -W ignore tools/quant_study.py --write-docs

@@ -2,32 +2,40 @@
 """Measures every model of ../shared/zoo and ../shared/models, as given and quantized, on one board for each CPU.
 
 Float models are quantized by 32 samples: the three recorded ones, spread by noise. What counts as plain C are layers
-with multiply-accumulates whose kernel needs nothing of the CPU, where the CPU has something to offer.
+with multiply-accumulates whose kernel needs nothing of the CPU, where the CPU has something to offer. Of float models,
+what emx-onnx-cgen makes stands beside, built with the flags that serve it best and run in the same way; RAM is with the
+stack for both.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import onnx
 import typer
+from benchmark.emx import emx_bundle
+from benchmark.measure import figures_of
+from benchmark.subjects import FLOAT_TOLERANCE, largest_error, load_subject
 from markers import replace_between_markers
 from rich.console import Console
 from rich.table import Table
 
 from mcugen.board import Board, load_board
+from mcugen.codegen.identifiers import identifier
 from mcugen.compilation import Compilation
 from mcugen.errors import McugenError
 from mcugen.importer.load import load_model
 from mcugen.options import CompileOptions
 from mcugen.report.kernels import declared_kernels
+from mcugen.simulate import simulate
 from mcugen.tasks import Quantizing
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -59,16 +67,23 @@ class Row:
     least_arena: int = 0
     plain: float = 0.0
     slowest: str = ""
+    ram: int = 0
+    """The arena of `balanced`, and the stack."""
+    peer: tuple[int, int] | None = None
+    """Instructions and RAM of emx-onnx-cgen's code, where it compiles the model and is right."""
     failure: str = ""
 
     def cells(self) -> list[str]:
         """As a table has them."""
         if self.failure:
-            return [self.model, self.precision, self.board, "", "", "", "", "", self.failure]
+            return [self.model, self.precision, self.board, *[""] * (len(HEADINGS) - 4), self.failure]
         ratio = f"{self.instructions / self.macs:.2f}" if self.macs else ""
         sizes = [f"{number:,}" for number in (self.instructions, self.arena, self.least_arena)]
         named = [self.model, self.precision, self.board]
-        return [*named, sizes[0], ratio, *sizes[1:], f"{self.plain:.0%}", self.slowest]
+        peer = [
+            f"{mine / number:.2f}" for mine, number in zip((self.instructions, self.ram), self.peer or (), strict=False)
+        ]
+        return [*named, sizes[0], ratio, *sizes[1:], f"{self.plain:.0%}", *(peer or ["", ""]), self.slowest]
 
 
 HEADINGS = (
@@ -80,6 +95,8 @@ HEADINGS = (
     "arena",
     "arena, `ram`",
     "plain C",
+    "instructions, of emx's",
+    "RAM, of emx's",
     "slowest layer of more than 3 %: instructions a MAC",
 )
 
@@ -89,33 +106,39 @@ def main(
     boards: Annotated[str, typer.Option(help="board names, by commas")] = ",".join(BOARDS),
     precisions: Annotated[str, typer.Option(help="given, int8, or both by commas")] = "given,int8",
     jobs: Annotated[int, typer.Option(min=1, help="how many are measured at a time")] = os.cpu_count() or 1,
-    write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrites docs/zoo.md")] = False,
+    write_docs: Annotated[bool, typer.Option("--write-docs", help="what was measured, in docs/zoo.md")] = False,
 ) -> None:
     """Instructions, arenas and what is left to plain C, of models that nobody tuned for."""
     console = Console(width=None if sys.stdout.isatty() else 200)
     wanted = list(_wanted(models.split(","), boards.split(","), precisions.split(",")))
     rows: list[Row] = []
     with ProcessPoolExecutor(jobs) as pool, console.status("measuring") as status:
-        for row in pool.map(_measured, *zip(*wanted, strict=True)) if wanted else ():
-            rows.append(row)
-            status.update(f"{len(rows)} of {len(wanted)}: {row.model}")
+        for number, found in enumerate(pool.map(_measured, *zip(*wanted, strict=True)) if wanted else (), 1):
+            rows += found
+            status.update(f"{number} of {len(wanted)}: {found[0].model}")
     table = Table(*HEADINGS)
     for row in rows:
         table.add_row(*row.cells())
     console.print(table)
     if write_docs:
-        lines = [HEADINGS, tuple("---" for _ in HEADINGS), *(row.cells() for row in rows)]
-        text = f"Made by `{shlex.join(['tools/zoo.py', *sys.argv[1:]])}`:\n\n"
-        text += "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "zoo", text))
+        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "zoo", updated(DOCUMENT.read_text(), rows)))
 
 
-def _wanted(names: list[str], boards: list[str], precisions: list[str]) -> Iterator[tuple[Path, str, str]]:
+def updated(text: str, rows: Sequence[Row]) -> str:
+    """The table of a document with these rows in place of what it has of the same models, precisions and boards."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    known = {tuple(cells[:3]): cells for cells in lines if len(cells) == len(HEADINGS)}
+    known |= {tuple(row.cells()[:3]): row.cells() for row in rows}
+    kept = sorted(cells for key, cells in known.items() if key[2] in BOARDS)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (HEADINGS, ["---"] * len(HEADINGS), *kept))
+
+
+def _wanted(names: list[str], boards: list[str], precisions: list[str]) -> Iterator[tuple[Path, str, list[str]]]:
     paths = sorted(path for folder in FOLDERS for path in folder.glob("*.onnx"))
     for path in paths:
         if any(name in path.stem for name in names):
             kinds = ["given"] if is_quantized(path) else ["given", "int8"]
-            yield from ((path, kind, board) for kind in kinds if kind in precisions for board in boards)
+            yield from ((path, kind, boards) for kind in kinds if kind in precisions)
 
 
 def is_quantized(path: Path) -> bool:
@@ -142,18 +165,30 @@ def _noisy(array: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return (array + random.normal(0, NOISE * array.std(), array.shape)).astype(array.dtype)
 
 
-def _measured(path: Path, precision: str, board: str) -> Row:
-    """One model on one board."""
-    row = Row(path.stem, precision, board)
+def _measured(path: Path, precision: str, boards: Sequence[str]) -> list[Row]:
+    """One model on some boards. Whatever fails is a row, a bug of any compiler too: the others are still wanted."""
     options = CompileOptions(dims=SIZES.get(path.stem, {}), bound=BOUND.get(path.stem, {}))  # type: ignore[arg-type]
-    quantizing = Quantizing(calibration=spread_samples(path)) if precision == "int8" else Quantizing()
-    target = roomy(load_board(board))
+    empty = [Row(path.stem, precision, board) for board in boards]
+    model: Path | onnx.ModelProto = path
     try:
-        made = Compilation(path, target, options, quantizing)
+        if precision == "int8":
+            quantizing = Quantizing(calibration=spread_samples(path))
+            model = Compilation(path, roomy(load_board(boards[0])), options, quantizing).quantized.proto
+            options = replace(options, dims={}, bound={})
+    except Exception as error:
+        return [replace(row, failure=_reason(error)) for row in empty]
+    found = [_on_board(row, model, options) for row in empty]
+    return [replace(row, peer=_peer(path, row.board)) if model is path and row.instructions else row for row in found]
+
+
+def _on_board(row: Row, model: Path | onnx.ModelProto, options: CompileOptions) -> Row:
+    target = roomy(load_board(row.board))
+    try:
+        made = Compilation(model, target, options)
         report = made.report()
-        least = Compilation(path, target, replace(options, optimize="ram"), quantizing).compiled
-    except McugenError as error:
-        return replace(row, failure=str(error).splitlines()[0][:100].replace("|", "/"))
+        least = Compilation(model, target, replace(options, optimize="ram")).compiled
+    except Exception as error:
+        return replace(row, failure=_reason(error))
     found = report.to_json()
     layers, total, macs = found["layers"], report.instructions or 0, found["model"]["macs"]  # type: ignore[index]
     assert isinstance(layers, list)
@@ -169,7 +204,32 @@ def _measured(path: Path, precision: str, board: str) -> Row:
         least_arena=least.program.arena_size,
         plain=plain / total if total else 0.0,
         slowest=f"{worst['kernel']} {worst['instructions'] / worst['macs']:.2f}" if worst else "",
+        ram=made.compiled.program.arena_size + (report.ram.stack or 0),
     )
+
+
+def _peer(path: Path, board: str) -> tuple[int, int] | None:
+    """Instructions and RAM of emx-onnx-cgen's code; None where it refuses a quantized or another model, or is wrong."""
+    if is_quantized(path):
+        return None
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            subject = load_subject(path)
+            bundle = emx_bundle(path, identifier(subject.name), Path(folder))
+            target = roomy(load_board(board))
+            fast = replace(target, cflags=(*target.cflags, "-O3", "-ffp-contract=fast"))
+            run = simulate(bundle, fast, [subject.sample])
+            error = largest_error(run.outputs[0], subject.reference)
+            figures = figures_of(bundle, run, error)
+    except Exception:  # of what kind is its own affair
+        return None
+    return (figures.instructions, figures.ram) if error <= FLOAT_TOLERANCE else None
+
+
+def _reason(error: Exception) -> str:
+    """In a cell."""
+    kind = "" if isinstance(error, McugenError) else f"{type(error).__name__}: "
+    return (kind + (str(error).splitlines() or [""])[0])[:100].replace("|", "/")
 
 
 def roomy(board: Board) -> Board:

@@ -118,6 +118,9 @@ class Simplifiable:
 class Expressible:
     """Is one node of ONNX."""
 
+    prefers_source: ClassVar[bool] = False
+    """Whether the model's own nodes say it better, where they give a name to the result."""
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """ONNX operator, attributes and further constant inputs that compute the same on reals, a clamp aside.
 
@@ -180,6 +183,11 @@ def bias_input(op: Operator) -> int | None:
 def onnx_form(op: Operator, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
     """See Expressible; None where the model's own nodes must say it."""
     return op.onnx_form(sig) if isinstance(op, Expressible) else None
+
+
+def prefers_source(op: Operator) -> bool:
+    """See Expressible."""
+    return isinstance(op, Expressible) and op.prefers_source
 
 
 def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:

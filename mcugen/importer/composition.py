@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array
+from mcugen.importer.nodes import reads, rename
 from mcugen.ops.onnx_node import Operand
 
 
@@ -57,14 +58,13 @@ class Recorder:
         self.names |= dict(zip(made, results, strict=True))
         return tuple(made)
 
-    def finish(self, node: onnx.NodeProto, results: Sequence[Value | None], composed: Composed) -> None:
-        """Adds to `composed` what was called, unless it is not all that the node is made of."""
-        wanted = [(name, value) for name, value in zip(node.output, results, strict=False) if name and value]
+    def finish(self, outputs: Sequence[str], results: Sequence[Value | None], composed: Composed) -> None:
+        """Adds to `composed` what was called for a node with these outputs, unless it is not all that it is made of."""
+        wanted = [(name, value) for name, value in zip(outputs, results, strict=False) if name and value]
         if not self.parts.nodes or not self.complete or any(value not in self.names for _, value in wanted):
             return
         names = [(name, self.names[value]) for name, value in wanted if value is not None]
-        ends = [helper.make_node("Identity", [own], [name], f"{name}/Identity") for name, own in names]
-        composed[next(filter(None, node.output))] = replace(self.parts, ends=ends)
+        composed[next(filter(None, outputs))] = replace(self.parts, ends=_named(names))
 
     def _new(self, array: Array) -> Value:
         return self.graph.constant(f"{self.prefix}/constant{len(self.parts.constants)}", array)
@@ -79,6 +79,28 @@ class Recorder:
                 stored = np.ascontiguousarray(value.data).reshape(value.data.shape)
                 self.parts.constants.append(numpy_helper.from_array(stored, value.name))
         return self.names[value]
+
+
+def taken_branch(branch: onnx.GraphProto, outputs: Sequence[str], full_name: Callable[[str], str]) -> Parts:
+    """The nodes of a branch in the place of an If with these outputs; `full_name` tells what its tensors are called."""
+    nodes, constants = [], []
+    for node in branch.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        rename(copy, {name: full_name(name) for name in (*reads(node), *node.output) if name})
+        nodes.append(copy)
+    for tensor in branch.initializer:
+        stored = onnx.TensorProto()
+        stored.CopyFrom(tensor)
+        stored.name = full_name(tensor.name)
+        constants.append(stored)
+    results = (full_name(value.name) for value in branch.output)
+    return Parts(nodes, _named([(name, own) for name, own in zip(outputs, results, strict=True) if name]), constants)
+
+
+def _named(names: Sequence[tuple[str, str]]) -> list[onnx.NodeProto]:
+    """Nodes that give a node's outputs their names."""
+    return [helper.make_node("Identity", [own], [name], f"{name}/Identity") for name, own in names]
 
 
 def spelled_out(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:

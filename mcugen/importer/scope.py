@@ -14,7 +14,7 @@ from mcugen.errors import DoesNotFitError, ModelError, UnsupportedError
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.importer import fold
-from mcugen.importer.composition import Composed, Recorder
+from mcugen.importer.composition import Composed, Recorder, taken_branch
 from mcugen.importer.functions import (
     STANDARD_DOMAINS,
     data_inputs,
@@ -26,6 +26,7 @@ from mcugen.importer.functions import (
     type_name,
 )
 from mcugen.importer.judge import objection
+from mcugen.importer.nodes import every_node
 from mcugen.importer.sequences import SEQUENCE_OPERATORS, SequenceNode
 from mcugen.limits import MAX_NESTED, MAX_NODES, check_size
 from mcugen.ops.conversion import Cast
@@ -98,6 +99,10 @@ class Scope:
                 self.halves[name] = half
             value = self.env[name] = self.capture(value)
         return value
+
+    def full_name(self, name: str) -> str:
+        """What is called `name` here, where bodies stand in the place of their nodes."""
+        return self.place + name if self.outer is None or name in self.env else self.outer.full_name(name)
 
     def half(self, name: str) -> DType | None:
         """float16 or bfloat16 if ONNX says that the value is one."""
@@ -229,10 +234,7 @@ class Scope:
 
     def _unknown_operators(self, node: onnx.NodeProto) -> list[str]:
         """A line for a node, and for each in its graphs, whose operator cannot be compiled whatever its inputs."""
-        nodes = [node]
-        for step in nodes:
-            nodes += [inner for a in step.attribute for inner in a.g.node]
-        return [self._line(n, str(self._not_supported(n))) for n in nodes if not self._is_known(n)]
+        return [self._line(n, str(self._not_supported(n))) for n in every_node([node]) if not self._is_known(n)]
 
     def _is_known(self, node: onnx.NodeProto) -> bool:
         domain = _domain(node)
@@ -263,8 +265,12 @@ class Scope:
                 self._check_schema(node, inputs)
             self._note_later(node)
             recorder = self._recorder(node, inputs)
-            results = importer(replace(self._view(node, domain, inputs), composition=recorder))
-            recorder.finish(node, results, self.composed)
+            view = replace(self._view(node, domain, inputs), composition=recorder)
+            results = importer(view)
+            recorder.finish(view.outputs, results, self.composed)
+            for body in view.attributes.values():
+                if isinstance(body, Subgraph) and body.taken is not None:
+                    self.composed[view.outputs[0]] = taken_branch(body.proto, view.outputs, body.taken.full_name)
             return results
         self._check_schema(node, inputs)
         types = [self._onnx_type(name, v) for name, v in zip(node.input, inputs, strict=True)]
@@ -281,7 +287,7 @@ class Scope:
             self.graph.notes += [note] * (note not in self.graph.notes)
 
     def _recorder(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> Recorder:
-        names = {v: name for name, v in zip(node.input, inputs, strict=True) if v is not None}
+        names = {v: self.full_name(name) for name, v in zip(node.input, inputs, strict=True) if v is not None}
         return Recorder(self.graph, f"{self.place}{next(filter(None, node.output), '')}", names, self._composer(node))
 
     def _composer(self, node: onnx.NodeProto) -> Callable[[onnx.NodeProto, dict[str, Value | None]], list[Value]]:
@@ -449,6 +455,8 @@ class Subgraph(Body):
 
     scope: Scope
     proto: onnx.GraphProto
+    taken: Scope | None = None
+    """What it was imported as, if that was in the place of its node, of which no more is left."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -476,6 +484,7 @@ class Subgraph(Body):
             capture=capture,
             depth=self.scope.depth + 1,
             budget=self.scope.budget,
+            composed=self.scope.composed if capture is None else {},
             registry=self.scope.registry,
         )
         for tensor in self.proto.initializer:
@@ -492,6 +501,8 @@ class Subgraph(Body):
         absent = [v.name for v, r in zip(self.proto.output, results, strict=True) if r is None]
         if absent:
             raise Refusal("every output of the body must be computed", f"'{absent[0]}' is not", "repair the model")
+        if capture is None and not inputs:
+            self.taken = inner
         return [r for r in results if r is not None]
 
 

@@ -87,20 +87,34 @@ _FROM_HALVES = {DType.FLOAT16: fn.HALF_TO_FLOAT, DType.BFLOAT16: fn.BFLOAT16_TO_
 _TO_HALVES = {DType.FLOAT16: fn.FLOAT_TO_HALF, DType.BFLOAT16: fn.FLOAT_TO_BFLOAT16}
 
 
+SIGNED = {DType.UINT8: DType.INT8, DType.UINT16: DType.INT16}
+"""What codes without sign become."""
+
+FLIPPED = {**SIGNED, **{signed: unsigned for unsigned, signed in SIGNED.items()}}
+
+
+def half(dtype: DType) -> int:
+    """Half the number of codes."""
+    return int(2 ** (8 * dtype.numpy.itemsize - 1))
+
+
 @dataclass(frozen=True)
 class FlipSign(Simplifiable, Elementwise):
-    """uint8 ↔ int8 with the zero point moved by 128: the top bit inverted. uint8 models become int8 with it."""
+    """Unsigned ↔ signed codes (8 or 16 bits) with the zero point moved by half their number: the top bit inverted.
+
+    uint8 models become int8 with it.
+    """
 
     mnemonic: ClassVar[str] = "flip_sign"
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """The other of the two."""
-        return DType.INT8 if dtypes[0] is DType.UINT8 else DType.UINT8
+        return FLIPPED[dtypes[0]]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
         """An addition that stays in range."""
-        operator = "-" if sig.output.dtype is DType.INT8 else "+"
-        return Convert(sig.output.dtype, nodes.Binary(operator, args[0], Constant(128, DType.INT32)))
+        operator = "-" if sig.input(0).dtype in SIGNED else "+"
+        return Convert(sig.output.dtype, nodes.Binary(operator, args[0], Constant(half(sig.output.dtype), DType.INT32)))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Two flips cancel, also around a data movement: flip(move(flip(x))) → move(x)."""

@@ -263,10 +263,11 @@ def to_channels_last(rank: int) -> Permutation:
 
 
 @dataclass(frozen=True)
-class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Movement):
+class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """y[i] = x[start + i·step] per axis; steps may be negative."""
 
     mnemonic: ClassVar[str] = "slice"
+    prefers_source: ClassVar[bool] = True  # a Split is one node with many results
     starts: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
@@ -306,6 +307,12 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Movement):
         window = RowWindow(stride=self.steps[1], before=-self.starts[1])
         rows = [(row[0], value, *row[2:]) for row, value in ((self.starts, 0), (self.sizes, 1), (self.steps, 1))]
         return RowForm(Slice(*rows), (window,))
+
+    def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
+        """Slice; an end before the first element is one that ONNX takes for that."""
+        ends = [s + n * k for s, n, k in zip(self.starts, self.sizes, self.steps, strict=True)]
+        ends = [e if e >= 0 else np.iinfo(np.int64).min for e in ends]
+        return "Slice", {}, [np.asarray(row, np.int64) for row in (self.starts, ends, range(len(ends)), self.steps)]
 
     def lower(self, node: Node, builder: Builder) -> None:
         """A strided copy."""

@@ -16,7 +16,7 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.ops.conv import Conv, IntegerConv, conv_window, has_fast_kernel
-from mcugen.ops.conversion import Cast, Dequantize, FlipSign, Quantize, onnx_dtype
+from mcugen.ops.conversion import SIGNED, Cast, Dequantize, FlipSign, Quantize, half, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
@@ -59,15 +59,21 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", 
     """QuantizeLinear by the scale and zero point at inputs `scale_at`, `scale_at + 1`; `default` if nothing tells."""
     dtype = _quantized_dtype(node, scale_at, default)
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
-    if not fits or dtype not in (DType.INT8, DType.UINT8, DType.INT16):
+    if not fits or dtype not in (DType.INT8, DType.INT16, *SIGNED):
         return _emit_plain_quantize(node, real, scale_at, dtype, suffix)
     scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
-    flipped = dtype is DType.UINT8
-    quant = _quant(scale, int(zero.reshape(-1)[0]) - 128 * flipped, 0, real.type.rank)
-    out = TensorType(real.type.shape, DType.INT8 if flipped else dtype, quant, real.type.layout)
+    flipped = dtype in SIGNED
+    quant = _quant(scale, int(zero.reshape(-1)[0]) - half(dtype) * flipped, 0, real.type.rank)
+    out = TensorType(real.type.shape, SIGNED.get(dtype, dtype), quant, real.type.layout)
     if not flipped:
         return node.emit(Quantize(), real, types=[out], suffix=suffix)
-    return node.emit(FlipSign(), node.emit(Quantize(), real, types=[out], suffix="s8"), suffix=suffix)
+    codes = node.emit(Quantize(), real, types=[out], suffix=_signed_suffix(dtype))
+    return node.emit(FlipSign(), codes, suffix=suffix)
+
+
+def _signed_suffix(dtype: DType) -> str:
+    """Of the name of codes that got a sign."""
+    return "s8" if dtype is DType.UINT8 else "s16"
 
 
 def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
@@ -86,12 +92,17 @@ def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", a
     if q.data is not None:
         return _dequantize_constant(node, q, scale, zero, axis, suffix)
     zero_point = int(zero.reshape(-1)[0])
-    flipped = q.type.dtype is DType.UINT8
-    quant = _quant(scale, zero_point - 128 * flipped, 0, q.type.rank)
+    flipped = q.type.dtype in SIGNED
+    quant = _quant(scale, zero_point - half(q.type.dtype) * flipped, 0, q.type.rank)
     if (q.type.dtype is DType.INT32 and zero_point) or not (flipped or _may_assume(q, quant)):
         return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
+    if SIGNED.get(q.type.dtype, q.type.dtype) is DType.INT16 and quant.zero_point:
+        note = (
+            "16-bit tensors whose zero point is not in the middle are computed as floats: quantize them symmetrically"
+        )
+        node.graph.notes += [note] * (note not in node.graph.notes)
     if flipped:
-        q = node.emit(FlipSign(), q, suffix=f"{suffix}s8")
+        q = node.emit(FlipSign(), q, suffix=f"{suffix}{_signed_suffix(q.type.dtype)}")
     assume_quant(q, quant, node)
     return node.emit(Dequantize(), q, suffix=suffix)
 

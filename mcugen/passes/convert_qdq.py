@@ -7,16 +7,20 @@ Each operator's `integer` rule decides; where it has none, the float operator st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Signature
+from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Quantizable
-from mcugen.hir.types import DType, QuantParams, TensorType
-from mcugen.numerics.fixedpoint import quantize
+from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
+from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
+from mcugen.ops.pointwise import Binary, Clamp
 from mcugen.passes.clean import simplify
 from mcugen.passes.rewrite import Outcome, Turns, pattern
 
@@ -95,6 +99,70 @@ def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stor
         graph.replace(store.output, result)
         graph.remove(store)
     return True
+
+
+@pattern()
+def keep_sums(graph: Graph, node: Node) -> Outcome:
+    """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a real result comes from exact sums of codes.
+
+    So the last layer of a network, of which nobody quantizes the result, is no float one, nor are its weights.
+    """
+    return isinstance(node.op, Dense) and _from_sums(graph, node, node.op)
+
+
+@pattern()
+def keep_window_sums(graph: Graph, node: Node) -> Outcome:
+    """The same of convolutions: it pays where floats are slow."""
+    return isinstance(node.op, Conv) and _from_sums(graph, node, node.op)
+
+
+def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
+    inputs = [_stored(v) for v in node.inputs]
+    if inputs[0] is node.input(0):
+        return False
+    x, w, bias = (*inputs, None)[:3]
+    if x is None or w is None or x.type.quant is None or w.type.quant is None or not w.is_constant:
+        return False
+    if bias is not None and bias.data is None:
+        return "its bias is computed"
+    layer, clamp, name = whole.without_clamp() or whole, whole.clamp, node.output.name
+    unit = x.type.q.scales * w.type.q.scales
+    late = bias is not None and (
+        bias.type.quant is None or not np.allclose(bias.type.q.scales, unit, rtol=1e-5, atol=0)
+    )
+    operands = [x, w] if late else inputs
+    out = replace(node.output.type, dtype=DType.INT32, quant=QuantParams((1.0,), 0))
+    form = layer.integer(graph, Signature(tuple(v.type if v else None for v in operands), (out,)), operands)
+    if form is None:
+        return f"{node.op.name} has no integer form for these types"
+    result = graph.add(*form, node.origin, names=[f"{name}.sums"], types=[out], before=node).output
+    steps: list[tuple[Operator, Array | None]] = [(Cast(DType.FLOAT32), None), (Binary("Mul"), unit.astype(np.float32))]
+    if late:
+        assert bias is not None and bias.data is not None
+        real = bias.data if bias.type.quant is None else dequantize(bias.data, bias.type.q)
+        steps.append((Binary("Add"), real))
+    if clamp is not None:
+        steps.append((Clamp(*clamp), None))
+    graph.release_name(node.output)
+    for number, (op, channels) in enumerate(steps):
+        last = name if number == len(steps) - 1 else f"{name}.{op.name}"
+        operand = [] if channels is None else [_by_channel(graph, f"{last}.channels", channels, node)]
+        result = graph.add(op, [result, *operand], node.origin, names=[last], before=node).output
+    graph.replace(node.output, result)
+    graph.remove(node)
+    return True
+
+
+def _counts_in(bias: Value, unit: Array) -> bool:
+    """Whether its codes are those of sums of products."""
+    return bias.type.quant is not None and np.allclose(bias.type.q.scales, unit, rtol=1e-5, atol=0)
+
+
+def _by_channel(graph: Graph, name: str, numbers: Array, layer: Node) -> Value:
+    """A constant with one number a channel of the layer's result (or one for all), to be combined with it."""
+    rank = layer.output.type.rank
+    behind = rank - 2 if layer.output.type.layout is Layout.CHANNELS_FIRST else 0
+    return graph.constant(name, numbers.reshape(*[1] * (rank - 1 - behind), -1, *[1] * behind).astype(np.float32))
 
 
 def _stores(graph: Graph, node: Node) -> list[list[Node]] | None:

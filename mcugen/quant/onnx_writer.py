@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from mcugen.errors import UnsupportedError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.names import Names
-from mcugen.hir.traits import clamp_of, onnx_form
+from mcugen.hir.traits import clamp_of, onnx_form, prefers_source
 from mcugen.hir.types import Array, DType
+from mcugen.importer.nodes import reads, rename, rename_inputs
 
 
 class OnnxWriter:
@@ -48,9 +48,11 @@ class OnnxWriter:
         for name, value in zip(self.graph.output_names, self.graph.outputs, strict=True):
             tensor, dtype = self._output(name, value)
             declared.append(tensor_info(name, dtype, value.type.shape))
+            if tensor == name:
+                continue
             if value.is_constant or tensor in renamed or value in self.graph.inputs or value.name != name:
                 self.add("Identity", [tensor], name)
-            elif tensor != name:
+            else:
                 renamed |= {tensor: name, name: self.fresh(f"{name}_real")}
         for node in self.nodes:
             rename(node, renamed)
@@ -113,16 +115,23 @@ class OnnxWriter:
 
     def _write_node(self, node: Node) -> None:
         made = all(value.name in self._made for value in node.outputs)  # with another result of a node taken over
-        if not (made or self.replacement(node) or self._write_form(node) or self._write_slices(node)):
+        ways = (self._write_anew, self._write_slices)
+        if not (made or any(write(node) for write in (reversed(ways) if prefers_source(node.op) else ways))):
             return  # it has no name in the source: readers are slices that begin before it
         for value in node.outputs:
             if value.name in self._names:
                 self.written[value.name] = value
                 self.made(value)
 
+    def _write_anew(self, node: Node) -> bool:
+        """In nodes of its own, where all that it reads is written."""
+        if not all(v is None or v.is_constant or v.name in self.written for v in node.inputs):
+            return False
+        return self.replacement(node) or self._write_form(node)
+
     def _write_form(self, node: Node) -> bool:
         form = onnx_form(node.op, node.sig)
-        if form is None or any(v is not None and not v.is_constant and v.name not in self.written for v in node.inputs):
+        if form is None:
             return False
         op_type, attributes, extra = form
         name = node.output.name
@@ -160,7 +169,7 @@ class OnnxWriter:
                 self._copy(value.name, node)
         return bool(known)
 
-    def _copy(self, name: str, reader: Node) -> None:
+    def _copy(self, name: str, reader: Node | None) -> None:
         """Takes over what computes a tensor of the source from tensors written so far (depth first)."""
         stack = [name]
         while stack:
@@ -188,7 +197,7 @@ class OnnxWriter:
         step = self._producers.get(name)
         return name in self._stored if step is None else id(step) not in self._copied
 
-    def _connect(self, copy: onnx.NodeProto, reader: Node) -> None:
+    def _connect(self, copy: onnx.NodeProto, reader: Node | None) -> None:
         """Inputs from what is written; outputs that are written already get names of no importance."""
         spare = [name for name in copy.output if name in self.written]
         renamed = {name: self.fresh(f"{name}_unused") for name in spare}
@@ -202,9 +211,9 @@ class OnnxWriter:
     def _output(self, name: str, value: Value) -> tuple[str, DType]:
         if value.data is not None:
             return self.store(value.name, value.data), value.type.dtype
-        if value.name not in self.written:
-            found = f"output '{name}' is computed within a composite operator"
-            raise UnsupportedError("all outputs must be tensors that the model names", found, "compile it as float32")
+        if value.name not in self.written:  # what the source's own nodes make of what is written
+            self._copy(name, None)
+            return name, value.type.dtype
         return self.output(name, value)
 
     def _model(self, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
@@ -223,40 +232,12 @@ def tensor_info(name: str, dtype: DType, shape: Sequence[int]) -> onnx.ValueInfo
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype.value)), shape)
 
 
-def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The tensors that a node reads, its graphs' from outside among them."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            body = attribute.g
-            own = {n for inner in body.node for n in inner.output} | {v.name for v in body.input}
-            own |= {t.name for t in body.initializer}
-            inside = (name for inner in body.node for name in reads(inner))
-            yield from (name for name in (*inside, *(o.name for o in body.output)) if name not in own)
-
-
 def number_equal_names(nodes: Sequence[onnx.NodeProto]) -> None:
     """Lets nodes that stem from one of the source be told apart, as ONNX Runtime demands."""
     taken = Names(separator="_")
     for node in nodes:
         if node.name:
             node.name = taken.take(node.name)
-
-
-def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Makes a node, its graphs included, read other tensors (ONNX lets no name be hidden by an inner one)."""
-    for index, name in enumerate(node.input):
-        node.input[index] = names.get(name, name)
-    for attribute in node.attribute:
-        for inner in attribute.g.node:
-            rename_inputs(inner, names)
-
-
-def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Calls tensors otherwise, where they are read and where they are written."""
-    rename_inputs(node, names)
-    for index, name in enumerate(node.output):
-        node.output[index] = names.get(name, name)
 
 
 def _live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:

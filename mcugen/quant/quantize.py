@@ -14,6 +14,7 @@ from mcugen.errors import UnsupportedError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, prepare_model
+from mcugen.importer.nodes import every_node
 from mcugen.options import PRECISIONS, CompileOptions
 from mcugen.quant import recurrent
 from mcugen.quant.assign import Assignment, assign
@@ -145,7 +146,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         remedy = f"fix it: --dim {key}={high}"
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
     proto = source.proto
-    wide = wide or any(node.op_type in recurrent.OP_TYPES for node in proto.graph.node)
+    wide = wide or any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
     if wide or scheme.activations is DType.INT16:
         proto = _with_int16(proto, source.file)
     dims, registry = options.fixed_dims, source.registry

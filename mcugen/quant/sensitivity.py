@@ -15,8 +15,8 @@ from mcugen.evaluation.session import Session
 from mcugen.hir.graph import Value
 from mcugen.hir.traits import Saturating
 from mcugen.hir.types import Array, DType, QuantParams
+from mcugen.importer.nodes import rename_inputs
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.onnx_writer import rename_inputs
 
 LEAST_SAMPLES, MOST_SAMPLES = 8, 100
 """That are run for each candidate, spread over all."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from float_models import conv_net, normal_samples, random_weights
+from float_models import conv_net, normal_samples, quantized, random_weights
+from onnx import TensorProto
 from onnx_models import Net, onnxruntime_outputs
 from shared_models import FLOAT, MODELS
 
@@ -152,3 +153,53 @@ def test_a_free_batch_is_one_sample_here_too() -> None:
     quantized = quantize.quantizer(source, fused, Scheme(), samples).quantize()
     note = compile_model(quantized).report.notes[0]
     assert note.startswith("dimension 'batch' of input") and "--dim batch=SIZE" in note
+
+
+def test_an_output_that_data_movements_make_is_taken_over() -> None:
+    """A column of a layer's result: what is left of Gather and Unsqueeze has no name in the source."""
+    net = Net(12)
+    y = net.op("MatMul", net.input("x", 2, 8), net.const(random_weights(1, 8, 4)))
+    for index in range(2):
+        net.op("Unsqueeze", net.op("Gather", y, net.const(index, np.int64), axis=1), out=f"y{index}", axes=[1])
+    net.output("y0", "y1")
+    fused = built(net.model())
+    assert set(operators(fused.proto)) == {"Gemm", "Slice", "Identity"}
+    assert_same(net.model(), fused)
+
+
+def lstm_in_branches() -> onnx.ModelProto:
+    """Whether there are states, which is known at compile time, decides in which of two branches the LSTM is."""
+    net = Net(16)
+    x, kept = net.input("x", 1, 1, 4), net.input("kept", 2, 1, 3)
+    net.op("Cast", net.op("Gather", net.op("Shape", kept), net.const(0, np.int64)), out="given", to=TensorProto.BOOL)
+    bodies = []
+    for side in ("with", "without"):
+        body = Net(16, prefix=side)
+        weights = [body.const(random_weights(seed, 1, 12, depth)) for seed, depth in ((1, 4), (2, 3))]
+        first = [
+            body.op("Unsqueeze", body.op("Gather", kept, body.const(i, np.int64)), body.const([0], np.int64))
+            for i in range(2 if side == "with" else 0)
+        ]
+        outs = [f"{side}_y", f"{side}_h", f"{side}_c"]
+        body.ops("LSTM", x, *weights, *([""] * 2 if first else []), *first, outs=outs, hidden_size=3)
+        body.output(*outs[1:])
+        bodies.append(body.graph(side))
+    net.ops("If", "given", outs=["h", "c"], then_branch=bodies[0], else_branch=bodies[1])
+    net.op("Relu", "h", out="z")
+    net.output("z", "c")
+    return net.model()
+
+
+def test_a_branch_that_is_taken_at_compile_time_is_layers_like_others() -> None:
+    """The LSTM's first states are parts of an input that have no name in the source."""
+    model = lstm_in_branches()
+    fused = built(model)
+    assert "If" not in operators(fused.proto) and "LSTM" in operators(fused.proto)
+    assert_same(model, fused)
+    result = quantized(model)
+    assert {n.op_type for n in result.proto.graph.node} >= {"Scan", "QuantizeLinear"}
+    feeds = normal_samples(model, 4, seed=5)
+    found = compile_model(result).run({n: np.stack([f[n] for f in feeds]) for n in ("x", "kept")}, sanitize=True)
+    for index, feed in enumerate(feeds):
+        for name, wanted in onnxruntime_outputs(result.proto, feed).items():
+            assert np.abs(found[name][index] - wanted).max() <= 0.02, name
