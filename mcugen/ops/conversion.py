@@ -47,11 +47,19 @@ class Cast(Simplifiable, Elementwise):
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """To the same type; to float32 and back from a half."""
+        """To the same type; to float32 and back from a half; Cast(Reshape(x)) → Reshape(Cast(x)) of a product's sums.
+
+        The last brings it beside the product, for convert_qdq to find.
+        """
         x = node.input(0)
         if x.type.dtype is self.to:
             return x
         inner = x.producer
+        if inner is not None and isinstance(inner.op, Reshape) and self.to is DType.INT32 and x.type.dtype.is_float:
+            if graph.only_user(x) is not node:
+                return None
+            sums = graph.add(self, inner.inputs, node.origin, before=node)
+            return graph.add(inner.op, [sums.output], inner.origin, before=node).output
         if inner is None or not isinstance(inner.op, Cast) or inner.op.to is not DType.FLOAT32:
             return None
         return inner.input(0) if self.to.is_half and inner.input(0).type.dtype is self.to else None
