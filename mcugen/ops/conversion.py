@@ -193,6 +193,25 @@ def _most(out: TensorType) -> int:
 
 
 @dataclass(frozen=True)
+class QuantizeBy(Elementwise):
+    """q = saturate(round_half_even(x / scale) + zero point), both of which are computed; NaN gives the lowest code."""
+
+    mnemonic: ClassVar[str] = "quantize_by"
+    to: DType = DType.INT8
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """The target: int8, uint8 or int16."""
+        return self.to
+
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """A code of the signed type, moved on to the target."""
+        x, scale, zero = args
+        offset = Constant(128 if self.to is DType.UINT8 else 0, DType.INT32)
+        signed = nodes.Binary("-", Convert(DType.INT32, zero), offset)
+        return Convert(self.to, nodes.Binary("+", call(fn.QUANTIZE_BY[8 * self.to.nbytes], x, scale, signed), offset))
+
+
+@dataclass(frozen=True)
 class Dequantize(Elementwise):
     """x = (q − zero_point) · scale; scale and zero point are the input's type."""
 

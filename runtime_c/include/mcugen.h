@@ -568,6 +568,29 @@ static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int
     return mcugen_saturate16(q);
 }
 
+/* x / scale rounded half to even plus a zero point, limited to int8, by a scale that is computed; NaN gives -128.
+ * Without an FPU in whole numbers, if the scale is one that they serve: of the inverse its upper half is enough, and
+ * that may be short by 2^-15 of it. All that depends on the scale alone leaves loops. */
+static inline int32_t mcugen_quantize_by8(float x, float scale, int32_t zero)
+{
+#if !defined(MCUGEN_FPU)
+    uint32_t bits;
+    memcpy(&bits, &scale, sizeof bits);
+    if (bits - 0x0e000000u < 0x62000000u) { /* from 2^-99 to 2^97 */
+        const uint32_t s = (bits & 0x7fffffu) | 0x800000u;
+        const uint32_t inverse = 0x40000000u / ((s >> 8) + 1u);
+        return mcugen_quantize8(x, (int32_t)s, (int32_t)(inverse << 16), (int32_t)(bits >> 23), zero);
+    }
+#endif
+    return mcugen_round8(x / scale, zero);
+}
+
+/* The same, limited to int16. */
+static inline int32_t mcugen_quantize_by16(float x, float scale, int32_t zero)
+{
+    return mcugen_round16(x / scale, zero);
+}
+
 /* v * scale as a float, for v of at most eight bits and scale = s * 2^(exponent - 150): the product is exact in 32
  * bits. Its leading bit goes to the top; the lowest eight are rounded off, half to even. */
 static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
