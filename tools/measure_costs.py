@@ -298,7 +298,7 @@ def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS) -> onnx.M
 
 
 def dense_layers(kind: str) -> onnx.ModelProto:
-    """The fully connected layers, on one row or several; of int8 also to 16 bits, as in recurrent layers, and to sums."""
+    """The fully connected layers, on one row or several; of int8 also to 16 bits and to sums."""
     net = _Net(kind)
     for rows, depth, channels in DENSE:
         net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))

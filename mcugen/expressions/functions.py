@@ -64,7 +64,7 @@ ACOS = _libm("acos", np.arccos, rises=True)  # it falls
 ATAN = _libm("atan", np.arctan, rises=True)
 SINH = _libm("sinh", np.sinh, rises=True)
 COSH = _libm("cosh", np.cosh)
-TANH = _libm("tanh", np.tanh, rises=True)
+TANH = Function("mcugen_tanhf", np.tanh, "tanh", is_monotone=True)
 ASINH = _libm("asinh", np.arcsinh, rises=True)
 ACOSH = _libm("acosh", np.arccosh, rises=True)
 ATANH = _libm("atanh", np.arctanh, rises=True)
