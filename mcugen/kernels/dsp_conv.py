@@ -143,11 +143,13 @@ def in_pairs(spec: ConvSpec, by_channel: Array) -> Array:
 def pairs_of_weights(spec: ConvSpec) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
     weights = in_pairs(spec, spec.rows.astype(np.int64))
-    codes, odd = spec.x.dtype.limits, weights[1::2]
+    codes, even, odd = spec.x.dtype.limits, weights[0::2], weights[1::2]
     products = np.stack([code * odd for code in codes])
     most, least = products.max(0).sum(1), products.min(0).sum(1)
     first = in_pairs(spec, spec.folded_bias)[1::2]
-    fits = (np.abs(weights) < 128).all() and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
+    joined = 256 * odd + even[: len(odd)]  # only -128 beside a negative one has no 16 bits
+    narrow = np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all()
+    fits = narrow and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
     return bool(fits)
 
 

@@ -151,12 +151,17 @@ def test_rows_by_sixes(gain: str, rows: int):
 # ------------------------------------------------------------------------------------------- sums as they are
 
 
-def integer_products(sizes: tuple[tuple[int, int], ...], rows: int, magnitude: int = 127) -> Net:
-    """Products of integers by constant weights: sums are the result, as in models that are quantized dynamically."""
+def integer_products(sizes: tuple[tuple[int, int], ...], rows: int) -> Net:
+    """Products of integers by constant weights: sums are the result, as in models that are quantized dynamically.
+
+    Weights take all codes: what two of them in 16 bits leave room for.
+    """
     net, random = Net(21), np.random.default_rng(4)
     for number, (depth, channels) in enumerate(sizes):
         x = net.input(f"x{number}", rows, depth, dtype=np.int8)
-        weights = random.integers(-magnitude, magnitude + 1, (depth, channels))
+        weights = random.integers(-127, 128, (depth, channels))
+        weights[0, ::2], weights[-1, ::2] = -128, np.abs(weights[-1, ::2])
+        weights[-1, 1::2] = -128
         zero = net.const(random.integers(-128, 128), np.int8)
         net.output(net.op("MatMulInteger", x, net.const(weights, np.int8), zero, out=f"y{number}"), dtype=np.int32)
     return net
