@@ -145,7 +145,18 @@ class _WideRow:
         layers.net.output(layers.net.quantize(y, 0.0005, 0, np.int16, name), dtype=np.int16)
 
 
-POOL: Sequence[Sequence[Layer | _Turned | _Product | _WideRow]] = (
+@dataclass(frozen=True)
+class _Sums:
+    """A product of integers, whose sums are the result."""
+
+    def add(self, layers: Layers, name: str) -> None:
+        """From an input of codes, whatever the kind."""
+        w = layers.net.const(37 * np.arange(40).reshape(5, 8) % 255 - 127, np.int8)
+        x = layers.net.input(f"x_{name}", 3, 5, dtype=np.int8)
+        layers.net.output(layers.net.op("MatMulInteger", x, w, out=name), dtype=np.int32)
+
+
+POOL: Sequence[Sequence[Layer | _Turned | _Product | _WideRow | _Sums]] = (
     (Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))),
     (Layer(2, in_c=9, out_c=5, kernel=None),),
     (Layer(1, in_c=24, out_c=6, kernel=None),),
@@ -157,6 +168,7 @@ POOL: Sequence[Sequence[Layer | _Turned | _Product | _WideRow]] = (
     (_Turned(),),
     (_Product(),),
     (_WideRow(),),
+    (_Sums(),),
 )
 """What makes a model together: a kernel is tried on the first of which it fits a part."""
 M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
@@ -180,12 +192,12 @@ _board = cache(roomy)
 
 
 @cache
-def _nodes(kind: str, layer: Layer | _Turned | _Product | _WideRow) -> list[Node]:
+def _nodes(kind: str, layer: Layer | _Turned | _Product | _WideRow | _Sums) -> list[Node]:
     """A layer of the pool, as kernels see it."""
     return optimized(net_of(kind, [layer]).model()).nodes
 
 
-def net_of(kind: str, layers: Sequence[Layer | _Turned | _Product | _WideRow]) -> Net:
+def net_of(kind: str, layers: Sequence[Layer | _Turned | _Product | _WideRow | _Sums]) -> Net:
     """A model of layers of the pool."""
     model = KINDS[kind]()
     for number, layer in enumerate(layers):

@@ -424,7 +424,7 @@ static inline double mcugen_clampd(double v, double low, double high)
     return v < low ? low : (v > high ? high : v);
 }
 
-/* e^x to 2 units in the last place, without the C library's tables and errno: 2^(k - 127) * e^r with |r| <= ln(2) / 2, of
+/* e^x to 2 units in the last place, without the C library's tables and errno: 2^(k - 127) * e^r, |r| <= ln(2) / 2, of
  * which twice the second is a polynomial of least error: half the first has an exponent for every k. Below -86.9 it
  * gives 0, above 88.7 infinity. */
 static inline float mcugen_expf(float x)
