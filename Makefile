@@ -69,8 +69,9 @@ fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no c
 hostile: setup  ## the corpus of hostile input, whole
 	$(BIN)/python tools/hostile.py
 
-sweep: setup  ## the long tests
-	$(BIN)/pytest -n 2 --dist worksteal -m slow
+sweep: setup  ## the long tests; one that was interrupted, or failed, goes on
+	$(BIN)/pytest -n 2 --dist worksteal -m slow --resume build/sweep.txt
+	rm build/sweep.txt
 
 cpu-paths: setup  ## quantize and report on this CPU and on one without AVX, under QEMU: equal bytes and figures
 	$(BIN)/python tools/cpu_paths.py

@@ -120,6 +120,10 @@ StreamInput = Annotated[
     typer.Option("--stream-input", help="the first input comes row by row, by a function of yours: no memory for it"),
 ]
 
+ExternalIo = Annotated[
+    bool,
+    typer.Option("--external-io", help="inputs and outputs lie in buffers of your own: no memory for them"),
+]
 
 MaxRam = Annotated[
     str, typer.Option(help="the model must do with so many bytes of RAM: 20000, or 20KB", show_default=False)
@@ -139,6 +143,7 @@ class CompileArguments:
     kernels: Family = OWN
     kernel: Kernels = None
     stream_input: StreamInput = False
+    external_io: ExternalIo = False
     max_ram: MaxRam = ""
     max_flash: MaxFlash = ""
     place: Place = None
@@ -163,6 +168,7 @@ class CompileArguments:
             max_flash=_size("--max-flash", self.max_flash),
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
+            external_io=self.external_io,
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
         )
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
-from threadpoolctl import threadpool_limits
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.identifiers import identifier
@@ -21,6 +20,7 @@ from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
 from mcugen.memory.place import place
+from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
@@ -55,7 +55,7 @@ def compile_model(
     name = identifier(options.name or Path(source.file).stem)
     check_ranges(options.ranges)
     variants = Variants(source.proto, name, options, target)
-    with cpu_seconds("compilation"), threadpool_limits(1):  # threads wait for each other, and sums vary
+    with cpu_seconds("compilation"), one_thread():
         graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
         symbols = variants.symbols(graph)
         optimize(graph, trace)

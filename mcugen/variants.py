@@ -51,6 +51,7 @@ class Variants:
         dims, registry = self.options.fixed_dims | given, registry_of(self.options.plugins)
         graph = import_model(self.model, self.name, dims, self.options.bound, computed, registry=registry)
         check_states(graph, self.options.states)
+        graph.external_io = self.options.external_io
         for part in graph.nested():
             part.shapes_vary = bool(self.options.ranges or graph.sizes)
         return graph

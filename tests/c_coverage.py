@@ -27,7 +27,7 @@ def measure(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Programs for this computer are built to count branches, without sanitizers, whose branches none should take."""
     patch.setenv("CC", "gcc --coverage")
     patch.setenv("GCOV_PREFIX", str(folder))
-    patch.setattr(build, "_SANITIZE", ("-O0",))
+    patch.setattr(build, "_CHECKS", dict.fromkeys(build.Checks, ("-O0",)))
     patch.setattr(Compiler, "_compile", _with_notes(Compiler._compile, folder))
 
 

@@ -14,6 +14,7 @@ import pytest
 from c_coverage import VARIABLE, measure
 from hypothesis import settings
 from object_cache import cached
+from resume import Passed, leave_out
 
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
 
@@ -28,7 +29,7 @@ _COMPILE = Compiler._compile
 
 
 @pytest.hookimpl(tryfirst=True)  # before what -m asks for is chosen
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`spread(n)`: every n-th case of a test is for `make test`, the others are slow."""
     met: Counter[str] = Counter()
     for item in items:
@@ -39,6 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if met[test] % spread.args[0]:
             item.add_marker(pytest.mark.slow)
         met[test] += 1
+    if file := config.getoption("--resume"):
+        config.hook.pytest_deselected(items=leave_out(items, file))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    file = config.getoption("--resume")
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Passed(file))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -57,6 +66,7 @@ def _skip_without(toolchain: Toolchain) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--resume", type=Path, metavar="FILE", help="leave out what FILE lists, and add what passes")
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 

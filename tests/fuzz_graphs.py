@@ -77,7 +77,9 @@ def _compile(random: RandomModel) -> _Compiled | Finding:
     proto, goal = random.model, Random(random.seed).choice(GOALS)
     step = f"compile for {goal}"
     try:
-        model = compile_model(proto, options=CompileOptions(name=f"g{random.seed}", optimize=goal))
+        model = compile_model(
+            proto, options=CompileOptions(f"g{random.seed}", optimize=goal, external_io=random.seed % 3 == 0)
+        )
         verify_plan(model.program)
         feeds, step = random_feeds(proto, random.seed), "numpy"
         found = model.interpret(feeds)
@@ -127,7 +129,9 @@ def sized_finding(seed: int) -> Finding | None:
     samples = [{"x": numbers.standard_normal((1, channels, n)).astype(np.float32)} for n in lengths]
     try:
         goal = Random(seed).choice(GOALS)
-        compiled = compile_model(model, options=CompileOptions(name=f"g{seed}", dims={"T": LENGTHS}, optimize=goal))
+        compiled = compile_model(
+            model, options=CompileOptions(f"g{seed}", {"T": LENGTHS}, optimize=goal, external_io=seed % 3 == 0)
+        )
         step = "C of lengths"
         outputs = compiled.simulate(samples, measure=False, sanitize=True).outputs
         for sample, found in zip(samples, outputs, strict=True):

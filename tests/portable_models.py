@@ -156,7 +156,27 @@ class _Sums:
         layers.net.output(layers.net.op("MatMulInteger", x, w, out=name), dtype=np.int32)
 
 
-POOL: Sequence[Sequence[Layer | _Turned | _Product | _WideRow | _Sums]] = (
+@dataclass(frozen=True)
+class _Enlarged:
+    """A transposed convolution that makes its input twice as large."""
+
+    channels: int
+    kernel: int
+
+    def add(self, layers: Layers, name: str) -> None:
+        """From an input of codes, or of reals."""
+        net, codes = layers.net, layers.random.integers(-90, 91, (self.channels, 3, self.kernel, self.kernel))
+        w = net.dequantize(net.const(codes, np.int8), 0.01)
+        x = _real(layers, name, (1, self.channels, 3, 4))
+        y = net.op("ConvTranspose", x, w, strides=[2, 2], auto_pad="SAME_UPPER")
+        is_real = np.dtype(layers.dtype).kind == "f"
+        y = net.op("Identity", y, out=name) if is_real else net.quantize(y, 0.05, 1, layers.dtype, name)
+        net.output(y, dtype=layers.dtype)
+
+
+_Part = Layer | _Turned | _Product | _WideRow | _Sums | _Enlarged
+
+POOL: Sequence[Sequence[_Part]] = (
     (Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))),
     (Layer(2, in_c=9, out_c=5, kernel=None),),
     (Layer(1, in_c=24, out_c=6, kernel=None),),
@@ -169,6 +189,7 @@ POOL: Sequence[Sequence[Layer | _Turned | _Product | _WideRow | _Sums]] = (
     (_Product(),),
     (_WideRow(),),
     (_Sums(),),
+    (_Enlarged(8, 2), _Enlarged(5, 3)),
 )
 """What makes a model together: a kernel is tried on the first of which it fits a part."""
 M0, M3, M4, M55, C3 = "rp2040", "stm32f103", "nrf52840", "corstone300", "esp32c3"
@@ -192,12 +213,12 @@ _board = cache(roomy)
 
 
 @cache
-def _nodes(kind: str, layer: Layer | _Turned | _Product | _WideRow | _Sums) -> list[Node]:
+def _nodes(kind: str, layer: _Part) -> list[Node]:
     """A layer of the pool, as kernels see it."""
     return optimized(net_of(kind, [layer]).model()).nodes
 
 
-def net_of(kind: str, layers: Sequence[Layer | _Turned | _Product | _WideRow | _Sums]) -> Net:
+def net_of(kind: str, layers: Sequence[_Part]) -> Net:
     """A model of layers of the pool."""
     model = KINDS[kind]()
     for number, layer in enumerate(layers):

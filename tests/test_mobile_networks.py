@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from mobile_networks import MCUNET_VWW, mobile_net, u_net
-from onnx_models import assert_close, outputs_in_c, random_feeds
+from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
@@ -19,7 +19,8 @@ def least(model: onnx.ModelProto, board: str, **options: bool) -> CompiledModel:
     return compile_model(model, board, CompileOptions(optimize="ram", **options))
 
 
-@pytest.mark.parametrize("board", ["rp2040", "nrf52840"])
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("board", ["nrf52840", "rp2040"])
 def test_inverted_residuals_need_little_more_than_their_largest_window(board: str) -> None:
     """Seven padded rows of the widest expanded tensor, and what is expanded there."""
     window, expanded = 7 * (40 + 6) * 48, 40 * 40 * 8
@@ -35,6 +36,7 @@ def test_pads_between_conversions_are_part_of_windows() -> None:
     assert "pad" not in {node.op.name for node in compiled.graph.nodes}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
 def test_a_u_net_needs_three_fifths(board: str) -> None:
     model = u_net(is_integer=True)
@@ -69,3 +71,25 @@ def test_a_real_input_may_as_well_be_codes() -> None:
     codes = least(model, "nrf52840", integer_io=True)
     assert codes.program.inputs[0].dtype.numpy == np.int8
     assert codes.program.arena_size < 0.6 * least(model, "nrf52840").program.arena_size
+
+
+@pytest.mark.parametrize("operator", ["DepthToSpace", "SpaceToDepth"])
+def test_pixels_of_channels_by_rows(operator: str) -> None:
+    """Between convolutions that make many channels of the larger image."""
+    net = Net()
+    random, (inputs, between) = np.random.default_rng(0), (4, 32) if operator == "DepthToSpace" else (2, 6)
+    after = between // 4 if operator == "DepthToSpace" else between * 4
+
+    def conv(x: str, inputs: int, outputs: int) -> str:
+        weights = net.dequantize(net.const(random.integers(-90, 91, (outputs, inputs, 3, 3)), np.int8), 0.01)
+        return net.fake(net.op("Conv", x, weights, pads=[1] * 4), 0.05)
+
+    x = net.dequantize(net.input("x", 1, inputs, 24, 24, dtype=np.int8), 0.05, 3)
+    moved = net.op(operator, conv(x, inputs, between), blocksize=2)
+    mean = net.op("GlobalAveragePool", conv(conv(moved, after, 4), 4, 4))
+    net.output(net.quantize(mean, 0.05, 0, out="y"), dtype=np.int8)
+    model = net.model()
+    compiled, plain = least(model, "host"), compile_model(model)
+    assert compiled.program.arena_size < 0.8 * plain.program.arena_size
+    feeds = random_feeds(model)
+    assert_close(outputs_in_c(compiled, feeds), interpret(plain.graph, feeds))

@@ -58,7 +58,7 @@ def code(run: Execution) -> int:
     return run.sizes.code
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     ("name", "board", "optimize", "most"),
     [
@@ -129,7 +129,7 @@ def test_weights_stay_near_one_byte_each(name: str, board: str) -> None:
     assert weights(model) <= 1.25 * plain
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", INT8)
 @pytest.mark.parametrize("board", ["stm32f103", "rp2040"])
 def test_weights_stay_near_those_of_plain_kernels(name: str, board: str) -> None:

@@ -44,11 +44,11 @@ def test_a_kernel_that_no_model_takes_is_named():
         models_for([Kernel("idle", what="nothing")])
 
 
-PARTS = 3
+PARTS = 5
 
 
 def in_parts(test: Callable[..., None]) -> Callable[..., None]:
-    """Every third model for `make test`, the others for the sweep."""
+    """Every fifth model for `make test`, the others for the sweep."""
     return pytest.mark.spread(PARTS)(pytest.mark.parametrize("part", range(PARTS))(test))
 
 

@@ -55,6 +55,7 @@ def _ports(bundles: Sequence[Bundle], side: str, name: str) -> tuple[Port, ...]:
             port,
             name=f"{bundle.name}/{port.name}",
             accessor=f"{name}_{port.accessor}",
+            is_lent=False,
             sizes={axis: formula.renamed(f"{bundle.name}/") for axis, formula in port.sizes.items()},
         )
         for bundle in bundles
@@ -85,8 +86,12 @@ def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: s
         for port, const in [(p, "") for p in bundle.inputs] + [(p, "const ") for p in bundle.outputs]:
             prototype = f"{const}void *{name}_{port.accessor}({const}void *arena)"
             header.append(f"{prototype};")
-            place = f"({const}unsigned char *)arena + {offset}"
-            source.append(f"{prototype}\n{{\n    return {port.accessor}({place});\n}}")
+            place = f"{port.accessor}(({const}unsigned char *)arena + {offset})"
+            if port.is_lent:
+                place = f"{port.accessor}_buffer"
+                length = f"{port.nbytes} / sizeof({port.ctype}) + 1"
+                source.append(f"static {port.ctype} {place}[{length}];")
+            source.append(f"{prototype}\n{{\n    (void)arena;\n    return {place};\n}}")
     kept = [b.name for b in bundles if b.has_state]
     source += [f"static {model}_state {model}_kept;" for model in kept]
     source.append(f"int {name}_run(void *arena)\n{{\n    int status = 0;")
@@ -97,8 +102,9 @@ def _texts(bundles: Sequence[Bundle], offsets: Sequence[int], size: int, name: s
     gaps = zip([0, *(o + b.arena_size for b, o in zip(bundles, offsets, strict=True))], [*offsets, size], strict=True)
     source += [f"    GUARD((unsigned char *)arena + {begin}, {end - begin}u);" for begin, end in gaps]
     for number, (bundle, offset) in enumerate(zip(bundles, offsets, strict=True)):
-        state = f", &{bundle.name}_kept" if bundle.has_state else ""
-        call = f"{bundle.name}_run((unsigned char *)arena + {offset}{state})"
+        more = [f"{port.accessor}_buffer" for port in (*bundle.inputs, *bundle.outputs) if port.is_lent]
+        more += [f"&{bundle.name}_kept"] * bundle.has_state
+        call = f"{bundle.name}_run({', '.join([f'(unsigned char *)arena + {offset}', *more])})"
         source.append(f"    status = status == 0 ? {call} : status;\n    MCUGEN_ON_LAYER(0, {number});")
     source.append(f"    UNGUARD(arena, {size}u);\n    return status;\n}}")
     return "\n".join(header) + "\n", "\n".join(source) + "\n"

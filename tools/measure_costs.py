@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -366,11 +367,12 @@ _PROBABILITIES = {"int8": (1 / 256, -128), "int16": (1 / 32768, 0)}
 
 
 def transposed_convolutions(kind: str) -> onnx.ModelProto:
-    """Unpadded."""
+    """Unpadded, and so that the size grows by the stride."""
     net = _Net(kind)
-    for h, w, c, out, k, stride in TRANSPOSED:
+    for (h, w, c, out, k, stride), auto in product(TRANSPOSED, ("VALID", "SAME_UPPER")):
         weights = net.weights(c, out, k, k, axis=1)
-        net.output(net.add("ConvTranspose", net.input((1, c, h, w)), *weights, strides=[stride] * 2))
+        sizes = {"strides": [stride] * 2, "auto_pad": auto}
+        net.output(net.add("ConvTranspose", net.input((1, c, h, w)), *weights, **sizes))
     return net.model()
 
 
@@ -379,12 +381,12 @@ KINDS = ("int8", "int16", "float32")
 
 def models(kind: str) -> list[onnx.ModelProto]:
     """All models of layers with activations of that type."""
-    return [make(kind) for make in (convolutions, dense_layers, products, transpositions)]
+    return [make(kind) for make in (convolutions, dense_layers, products, transposed_convolutions, transpositions)]
 
 
 def library_models(kind: str) -> list[onnx.ModelProto]:
     """All models of layers that a library may have kernels for."""
-    more = (sums_and_products, pools, softmaxes, transposed_convolutions)
+    more = (sums_and_products, pools, softmaxes)
     return [*models(kind), convolutions(kind, LIBRARY_CONVS), *(make(kind) for make in more)]
 
 

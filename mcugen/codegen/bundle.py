@@ -33,6 +33,8 @@ class Port:
     """Of an input that the caller hands over row by row: how many at a time; it has no accessor. Else 0."""
     row_axis: int = 0
     """The axis that counts its rows."""
+    is_lent: bool = False
+    """Whether it lies in a buffer of the caller's, an argument of the run function; it has no accessor."""
 
     @property
     def ctype(self) -> str:
@@ -99,7 +101,8 @@ class Bundle:
     """What `mcugen compile` writes: C files by name, and how to call them.
 
     `NAME_run(void *arena)` returns 0 on success; `arena` is NAME_ARENA_SIZE bytes aligned to
-    NAME_ARENA_ALIGN. If there are several `arena_sizes`, it is `NAME_run(void *const *arenas)`. A file of weights, a
+    NAME_ARENA_ALIGN. If there are several `arena_sizes`, it is `NAME_run(void *const *arenas)`. Inputs and outputs that
+    are lent (pointers to elements, inputs first), a file of weights, a
     reader of rows with its context, a state, and sizes that are known at run time only, are further arguments, in this
     order. With `-DMCUGEN_ON_LAYER=f`, the code calls `f(&NAME_model, index)` after each layer, index counting `layers`
     from 0.

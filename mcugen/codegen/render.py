@@ -27,7 +27,7 @@ from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_na
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import ALIGNMENT, READ_ROWS, Access, Buffer, Control, Endpoint, Instr, Program, Space
+from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Access, Buffer, Control, Endpoint, Instr, Program, Space
 from mcugen.memory.place import Placement
 from mcugen.resources import resource_dir
 from mcugen.version import __version__
@@ -244,10 +244,11 @@ def render(
         "provenance": {k: comment(v, 4000) for k, v in vars(provenance).items()},
         "arena_size": sum(area.size for area in memory.areas),
         "arena_align": ALIGNMENT,
+        "io_align": max([WORD, *(e.dtype.nbytes for e in (*program.inputs, *program.outputs))]),
         "weights_size": program.weights_size,
         **_interface(renderer, memory, inputs, outputs),
         "sizes": given,
-        "run_parameters": _run_parameters(program, memory, given),
+        "run_parameters": _run_parameters(program, memory, renderer.names, given),
         "constants": constants,
         "weights_use_math": any(_is_unbounded(b.data) for b in memory.arrays),
         "libraries": libraries,
@@ -317,16 +318,26 @@ def _interface(
         "inputs": [tensor for tensor in entries if not tensor["rows"]],
         "streamed": next((tensor for tensor in entries if tensor["rows"]), None),
         "all_inputs": entries,
+        "lent": [t for t in (*entries, *(tensor for _, tensor in tensors)) if t["lent"]],
         "outputs": [tensor for name, tensor in tensors if name not in computed],
         "size_outputs": [{**tensor, "symbol": computed[name]} for name, tensor in tensors if name in computed],
         "states": [_state(e, renderer) for e in program.states],
     }
 
 
-def _run_parameters(program: Program, memory: MemoryContext, sizes: Sequence[Mapping[str, object]]) -> str:
+def _lent(endpoint: Endpoint, names: Mapping[Buffer, str]) -> str:
+    """The parameter for a buffer of the caller's."""
+    const = "const " if endpoint.buffer.space is Space.GIVEN else ""
+    return f"{const}{endpoint.dtype.c} *{names[endpoint.buffer]}"
+
+
+def _run_parameters(
+    program: Program, memory: MemoryContext, names: Mapping[Buffer, str], sizes: Sequence[Mapping[str, object]]
+) -> str:
     """Of the run function."""
     return (
         memory.arena_type
+        + "".join(f", {_lent(e, names)}" for e in (*program.inputs, *program.outputs) if e.buffer.space.is_callers)
         + ", const void *weights" * (memory.blob is not None)
         + (f", {program.name}_read_rows read, void *context" if program.streamed else "")
         + (f", {program.name}_state *state" if program.states else "")
@@ -429,8 +440,9 @@ def _ports(endpoints: list[Endpoint], kind: str, name: str) -> tuple[Port, ...]:
     for endpoint in endpoints:
         word = identifier(endpoint.name, taken, prefix=name)
         accessor = f"{name}_{kind}" if len(endpoints) == 1 else f"{name}_{kind}_{word}"
-        nbytes = endpoint.buffer.nbytes
-        ports.append(Port(endpoint.name, accessor, endpoint.dtype.numpy.name, endpoint.shape, nbytes, endpoint.sizes))
+        nbytes, is_lent = endpoint.buffer.nbytes, endpoint.buffer.space.is_callers
+        kind_of = endpoint.dtype.numpy.name
+        ports.append(Port(endpoint.name, accessor, kind_of, endpoint.shape, nbytes, endpoint.sizes, is_lent=is_lent))
     return tuple(ports)
 
 
@@ -489,6 +501,7 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, memory: MemoryC
         "limits": endpoint.dtype.limits if quant and len(quant.scale) == 1 and endpoint.dtype.nbytes < 4 else (),
         "offset": buffer.offset,
         "area": memory.areas[buffer.area],
+        "lent": renderer.names[buffer] if buffer.space.is_callers else "",
         "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",
         **sized_tensor(endpoint, renderer.symbols),
     }
@@ -714,6 +727,7 @@ def _sample_context(
                 "accessor": port.accessor,
                 "ctype": e.dtype.c,
                 "is_streamed": bool(port.rows),
+                "is_lent": port.is_lent,
                 "count": arrays[e.name].size,
                 "is_float": e.dtype.is_float or e.dtype.is_half,
                 "close": _closeness(e.dtype, sample.tolerance),
@@ -726,8 +740,11 @@ def _sample_context(
         "inputs": rows(program.inputs, inputs, sample.inputs),
         "outputs": rows(program.outputs, outputs, sample.outputs),
     }
+    lent = [(row, f"golden_{row['accessor']}") for row in sides["inputs"] if row["is_lent"]]
+    lent += [(row, f"{row['accessor']}_buffer") for row in sides["outputs"] if row["is_lent"]]
     return {
         **sides,
+        "lent": [word if row["count"] else "NULL" for row, word in lent],
         "uses_math": any(_is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
         "steps": sample.steps,
     }

@@ -8,6 +8,7 @@ which wrap: sums, differences and products of such are computed in the unsigned 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Union
 
 from mcugen.expressions.functions import Function
@@ -19,21 +20,24 @@ Operand = Union["Expression", int, float]
 
 @dataclass(frozen=True)
 class Expression:
-    """One value of type `dtype`."""
+    """One value of type `dtype`.
 
-    @property
+    What it says of itself it finds out once: that depends on all that it is computed from.
+    """
+
+    @cached_property
     def dtype(self) -> DType:
         """The type of the value."""
         return _dtype(self)
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Expression, ...]:
         """What it is computed from."""
         if isinstance(self, Call):
             return self.arguments
         return tuple(value for value in vars(self).values() if isinstance(value, Expression))
 
-    @property
+    @cached_property
     def wraps(self) -> bool:
         """Whether arithmetic with it is modulo the range of its type; truths and what functions return never do."""
         if isinstance(self, Argument):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
-from mcugen.fitting.streaming import Streaming, with_ends_last, with_groups
+from mcugen.fitting.streaming import Streaming, in_order_of_rows, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
@@ -127,7 +127,7 @@ def _within_limits(graph: Graph, board: Board, options: CompileOptions) -> Progr
 def _in_groups(graph: Graph, board: Board, options: CompileOptions) -> Program:
     """As many layers in groups as it takes, with kernels for the goal as asked."""
     budget, costs = Budget.of(options), cost_table(board.cpu)
-    limits, graph = _limits(budget, board), with_ends_last(graph)
+    limits, graph = _limits(budget, board), in_order_of_rows(graph)
     streaming = Streaming(graph, board.features, costs, is_streamed_in=options.stream_input)
     plans = list(streaming.plans())
     near = [plan for plan in plans if max(s.ram for s in plan) <= NEARBY * limits.ram] or plans[:1] or [[]]
@@ -171,7 +171,7 @@ def _ways(graph: Graph, board: Board, options: CompileOptions) -> Iterator[tuple
     if options.optimize != "ram" and not is_streamed_in:
         yield graph, 0
         return
-    graph = with_ends_last(graph)
+    graph = in_order_of_rows(graph)
     streaming = Streaming(graph, board.features, cost_table(board.cpu), is_streamed_in=is_streamed_in)
     plans = list(streaming.plans())
     chosen = plans[:MOST_WAYS] if options.optimize == "ram" else sorted(plans, key=streaming.product)[:1]

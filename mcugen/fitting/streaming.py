@@ -22,7 +22,8 @@ from mcugen.lir.builder import Builder, trial
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import extent
-from mcugen.lir.program import ALIGNMENT, Program
+from mcugen.lir.program import ALIGNMENT, Program, Space
+from mcugen.memory.plan import peak_live_bytes
 from mcugen.ops.row_groups import ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
 
@@ -96,9 +97,14 @@ class Streaming:
         found.update((v, (found[v][0], len(self.graph.nodes))) for v in self.graph.outputs if v in found)
         return found
 
+    def _nbytes(self, value: Value) -> int:
+        """What a tensor takes of the arena."""
+        is_end = value in self.graph.inputs or self.graph.is_output(value)
+        return 0 if self.graph.external_io and is_end else value.type.nbytes
+
     def _around(self, first: int, end: int) -> int:
         """Bytes of tensors that are made before these nodes and read after them."""
-        return sum(v.type.nbytes for v, (made, last) in self._lives.items() if made < first and last >= end)
+        return sum(self._nbytes(v) for v, (made, last) in self._lives.items() if made < first and last >= end)
 
     @cached_property
     def _plain(self) -> list[tuple[int, float]]:
@@ -133,15 +139,15 @@ class Streaming:
         if self._comes_by_rows(first):
             return True
         sources, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
-        dying = sum(v.type.nbytes for v in sources if self._lives[v][1] < end)
-        least = self._around(first, end) + max(dying, sum(v.type.nbytes for v in results))
+        dying = sum(self._nbytes(v) for v in sources if self._lives[v][1] < end)
+        least = self._around(first, end) + max(dying, sum(self._nbytes(v) for v in results))
         return end - first > 1 and max(ram for ram, _ in self._plain[first:end]) > max(least, self._borders)
 
     @cached_property
     def _borders(self) -> int:
         """Bytes that the inputs of the graph take in any case, or its outputs."""
         inputs = self.graph.inputs[self._is_streamed_in :]
-        return max(sum(v.type.nbytes for v in values) for values in (inputs, self.graph.outputs))
+        return max(sum(self._nbytes(v) for v in values) for values in (inputs, self.graph.outputs))
 
     def _widths(self, first: int, end: int) -> tuple[bool, ...]:
         """The ways to have rows in memory: with columns at their sides, and narrow, if that is another way."""
@@ -154,7 +160,7 @@ class Streaming:
 
     def _group(self, first: int, end: int, narrow: bool) -> Streamed | None:
         op = group_of(self.graph.nodes[first:end], self.graph.outputs, narrow=narrow)
-        if op is None or any(t.axis != 1 for t in op.tensors[self._comes_by_rows(first) : op.sources]):
+        if op is None or not all(t.is_contiguous for t in op.tensors[self._comes_by_rows(first) : op.sources]):
             return None
         if not self._comes_by_rows(first):
             return op
@@ -186,15 +192,19 @@ class Streaming:
 
     def _ends(self, op: Streamed, first: int, end: int) -> int:
         """Bytes of the inputs and outputs of a group, one of which may lie over another, and of all around it."""
-        sources, _ = ends_of(self.graph.nodes[first:end], self.graph.outputs)
-        dying = {i: v.type.nbytes for i, v in enumerate(sources) if self._lives[v][1] < end}
+        read, results = ends_of(self.graph.nodes[first:end], self.graph.outputs)
+        sources = op.ordered(read)
+        dying = {i: self._nbytes(v) for i, v in enumerate(sources) if self._lives[v][1] < end}
         around = self._around(first, end)
         if self._comes_by_rows(first):
             dying.pop(0, None)
-        outputs = {t: out.nbytes for t, out in zip(op.results, op.outputs, strict=True)}
+        callers = [self.graph.external_io and not op.adds and self.graph.is_output(v) for v in results]
+        ends = zip(op.results, op.outputs, callers, strict=True)
+        outputs = {t: 0 if is_callers else out.nbytes for t, out, is_callers in ends}
         saved = (
             x + y - extent(x, y, lead)
             for i, x in dying.items()
+            if i < op.sources
             for t, y in outputs.items()
             if (lead := op.lead(t, i)) is not None
         )
@@ -215,14 +225,10 @@ class Streaming:
 
     def _working_memory(self, body: Graph, choices: Mapping[Node, Kernel]) -> int:
         builder = Builder(Program("trial"), self._features, choices=choices)
-        ends = {builder.buffer(v) for v in (*body.inputs, *body.outputs)}
+        for value in (*body.inputs, *body.outputs):
+            builder.buffer(value).space = Space.GIVEN  # the group has them
         lower_nodes(body, builder)
-        ranges = builder.program.live_ranges()
-        alive = (
-            sum(b.nbytes for b, (first, last) in ranges.items() if b not in ends and first <= i <= last)
-            for i in range(len(builder.program.instrs))
-        )
-        return max(alive, default=0)
+        return peak_live_bytes(builder.program)
 
     # ---------------------------------------------------------------------------------------------- path
 
@@ -257,20 +263,56 @@ class Streaming:
         return found
 
 
-def with_ends_last(graph: Graph) -> Graph:
-    """The graph with what only moves outputs of the model behind all else: there it parts no layers."""
+def in_order_of_rows(graph: Graph) -> Graph:
+    """The graph in an order that parts no layers which rows could pass through.
+
+    What only moves outputs of the model stands behind all else; what is read as a whole, as keys and values of
+    attention are, stands before what is read by rows.
+    """
+    order = _wholes_first(graph)
     late: set[Node] = set()
-    for node in reversed(list(graph.nodes)):
+    for node in reversed(order):
         ends = node.op.moves_data or row_form(node.op, node.sig) is None
         if ends and all(user in late for value in node.outputs for user in value.users):
             late.add(node)
-    is_late = [node in late for node in graph.nodes]
-    if is_late == sorted(is_late):
+    order.sort(key=lambda node: node in late)
+    if order == list(graph.nodes):
         return graph
+    places = {node: place for place, node in enumerate(graph.nodes)}
     other = graph.copy()
-    nodes = list(zip(other.nodes, is_late, strict=True))
-    other.nodes = [node for wanted in (False, True) for node, late_one in nodes if late_one is wanted]
+    nodes = list(other.nodes)
+    other.nodes = [nodes[places[node]] for node in order]
     return other
+
+
+def _wholes_first(graph: Graph) -> list[Node]:
+    """The nodes as they stand, or, where operands differ, as the outputs need them: what is read as a whole first.
+
+    Of operands that are read by rows the smaller ones come first: rows of the largest one are to go on.
+    """
+    ranks = {node: _ranks(node) for node in graph.nodes}
+    if not any(len(set(found.values())) > 1 for found in ranks.values()):
+        return list(graph.nodes)
+    order: dict[Node, None] = {}
+    ends = [v.producer for v in graph.outputs if v.producer is not None]
+    stack = [(node, False) for node in (*reversed(graph.nodes), *reversed(ends))]
+    while stack:
+        node, is_ready = stack.pop()
+        if is_ready:
+            order[node] = None
+        elif node not in order:
+            stack.append((node, True))
+            makers = sorted(ranks[node], key=lambda v: ranks[node][v], reverse=True)  # of a stack the last comes first
+            stack += [(v.producer, False) for v in makers if v.producer is not None and v.producer not in order]
+    return list(order)
+
+
+def _ranks(node: Node) -> dict[Value, int]:
+    """By computed operand: its bytes if it is read by rows, 0 if each row takes all; all alike for what moves data."""
+    form = None if node.op.moves_data else row_form(node.op, node.sig)
+    windows = form.windows if form else (None,) * len(node.inputs)
+    pairs = zip(node.inputs, windows, strict=True)
+    return {v: v.type.nbytes if window else 0 for v, window in pairs if v is not None and v.producer is not None}
 
 
 def whole_layers(graph: Graph) -> dict[str, str]:
@@ -305,12 +347,12 @@ def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: b
 
 
 def _join(graph: Graph, op: Streamed, nodes: Sequence[Node]) -> None:
-    last, (sources, results) = nodes[-1], ends_of(nodes, graph.outputs)
+    last, (read, results) = nodes[-1], ends_of(nodes, graph.outputs)
     origin = [name for node in nodes for name in node.origin]
     for value in results:
         graph.release_name(value)
     names = [value.name for value in results]
-    whole = graph.add(op, sources, origin, names=names, types=op.outputs, before=nodes[0])
+    whole = graph.add(op, op.ordered(read), origin, names=names, types=op.outputs, before=nodes[0])
     for old, new in zip(results, whole.outputs, strict=True):
         result = new
         if op.adds:

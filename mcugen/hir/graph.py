@@ -214,6 +214,8 @@ class Graph:
         """The computed sizes for which this graph is made; others are taken to be as large as they can be."""
         self.shapes_vary = False
         """Whether one program serves other shapes, too: what is computed must not depend on these."""
+        self.external_io = False
+        """Whether inputs and outputs lie in memory of the caller's."""
         self.dropped = Dropped()
         self.notes: list[str] = []
         """What was taken for granted of the model, for people to read (untrusted text)."""

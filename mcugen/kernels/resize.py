@@ -131,6 +131,35 @@ RESIZE_LINEAR = {
 }
 """By the type of x."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class LaneOptions(LinearOptions):
+    """The same of codes whose weights are few sixteenths, say."""
+
+    a_bits: Annotated[int, "bits of weights of the first of two axes behind the point"]
+    b_bits: Annotated[int, "bits of weights of the last axis behind the point"]
+    same: Annotated[bool, "whether codes of x and y mean the same: sums are rounded, not requantized"]
+
+
+MOST_LANE_BITS = 8
+"""Bits behind the point of products of weights, so that sums of codes have 16."""
+
+RESIZE_LINEAR_LANES = Kernel(
+    "resize_linear_s8_lanes",
+    what="linear interpolation of codes by weights of few bits, exact: two channels a word, eight a vector",
+    operands=_OPERANDS,
+    params=(LinearWalk, Rescaling),
+    optional=(Rescaling,),
+    options=(LaneOptions,),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
+<float s = {0.05}, int8 z = {3}, float[4] scales = {1.0, 2.0, 2.0, 1.0}> {
+  real = DequantizeLinear(x, s, z)
+  large = Resize<mode = "linear">(real, , scales)
+  y = QuantizeLinear(large, s, z)
+}""",
+)
+
 # -------------------------------------------------------------------------------------------------- weights
 
 

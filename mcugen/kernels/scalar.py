@@ -327,10 +327,14 @@ def emit_dense_smlal(spec: ConvSpec, site: Site) -> Call:
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
     """Six channels' weights side by side, plus 128; six biases, six multipliers."""
-    tails, params, options = _thumb1(spec)
+    packed, joined = in_sixes(spec)
+    return _dense_call(spec, site, packed, joined, *_thumb1(spec)[1:], block=6)
+
+
+def in_sixes(spec: ConvSpec) -> tuple[Array, Array]:
+    """Weights plus 128 as [block][depth][6]; by block six biases, then six multipliers."""
     packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
-    joined = _padded(tails, 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
-    return _dense_call(spec, site, packed, joined, params, options, block=6)
+    return packed, _padded(_thumb1(spec)[0], 6, axis=0).reshape(-1, 6, 2).transpose(0, 2, 1)
 
 
 def _blocks(spec: ConvSpec, size: int) -> Array:

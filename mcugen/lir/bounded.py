@@ -393,7 +393,7 @@ def _in_order(program: Program) -> list[Buffer]:
     """Buffers in the order of their use, which is the same in all programs."""
     found = [e.buffer for e in (*program.states, *program.inputs)]
     found += [o.buffer for i in program.instrs for o in i.operands]
-    return list(dict.fromkeys(b for b in found if b.planned))
+    return list(dict.fromkeys(b for b in found if b.planned or b.space.is_callers))
 
 
 def _require_no_negative(what: str, formula: Formula, values: Sequence[Param], corners: Sequence[Sizes]) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from mcugen.errors import VerificationError
 from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder
+from mcugen.lir.external import lend_buffers
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program, Space
 from mcugen.lir.state import Move, keep_state
@@ -52,6 +53,8 @@ def lower(
         else:
             program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))
     keep_state(program, moves)
+    if graph.external_io:
+        lend_buffers(program)
     used = {o.buffer for i in program.instrs for o in i.operands}
     used |= {e.buffer for e in (*program.inputs, *program.outputs, *program.states)}
     program.buffers = [b for b in program.buffers if b in used]

@@ -68,9 +68,9 @@ class _Reader:
         buffer = Buffer(name, dtype, count, space, data, offset, int(found["area"] or 0))
         self.buffers[name] = buffer
         program.buffers.append(buffer)
-        if space in (Space.INPUT, Space.STREAM):
+        if space in (Space.INPUT, Space.STREAM, Space.GIVEN):
             program.inputs.append(_endpoint(buffer))
-        elif space is Space.OUTPUT:
+        elif space in (Space.OUTPUT, Space.TAKEN):
             program.outputs.append(_endpoint(buffer))
         elif space is Space.STATE:
             program.states.append(_endpoint(buffer))

@@ -17,7 +17,11 @@ def print_program(program: Program) -> str:
         f"  arena {_arena(program)} bytes, weights {program.weights_size} bytes",
     ]
     lines += [_print_buffer(b, ranges.get(b)) for b in program.buffers]
-    lines += [f"  returns %{quoted(e.buffer.name)}" for e in program.outputs if e.buffer.space is not Space.OUTPUT]
+    lines += [
+        f"  returns %{quoted(e.buffer.name)}"
+        for e in program.outputs
+        if e.buffer.space not in (Space.OUTPUT, Space.TAKEN)
+    ]
     depth = 0
     for index, instr in enumerate(program.instrs):
         depth -= instr.control in (Control.ELSE, Control.END)

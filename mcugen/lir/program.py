@@ -36,7 +36,8 @@ class Space(Enum):
     """Where a buffer lives. INPUT and OUTPUT lie in the arena too, but their contents meet the caller.
 
     STATE buffers are members of a struct that the caller keeps from call to call. The STREAM buffer is an input that
-    the caller hands over row by row: it has no memory, and `read_rows` is all that reads it.
+    the caller hands over row by row: it has no memory, and `read_rows` is all that reads it. GIVEN and TAKEN are inputs
+    and outputs in memory of the caller's: the one is only read, the other is written to where the results shall be.
     """
 
     INPUT = "input"
@@ -45,6 +46,13 @@ class Space(Enum):
     ARENA = "arena"
     STATE = "state"
     STREAM = "stream"
+    GIVEN = "given"
+    TAKEN = "taken"
+
+    @property
+    def is_callers(self) -> bool:
+        """Whether the run function gets a pointer to it."""
+        return self in (Space.GIVEN, Space.TAKEN)
 
 
 class Access(Enum):
@@ -84,7 +92,7 @@ class Buffer:
     @property
     def planned(self) -> bool:
         """Whether it takes part in memory planning."""
-        return self.space not in (Space.CONST, Space.STATE, Space.STREAM)
+        return self.space in (Space.INPUT, Space.OUTPUT, Space.ARENA)
 
 
 @dataclass(frozen=True)

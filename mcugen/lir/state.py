@@ -31,7 +31,7 @@ def keep_state(program: Program, moves: Sequence[Move]) -> None:
         return _arena_buffer(program, state, f"{names[state]}.old")
 
     for source, target in at_once([(m.source, m.target.buffer) for m in moves], spare):
-        program.instrs.append(_copy(source, target, names.get(target, target.name)))
+        program.instrs.append(copy_of(source, target, names.get(target, target.name)))
     for instr in list(program.instrs):
         if instr.kernel == COPY_KERNEL.name and instr.op == "state":
             _compute_in_place(program, instr)
@@ -42,7 +42,7 @@ def _rescue_outputs(program: Program) -> None:
     for index, endpoint in enumerate(program.outputs):
         if endpoint.buffer.space is Space.STATE:
             kept = _arena_buffer(program, endpoint.buffer, f"{endpoint.name}.kept")
-            program.instrs.append(_copy(endpoint.buffer, kept, kept.name))
+            program.instrs.append(copy_of(endpoint.buffer, kept, kept.name))
             kept.space = Space.OUTPUT
             program.outputs[index] = replace(endpoint, buffer=kept)
 
@@ -53,7 +53,8 @@ def _arena_buffer(program: Program, like: Buffer, name: str) -> Buffer:
     return target
 
 
-def _copy(source: Buffer, target: Buffer, name: str) -> Instr:
+def copy_of(source: Buffer, target: Buffer, name: str, op: str = "state") -> Instr:
+    """The instruction, called `name`, that copies all of a buffer."""
     return Instr(
         COPY_KERNEL.name,
         name,
@@ -61,7 +62,7 @@ def _copy(source: Buffer, target: Buffer, name: str) -> Instr:
         Offsets(x_offset=0, y_offset=0).values() | Run(run=source.nbytes).values(),
         code=CopyOptions(rank=0, contiguous=True, x_t=source.dtype.c, stepped=False).values(),
         variant="runs_0d",
-        op="state",
+        op=op,
         origin=(name,),
         declaration=COPY_KERNEL,
         note=f"{source.dtype.value} x {source.count}",

@@ -18,11 +18,10 @@ from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Weig
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.direct import ChannelGroups, spread_call
-from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.transposed import CONV_TRANSPOSE_INT, transposed_call
+from mcugen.kernels.transposed import CONV_TRANSPOSE, TransposedSpec
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel, Site
-from mcugen.lir.spec import HasKernels, spec_of
+from mcugen.lir.kernel import Kernel
+from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import finish, largest_sums
 from mcugen.numerics.window import Window
@@ -176,6 +175,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
+    kernels: ClassVar[tuple[Kernel, ...]] = CONV_TRANSPOSE
     library: ClassVar[tuple[Kernel, ...]] = cmsis.CONV_TRANSPOSE
     space: Shape = ()
     groups: int = 1
@@ -224,13 +224,13 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         reads = RowWindow(1, last - first + 1, 1, -first, x.q.zero_point, goes_on=True)
         return RowForm(op, (reads, *(None,) * (len(sig.inputs) - 1)), rows=stride)
 
-    def spec(self, node: Node) -> ConvSpec:
+    def spec(self, node: Node) -> TransposedSpec:
         """Of channels-last tensors."""
-        return ConvSpec.of(node, self.window, self.groups, self.clamp)
+        return TransposedSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Two spatial axes always."""
-        builder.call(node, transposed_call(spec_of(node), Site(builder, node, CONV_TRANSPOSE_INT)))
+        builder.lower(self.kernels, node)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def _row(node: OnnxNode, key: str, rank: int, default: int) -> tuple[int, ...]:
     return found
 
 
-@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", "conv_transpose_int"))
+@onnx_operator("ConvTranspose", types=_FLOATS, kernels=("conv_transpose", *(k.name for k in CONV_TRANSPOSE)))
 def _import_conv_transpose(node: OnnxNode) -> list[Value]:
     x, w = node.input(0), node.input(1)
     node.require_dtype(x, *_FLOATS)

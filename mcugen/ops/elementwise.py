@@ -16,7 +16,7 @@ from mcugen.expressions.intervals import bounds
 from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Table, call
 from mcugen.expressions.values import evaluate
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels import cmsis
@@ -85,18 +85,18 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Row by row, where no operand has other rows than the result."""
-        out = sig.output
-        if out.rank < 3 or out.shape[0] != 1:
+        out, axis = sig.output, row_axis(sig.output.shape)
+        if axis is None:
             return None
         streamed = [t is not None and i not in self.tables and t.rank == out.rank for i, t in enumerate(sig.inputs)]
         whole = [t is None or i in self.tables or t.shape[-1:] in ((), (t.count,)) for i, t in enumerate(sig.inputs)]
         if not all(
-            w or (s and sig.input(i).shape[1] == out.shape[1])
+            w or (s and sig.input(i).shape[axis] == out.shape[axis])
             for i, (w, s) in enumerate(zip(whole, streamed, strict=True))
         ):
             return None
-        is_row = [s and sig.input(i).shape[1] == out.shape[1] for i, s in enumerate(streamed)]
-        return RowForm(self, tuple(RowWindow() if row else None for row in is_row))
+        is_row = [s and sig.input(i).shape[axis] == out.shape[axis] for i, s in enumerate(streamed)]
+        return each_row(self, sig, is_row)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""

@@ -14,8 +14,8 @@ import numpy as np
 from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Signature
-from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Weighted
+from mcugen.hir.operator import Channels, IntegerForm, Operator, RowForm, Signature, each_row, row_axis
+from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Rowwise, Weighted
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams
@@ -44,7 +44,7 @@ from mcugen.ops.weighted import integer_weights
 
 
 @dataclass(frozen=True)
-class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Expressible, Operator):
+class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, Operator):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
 
     mnemonic: ClassVar[str] = "dense"
@@ -110,6 +110,10 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Expressib
         """Gemm of a matrix."""
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
 
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Each for itself."""
+        return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
+
     def spec(self, node: Node) -> ConvSpec:
         """Its rows are pixels."""
         return ConvSpec.of_rows(node, self.clamp)
@@ -127,7 +131,7 @@ def _rows_by_weights(x: Array, w: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class MatMul(HasKernels, Quantizable, Expressible, Operator):
+class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]: both operands computed; equal batch axes.
 
     Only products of reals have a factor other than 1: it is part of the one rounding of quantized ones.
@@ -169,6 +173,11 @@ class MatMul(HasKernels, Quantizable, Expressible, Operator):
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """MatMul."""
         return ("MatMul", {}, ()) if self.factor == 1 else None
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Of several matrices each for itself; of one, the rows of the first operand, by all of the second."""
+        axis = row_axis(sig.output.shape)
+        return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])
 
     def spec(self, node: Node) -> MatMulSpec:
         """Types and factor."""

@@ -13,7 +13,7 @@ from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
+from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature, each_row
 from mcugen.hir.traits import Channelwise, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
@@ -65,7 +65,7 @@ class Movement(Quantizable, Operator):
 
 
 @dataclass(frozen=True)
-class Reshape(Channelwise, Rowwise, Simplifiable, Expressible, Movement):
+class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """The same elements in row-major order under another shape: free."""
 
     mnemonic: ClassVar[str] = "reshape"
@@ -101,13 +101,27 @@ class Reshape(Channelwise, Rowwise, Simplifiable, Expressible, Movement):
             return graph.add(self, [source.producer.input(0)], node.origin, before=node).output
         return None
 
+    def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
+        """Where axes that become one, or of which several are made, stay together in their order."""
+        x = sig.input(0).shape
+        order = _in_runs(perm, [(target, source) for source, target in _runs(x, self.shape)])
+        return None if order is None else (replace(self, shape=tuple(self.shape[a] for a in perm)), (order,))
+
+    def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
+        """How the output is to be transposed, so that it is made of the input transposed by `perm`; None: in no way."""
+        return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
+
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Where the second axis of the result is the first one of the input that is not of size 1."""
+        """Where rows of the result are parts of rows of the input, several of them, or the same."""
         x, y = sig.input(0).shape, self.shape
-        axis = next((a for a, size in enumerate(x) if size > 1), 0)
-        if len(y) < 3 or y[0] != 1 or y[1] != x[axis]:
+        source, target = (next((a for a, size in enumerate(shape) if size > 1), 0) for shape in (x, y))
+        if target >= len(y) - 1 or max(x[source], y[target]) % min(x[source], y[target]):
             return None
-        return RowForm(replace(self, shape=(1, 1, *y[2:])), (RowWindow(axis),))
+        form = each_row(self, sig, [True]) if (source, x[source]) == (len(x) - 2, y[target]) else None
+        step = form.rows if form else 1
+        span, rows = step * max(x[source] // y[target], 1), step * max(y[target] // x[source], 1)
+        band = replace(self, shape=(*y[:target], rows, *y[target + 1 :]))
+        return RowForm(band, (RowWindow(source, span=span, stride=span),), target, rows=rows)
 
     def channels(self, sig: Signature) -> Channels | None:
         """Those of the input, perhaps several times in a row."""
@@ -137,6 +151,38 @@ def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Va
 
 
 # ------------------------------------------------------------------------------------------------ transpose
+
+
+def _runs(x: Shape, y: Shape) -> list[tuple[range, range]]:
+    """The shortest runs of axes of both shapes that hold as many elements: what a reshape splits, merges or leaves."""
+    runs: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(x) and j < len(y) and 0 not in x:
+        starts, left, right = (i, j), x[i], y[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * x[i], i + 1
+            else:
+                right, j = right * y[j], j + 1
+        runs.append((range(starts[0], i), range(starts[1], j)))
+    if runs:  # what is left has length 1
+        runs[-1] = range(runs[-1][0].start, len(x)), range(runs[-1][1].start, len(y))
+    return runs
+
+
+def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permutation | None:
+    """An order of the axes of the first shape as one of the second's, run by run; None if it parts a run."""
+    of_first = {source.start: (source, target) for source, target in runs}
+    found: list[int] = []
+    at = 0
+    while at < len(order):
+        source, target = of_first.get(order[at], (range(0), range(0)))
+        if not source or tuple(order[at : at + len(source)]) != tuple(source):
+            return None
+        found += target
+        at += len(source)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

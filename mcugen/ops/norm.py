@@ -12,8 +12,8 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
-from mcugen.hir.traits import Permutable, Quantizable
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
+from mcugen.hir.traits import Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.normalize import Rows, call_normalize, call_normalize_codes
 from mcugen.kernels.walks import dense_strides
@@ -36,7 +36,7 @@ def _as_real(graph: Graph, value: Value | None) -> Value | None:
 
 
 @dataclass(frozen=True)
-class Normalize(Quantizable, Permutable, Operator):
+class Normalize(Quantizable, Permutable, Rowwise, Operator):
     """y = (x − mean) / √(variance + epsilon) · scale + bias; mean and variance over `axes`, scale and bias broadcast.
 
     `groups` = (axis, count): the statistics take in each of `count` equal parts of that axis, too.
@@ -49,6 +49,14 @@ class Normalize(Quantizable, Permutable, Operator):
     epsilon: float = 0.0
     groups: tuple[int, int] | None = None
     centered: bool = True
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Where statistics are of one row each, and all rows have the same scales and biases."""
+        axis = row_axis(sig.output.shape)
+        affine = [t for t in sig.inputs[1:] if t is not None]
+        if axis is None or self.groups or min(self.axes) <= axis or any(t.shape[axis] > 1 for t in affine):
+            return None
+        return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """The type of x; scale and bias must broadcast to it."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -80,8 +81,7 @@ class Activation:
 
     def __call__(self, x: Array) -> Array:
         """In numpy."""
-        dtype = DType.of(x)
-        return evaluate(self.expression("x", Argument("x", dtype)), {"x": x}).astype(x.dtype)
+        return evaluate(_of_x(self, DType.of(x)), {"x": x}).astype(x.dtype)
 
     def expression(self, role: str, x: Expression) -> Expression:
         """Of x; its parameters are members of a kernel's."""
@@ -95,6 +95,12 @@ class Activation:
             f"{role}_{letter}": real_param(value, dtype)
             for letter, value in list(zip("ab", (self.alpha, self.beta), strict=True))[:count]
         }
+
+
+@cache
+def _of_x(activation: Activation, dtype: DType) -> Expression:
+    """Of an argument x; for numpy, which computes it again and again."""
+    return activation.expression("x", Argument("x", dtype))
 
 
 # -------------------------------------------------------------------------------------------------- operator

@@ -15,10 +15,13 @@ from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Row
 from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.resize import (
+    MOST_LANE_BITS,
     RESAMPLE,
     RESIZE_LINEAR,
+    RESIZE_LINEAR_LANES,
     RESIZE_NEAREST,
     CodesOptions,
+    LaneOptions,
     LinearOptions,
     LinearWalk,
     NearestAxes,
@@ -33,7 +36,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Buffer, Wide
 from mcugen.lir.traversal import Traversal, nested, overlap
-from mcugen.numerics.fixedpoint import Requantizer, is_quantized
+from mcugen.numerics.fixedpoint import Requantizer, is_quantized, same_codes
 from mcugen.ops.conversion import Cast
 from mcugen.ops.movement import Movement, Pad, Permuted, normalize_axis, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -167,9 +170,22 @@ _DROPPED = {DType.INT8: 0, DType.INT16: 8}
 """Fraction bits of Σ weight · x that are cut off, so that it does so for int16 too."""
 
 
+_LANE_BITS = 15
+"""Fraction bits of weights of int8 tensors."""
+
+LANES = 4
+"""Codes of a word."""
+
+
+def _fewest_bits(taps: Taps) -> int:
+    """Fraction bits that hold all weights of int8 tensors exactly."""
+    every = int(np.bitwise_or.reduce(taps.fixed(_LANE_BITS).astype(np.int64)))
+    return next(bits for bits in range(_LANE_BITS + 1) if every % (1 << (_LANE_BITS - bits)) == 0)
+
+
 def _weight_bits(sig: Signature) -> int:
     """Fraction bits of weights in tables."""
-    return 15 if sig.input(0).dtype is sig.output.dtype is DType.INT8 else _BITS
+    return _LANE_BITS if sig.input(0).dtype is sig.output.dtype is DType.INT8 else _BITS
 
 
 @dataclass(frozen=True)
@@ -251,6 +267,9 @@ class ResizeLinear(Quantizable, Permutable, Operator):
         x, y, axes = node.input(0).type, node.output.type, self._axes
         walk = self._walk(x.shape, y.shape)
         pair = len(axes) == 2
+        if self._by_lanes(node.sig, walk, builder.features):
+            self._lower_lanes(node, builder, walk)
+            return
         operands = {"x": builder.buffer(node.input(0))}
         for letter, axis in zip("ab"[-len(axes) :], axes, strict=True):
             operands |= self._tables(node, builder, letter, axis)
@@ -265,6 +284,34 @@ class ResizeLinear(Quantizable, Permutable, Operator):
             variant=("2d" if pair else "1d") + f"_to_{y.dtype.tag}" * (x.dtype is not y.dtype),
         )
         builder.call(node, call)
+
+    def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
+        """Whether weights have few bits, and channels fill words; on Thumb-1 only if codes need no product."""
+        x, y = sig.input(0), sig.output
+        bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
+        fits = x.dtype is y.dtype is DType.INT8 and walk.inner % LANES == 0 and bits <= MOST_LANE_BITS
+        return fits and (same_codes(x, y) or "thumb1" not in features)
+
+    def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
+        """By weights of few bits behind the point; the sum has one at least, for rounding."""
+        x, y, axes, name = node.input(0).type, node.output.type, self._axes, node.output.name
+        bits = [_fewest_bits(taps) for taps in self.taps if taps is not None]
+        a_bits, b_bits = [0, *bits][-2:]
+        b_bits = max(b_bits, int(not a_bits))
+        operands = {"x": builder.buffer(node.input(0))}
+        for letter, axis, count in zip("ab"[-len(axes) :], axes, (a_bits, b_bits)[-len(axes) :], strict=True):
+            taps = self.taps[axis]
+            assert taps is not None
+            operands[f"{letter}_low"] = builder.const(f"{name}.{letter}_low", _index_table(taps.low))
+            weights = (taps.fixed(_LANE_BITS) >> (_LANE_BITS - count)).astype(np.uint16)
+            operands[f"{letter}_weight"] = builder.const(f"{name}.{letter}_weight", weights)
+        operands["y"] = builder.buffer(node.output)
+        same = same_codes(x, y)
+        params = [walk] if same else [walk, self._rescaling(node.sig)]
+        options = LaneOptions(pair=len(axes) == 2, a_bits=a_bits, b_bits=b_bits, same=same)
+        free = overlap(x, y, *(self._order(walk, block) for block in (LANES, 2 * LANES)))
+        variant = f"{len(axes)}d_{a_bits}_{b_bits}" + "_same" * same
+        builder.call(node, Call(RESIZE_LINEAR_LANES, operands, params, [options], overlaps=free, variant=variant))
 
     def _walk(self, x: Shape, y: Shape) -> LinearWalk:
         """Sizes and steps, of one axis or two."""
@@ -298,13 +345,13 @@ class ResizeLinear(Quantizable, Permutable, Operator):
         fine = _weight_bits(sig) == _BITS
         return CodesOptions(pair=len(self._axes) == 2, y_t=sig.output.dtype.c, low=low, high=high, fine=fine)
 
-    def _order(self, walk: LinearWalk) -> Traversal:
-        """Position by position, element by element."""
+    def _order(self, walk: LinearWalk, block: int = 1) -> Traversal:
+        """Position by position, some elements at a time."""
         low = [np.asarray(taps.low) for taps in self.taps if taps is not None]
         walks = [np.arange(walk.outer) * walk.x_size]
         if walk.a_stride is not None and walk.middle is not None and walk.row_size is not None:
             walks += [low[0] * walk.a_stride, np.arange(walk.middle) * walk.row_size]
-        return Traversal.pixels(nested(*walks, low[-1] * walk.inner), walk.inner)
+        return Traversal.pixels(nested(*walks, low[-1] * walk.inner), walk.inner, block)
 
     def _tables(self, node: Node, builder: Builder, letter: str, axis: int) -> dict[str, Buffer]:
         taps, name = self.taps[axis], node.output.name
@@ -557,7 +604,14 @@ def _choice(node: OnnxNode, key: str, default: str, choices: Iterable[str]) -> s
 @onnx_operator(
     "Resize",
     "Upsample",
-    kernels=("resize_nearest", "resize_linear_f32", "resize_linear_s8", "resize_linear_s16", "resample"),
+    kernels=(
+        "resize_nearest",
+        "resize_linear_f32",
+        "resize_linear_s8",
+        "resize_linear_s8_lanes",
+        "resize_linear_s16",
+        "resample",
+    ),
     limits="constant scales and roi; computed sizes need a declared output shape",
 )
 def _import_resize(node: OnnxNode) -> list[Value]:

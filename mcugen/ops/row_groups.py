@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import RowForm, RowWindow
 from mcugen.hir.traits import row_form
+from mcugen.hir.types import TensorType
 from mcugen.ops.stream import Layer, Rows, Streamed, band_type
 
 
@@ -19,6 +20,8 @@ class _Unit:
 
     nodes: list[tuple[Node, RowForm]]
     reads: list[tuple[Value, RowWindow]]
+    wholes: list[Value]
+    """Tensors of which each row takes all."""
 
     @property
     def output(self) -> Value:
@@ -29,7 +32,7 @@ class _Unit:
         return self.nodes[-1][1]
 
 
-MOST_CASES = 3
+MOST_CASES = 4
 """Of each layer: a case for each distance of its windows from the newest rows, each with calls of its own."""
 
 MOST_ENDS = 3
@@ -40,21 +43,26 @@ def group_of(nodes: Sequence[Node], kept: Collection[Value] = (), *, narrow: boo
     """The group of nodes that follow one another, or None if it cannot be; with `narrow` rows, see Rowwise.
 
     Its inputs are what they read of others, its outputs what others read of them, or what is `kept`. What lies outside
-    of a tensor must be the same for all who read it.
+    of a tensor must be the same for all who read it. What is read as a whole, must be made before.
     """
     forms = [row_form(node.op, node.sig, narrow=narrow) for node in nodes]
     if any(f is None or (f.finish and f is not forms[-1]) for f in forms) or any(len(n.outputs) != 1 for n in nodes):
         return None
-    sources, results = ends_of(nodes, kept)
+    read, results = ends_of(nodes, kept)
     units: dict[Value, _Unit] = {}
     for node, form in zip(nodes, forms, strict=True):
         unit = _unit(node, form, units, results) if form else None
         if unit is None:
             return None
         units[node.output] = unit
+    wholes = list(dict.fromkeys(v for unit in units.values() for v in unit.wholes))
+    by_rows = {v for unit in units.values() for v, _ in unit.reads}
+    sources = [v for v in read if v in by_rows]
     if not 0 < len(sources) <= MOST_ENDS or not 0 < len(results) <= MOST_ENDS:
         return None
-    return _checked(units, sources, results)
+    if any(v in by_rows or v not in read for v in wholes):
+        return None
+    return _checked(units, read, sources, wholes, results)
 
 
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
@@ -65,7 +73,13 @@ def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value]
     return [v for v in read if v not in made], [v for v in made if v in kept or not inside.issuperset(v.users)]
 
 
-def _checked(units: Mapping[Value, _Unit], sources: Sequence[Value], results: Sequence[Value]) -> Streamed | None:
+def _checked(
+    units: Mapping[Value, _Unit],
+    read: Sequence[Value],
+    sources: Sequence[Value],
+    wholes: Sequence[Value],
+    results: Sequence[Value],
+) -> Streamed | None:
     """The group of these units, if all of them agree on rows."""
     values = [*sources, *units]
     axes = {value: window.axis for unit in units.values() for value, window in unit.reads}
@@ -76,7 +90,7 @@ def _checked(units: Mapping[Value, _Unit], sources: Sequence[Value], results: Se
     finish = next((unit for unit in units.values() if unit.form.finish), None)
     if finish is not None and results != [finish.output]:
         return None
-    layers = tuple(_layer(unit, values) for unit in units.values())
+    layers = tuple(_layer(unit, values, wholes) for unit in units.values())
     windows = {v: [w for u in units.values() for x, w in u.reads if x is v] for v in values}
     rows = [_rows(v, windows[v], axes[v] if v in axes else units[v].form.axis) for v in values]
     outputs = tuple(v.type for v in results)
@@ -88,7 +102,8 @@ def _checked(units: Mapping[Value, _Unit], sources: Sequence[Value], results: Se
     tensors = tuple(r for r in rows if r)
     if len(tensors) < len(rows) or min(t.height for t in tensors) < 2:
         return None
-    op = Streamed(layers, tensors, tuple(values.index(v) for v in results), outputs)
+    places = tuple(read.index(v) for v in wholes)
+    op = Streamed(layers, tensors, tuple(values.index(v) for v in results), outputs, wholes=places)
     agree = all(_agree(op, tensor) for tensor in range(len(tensors)))
     return op if agree and _keeps_pace(op) else None
 
@@ -103,16 +118,16 @@ def _keeps_pace(op: Streamed) -> bool:
 
 def _unit(node: Node, form: RowForm, units: dict[Value, _Unit], results: Sequence[Value]) -> _Unit | None:
     """The node, with those before it whose rows only it reads, one by one."""
-    unit = _Unit([(node, form)], [])
+    unit = _Unit([(node, form)], [], [])
     for value, window in zip(node.inputs, form.windows, strict=True):
         if value is None or window is None:
             if value is not None and not value.is_constant:
-                return None
+                unit.wholes.append(value)
         elif value.is_constant:
             return None
         elif _goes_on(value, window, units, results):
             before = units.pop(value)
-            unit = _Unit([*before.nodes, *unit.nodes], [*before.reads, *unit.reads])
+            unit = _Unit([*before.nodes, *unit.nodes], [*before.reads, *unit.reads], [*before.wholes, *unit.wholes])
         else:
             unit.reads.append((value, window))
     return unit
@@ -123,14 +138,15 @@ def _goes_on(value: Value, window: RowWindow, units: Mapping[Value, _Unit], resu
     if value not in units or len(value.uses) > 1 or value in results:
         return False
     form = units[value].form
-    return form.rows == 1 and window == RowWindow(form.axis, fill=window.fill)
+    return window == RowWindow(form.axis, span=form.rows, stride=form.rows, fill=window.fill)
 
 
-def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
-    """With a body of its own. Each read is an input; the sums of a unit that adds come last."""
+def _layer(unit: _Unit, values: Sequence[Value], wholes: Sequence[Value]) -> Layer:
+    """With a body of its own. Each read is an input, then what is read as a whole; sums come last."""
     body = Graph(unit.output.name)
-    windows = iter(unit.reads)
-    made: dict[Value, Value] = {}
+    windows = iter([(v, body.add_input(v.name, _band(v, window))) for v, window in unit.reads])
+    taken = list(dict.fromkeys(unit.wholes))
+    made: dict[Value, Value] = {value: body.add_input(value.name, value.type) for value in taken}
     for node, form in unit.nodes:
         inputs: list[Value | None] = []
         for value in node.inputs:
@@ -141,9 +157,9 @@ def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
             elif value in made:
                 inputs.append(made[value])
             else:
-                read, window = next(windows)
+                read, formal = next(windows)
                 assert read is value
-                inputs.append(body.add_input(value.name, band_type(value.type, window.axis, window.span, window.sides)))
+                inputs.append(formal)
         types = [band_type(node.output.type, form.axis, form.rows)]
         if form.finish:
             types = list(form.op.infer(*(v.type if v else None for v in inputs)))
@@ -151,7 +167,11 @@ def _layer(unit: _Unit, values: Sequence[Value]) -> Layer:
         made[node.output] = body.add(form.op, inputs, node.origin, names=[node.output.name], types=types).output
     body.add_output(unit.output.name, made[unit.output])
     reads = tuple((values.index(value), window) for value, window in unit.reads)
-    return Layer(body, reads, unit.form.finish is not None, unit.form.rows)
+    return Layer(body, reads, unit.form.finish is not None, unit.form.rows, tuple(wholes.index(v) for v in taken))
+
+
+def _band(value: Value, window: RowWindow) -> TensorType:
+    return band_type(value.type, window.axis, window.span, window.sides)
 
 
 def _rows(value: Value, readers: Sequence[RowWindow], axis: int) -> Rows | None:

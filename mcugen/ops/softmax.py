@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
-from mcugen.hir.traits import Permutable, Quantizable, Saturating
+from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
+from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.softmax import SoftmaxSpec, call_softmax
@@ -24,7 +24,7 @@ from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
 @dataclass(frozen=True)
-class Softmax(HasKernels, Quantizable, Permutable, Saturating, Operator):
+class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Operator):
     """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm.
 
     The softmax along the last axis may have a constant mask, bools whose shape is x's but for leading axes of
@@ -44,6 +44,11 @@ class Softmax(HasKernels, Quantizable, Permutable, Saturating, Operator):
     def name(self) -> str:
         """softmax or log_softmax."""
         return "log_softmax" if self.log else "softmax"
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Along an axis behind that of rows, without a mask."""
+        axis = row_axis(sig.output.shape)
+        return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """The input's shape."""

@@ -6,6 +6,7 @@ As in line buffers of image processors, or the patches of MCUNetV2 (Lin et al., 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Graph, Node
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, RowWindow, Signature
 from mcugen.hir.types import Array, DType, TensorType
@@ -46,6 +47,8 @@ class Layer:
     reads: tuple[tuple[int, RowWindow], ...]
     adds: bool = False
     rows: int = 1
+    wholes: tuple[int, ...] = ()
+    """What it reads all of, behind the rows: inputs of the group, counted from its first one that comes as a whole."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,11 @@ class Rows:
     def margin(self, sides: tuple[int, int] = (0, 0)) -> int:
         """Bytes of a row with its sides before those of one with fewer."""
         return (self.sides[0] - sides[0]) * self.column if any(self.sides) else 0
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements of a row lie together in the whole tensor."""
+        return math.prod(self.row.shape[: self.axis]) == 1
 
     @property
     def column(self) -> int:
@@ -178,10 +186,17 @@ class Streamed(Operator):
     results: tuple[int, ...] = field(repr=False)
     outputs: tuple[TensorType, ...] = field(repr=False)
     from_caller: bool = False
+    wholes: tuple[int, ...] = ()
+    """Of what the layers read of others, in their order, what they read as a whole: inputs that come last."""
+
+    def ordered(self, read: Sequence[Value]) -> list[Value]:
+        """What the layers read of others, as the inputs of the group."""
+        rows = [value for i, value in enumerate(read) if i not in self.wholes]
+        return [*rows, *(read[i] for i in self.wholes)]
 
     @property
     def sources(self) -> int:
-        """The number of inputs."""
+        """The number of inputs that are read by rows."""
         return len(self.tensors) - len(self.layers)
 
     @property
@@ -242,6 +257,7 @@ class Streamed(Operator):
                 new = arrays[tensor].take([len(made[tensor])], rows.axis)
             elif event.is_row:
                 layer, bands = self.layers[tensor - self.sources], self._bands(event, windows)
+                bands += [arrays[self.sources + i] for i in layer.wholes]
                 if layer.adds:
                     (sums,) = run(layer.body, [*bands, sums])
                     continue
@@ -277,7 +293,7 @@ class Streamed(Operator):
         """How far a whole output may lie over a whole input, in bytes: see Overlap. None: not at all."""
         got, put, steps = 0, 0, []
         first, last = self.tensors[source], self.tensors[result]
-        if self.adds or first.axis != 1 or (self.from_caller and source == 0):
+        if self.adds or not first.is_contiguous or (self.from_caller and source == 0):
             return None
         for event in self.schedule.events:
             got += event.tensor == source and event.is_row
@@ -370,6 +386,8 @@ class _Lowering:
             else:
                 at = start * whole.pitch + whole.margin(rows.sides)
                 builder.move(self.node, window, builder.buffer(formal), "rows", x_at=at)
+        for number, formal in zip(layer.wholes, layer.body.inputs[len(layer.reads) :], strict=False):
+            builder.bind(formal, builder.buffer(self.node.input(self.op.sources + number)))
         (result,) = layer.body.outputs
         if layer.adds:
             builder.bind(layer.body.inputs[-1], self.results[tensor])

@@ -10,7 +10,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Permutation
 from mcugen.hir.traits import Permutable, permuted
-from mcugen.ops.movement import Transpose, inverse, to_channels_last
+from mcugen.ops.movement import Reshape, Transpose, inverse, to_channels_last
 from mcugen.passes.clean import simplify
 from mcugen.passes.rewrite import Outcome, Turns, pattern
 
@@ -33,15 +33,37 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
     perm = _sinkable(node)
     if perm is None:
         return False
-    form = permuted(node.op, node.sig, inverse(perm))
-    if form is None:
+    turned = node.op.carried(node.sig, inverse(perm)) if isinstance(node.op, Reshape) else inverse(perm)
+    form = None if turned is None else permuted(node.op, node.sig, turned)
+    if turned is None or form is None:
         return f"transpositions do not pass through {node.op.name}"
-    if not _pays(graph, node, perm, form[1]):
+    if not _pays(graph, node, inverse(turned), form[1]):
         return "more bytes would be transposed"
-    return _rewrite_permuted(graph, node, inverse(perm))
+    return _rewrite_permuted(graph, node, turned)
 
 
-sink_transposes = Turns("sink_transposes", sink_transpose, simplify)
+@pattern(Transpose)
+def raise_transpose(graph: Graph, node: Node) -> Outcome:
+    """Transpose(Reshape(Transpose(x))) → Reshape'(Transpose(x)), as where channels are shuffled, or become pixels."""
+    reshape = node.input(0).producer
+    if not isinstance(node.op, Transpose) or reshape is None or not isinstance(reshape.op, Reshape):
+        return False
+    if graph.only_user(reshape.output) is not node:
+        return False
+    inner = reshape.input(0).producer
+    if inner is None or not isinstance(inner.op, Transpose) or graph.only_user(inner.output) is not reshape:
+        return False
+    form = permuted(reshape.op, reshape.sig, node.op.perm)
+    if form is None:
+        return "it parts axes that become one"
+    op, (perm,) = form
+    assert perm is not None
+    turned = graph.add(Transpose(perm), [inner.output], node.origin, before=node)
+    graph.rewrite(node, op, [turned.output], types=[node.output.type])
+    return True
+
+
+sink_transposes = Turns("sink_transposes", sink_transpose, raise_transpose, simplify)
 """Pairs that meet cancel, and free others to move."""
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.traits import Weighted, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import dequantize, quantize
+from mcugen.numerics.threads import one_thread
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
@@ -42,7 +42,7 @@ def refine(
     plan = replace(plan, layers={})
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     if samples and layers and (plan.scheme.correct_bias or plan.scheme.optimize_rounding):
-        with threadpool_limits(1):  # threads would wait for each other (eightfold on a busy machine), and sums vary
+        with one_thread():
             _Walk(model.graph, plan, _spread(model.graph, distinct(samples))).run(layers, progress)
         return plan
     for node in layers:

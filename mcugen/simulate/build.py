@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from enum import Enum
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -17,15 +19,31 @@ from mcugen.simulate.linking import Linked
 from mcugen.simulate.machines import Machine
 from mcugen.simulate.toolchain import Compiler, Unit, find_program, host_compiler
 
-_COMMON = ("-std=c99", "-O2", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
+
+class Checks(Enum):
+    """What a program for this computer does about undefined behaviour."""
+
+    NONE = "none"
+    TRAP = "trap"
+    """It ends without a word; wrong addresses are told."""
+    TELL = "tell"
+    """It says where and what: that takes gcc twice as long to compile."""
+
+
+_COMMON = ("-std=c99", "-O2", "-pipe", "-ffunction-sections", "-fdata-sections", "-I", "model", "-I", "harness")
 _STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 _NO_MEMSET = ("-fno-tree-loop-distribute-patterns",)  # no loop becomes memset: the model pays for its own
 _HOOKED = ("-include", "harness/on_layer.h")
 _HOST = ("-DHARNESS_HOST", "-DMCUGEN_SECTION(name)=")  # sanitizers leave sections of one's own alone
-_SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
-_SANITIZE = ("-O0", "-g1", _SANITIZERS, "-fno-sanitize-recover=all")  # -O1 -g takes gcc four times as long
+_UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
+_TRAP = "-fsanitize-undefined-trap-on-error"
+_CHECKS = {
+    # -O1 takes gcc four times as long.
+    Checks.TRAP: ("-O0", "-fsanitize=address", _UNDEFINED, "-fno-sanitize-recover=all", _TRAP),
+    Checks.TELL: ("-O0", "-g1", "-fsanitize=address", _UNDEFINED, "-fno-sanitize-recover=all"),
+}
 # Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
-_TRAP = ("-O0", "-g", "-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error")
+_STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
 
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")
@@ -40,7 +58,7 @@ class TargetImages:
     layers: Path | None
 
 
-def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, files: LibraryFiles | None = None) -> Path:
+def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
     """The program that runs the model on this computer, with the address and UB sanitizers if asked for.
 
     A program that $CC makes static has the UB sanitizer alone, and traps.
@@ -48,8 +66,8 @@ def build_host(bundle: Bundle, folder: Path, *, sanitize: bool, files: LibraryFi
     library = Linked.of(bundle, files, "host")
     _write_sources(bundle, folder)
     command = host_compiler()
-    checks = (_TRAP if "-static" in command else _SANITIZE) if sanitize else ()
-    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *checks), folder)
+    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
     units = [*_harness_units(("host", "main"), ()), *_model_units(bundle)]
     with library.blamed_for_headers():
         compiler.compile(units)
@@ -140,14 +158,18 @@ def _linker_script(bundle: Bundle, machine: Machine) -> str:
 
 
 def _render(template: str, **values: object) -> str:
-    environment = jinja2.Environment(
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_dir("templates") / "harness"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(values)
 
 
 def _harness_units(stems: tuple[str, ...], flags: tuple[str, ...]) -> list[Unit]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -27,8 +28,13 @@ Sample = Mapping[str, np.ndarray]
 Findings = Mapping[str, Sequence[int]]
 
 _POLL_SECONDS = 0.1
+_TRAPS = (-signal.SIGILL, -signal.SIGTRAP)
 _ERROR_LIBRARY = 7  # MCUGEN_ERROR_LIBRARY of mcugen.h
 _FINDING = re.compile(r"([a-z_]+)((?: [0-9a-f]{8})+)")
+
+
+class TrapError(VerificationError):
+    """The program ended by an instruction that traps, as one that checks for undefined behaviour does."""
 
 
 class Measure(IntEnum):
@@ -243,4 +249,5 @@ def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findi
         remedy = f"{libraries} as built for the board's CPU" * bool(libraries)
         raise VerificationError("the model must not fault", found, remedy)
     if exit_code != 0:
-        raise VerificationError("the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}")
+        failure = TrapError if exit_code in _TRAPS else VerificationError
+        raise failure("the simulated program must succeed", f"exit code {exit_code}: {first_lines(console)}")

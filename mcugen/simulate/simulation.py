@@ -16,10 +16,10 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
 from mcugen.options import LibraryFiles
-from mcugen.simulate.build import TargetImages, build_host, build_target
+from mcugen.simulate.build import Checks, TargetImages, build_host, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
-from mcugen.simulate.execute import Measure, Sample, execute, host_program, qemu_program
+from mcugen.simulate.execute import Measure, Program, Run, Sample, TrapError, execute, host_program, qemu_program
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.profile import Profiler
 from mcugen.simulate.timer import Reading, Timing
@@ -100,8 +100,7 @@ def simulate(
             execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=setup.progress
         )
         if not board.qemu:
-            program = host_program(build_host(bundle, folder, sanitize=setup.sanitize, files=setup.library))
-            return Execution(run_all(program).outputs, None, None, None, None)
+            return Execution(_run_here(bundle, folder, setup, run_all).outputs, None, None, None, None)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
         images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=setup.library)
         run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
@@ -113,6 +112,19 @@ def simulate(
         profiler = Profiler(machine, bundle, samples[0], _weights_in_flash(board), timeout)
         estimate = estimate_cycles(images, board, profiler, instructions, wait_states) if cycles else None
         return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images), estimate)
+
+
+def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[Program], Run]) -> Run:
+    """On this computer. Where a sanitizer stops it, another program is built, which tells why."""
+    build = partial(build_host, bundle, folder, files=setup.library)
+    if not setup.sanitize:
+        return run_all(host_program(build(Checks.NONE)))
+    program = host_program(build(Checks.TRAP))
+    try:
+        return run_all(program)
+    except TrapError:
+        run_all(host_program(build(Checks.TELL)))
+        raise
 
 
 def _weights_in_flash(board: Board) -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from c_programs import COMPILERS, build_and_run, check_compiles, command, run, write
+from c_programs import build_and_run, check_compiles, write
+from compilers import COMPILERS, command, run
 from elftools.elf.elffile import ELFFile
 from onnx_models import Net
 

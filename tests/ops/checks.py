@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
+from compilers import OTHERS, assert_accepted
 from onnx import TensorProto, helper
 from onnx_models import (
     Feeds,
@@ -27,9 +26,6 @@ from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.overlap import extent
 from mcugen.lir.program import Instr
-
-WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-fsyntax-only")
-COMPILERS = (("gcc", "-std=c99"), ("clang", "-std=c99"), ("g++", "-std=c++20", "-x", "c++"))
 
 Quant = tuple[float, int]
 SPREAD = 0.013
@@ -126,10 +122,7 @@ def check_c(compiled: CompiledModel, feeds: Feeds, expected: Feeds, relative: fl
     assert_close(outputs_in_c(compiled, feeds), expected, relative)
     with tempfile.TemporaryDirectory() as place:
         folder = compiled.write(Path(place) / "c")
-        for command in COMPILERS:
-            if shutil.which(command[0]):
-                source = f"{compiled.bundle.name}.c"
-                subprocess.run([*command, *WARNINGS, source], cwd=folder, check=True)
+        assert_accepted(folder, f"{compiled.bundle.name}.c", by=OTHERS)
 
 
 def check_model(model: onnx.ModelProto, feeds: Feeds, expected: Feeds | None = None, relative: float = 1e-5) -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -15,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from checks import COMPILERS, WARNINGS
 from cmsis_nn_library import IS_REAL, library
+from compilers import OTHERS, assert_accepted
 from onnx_models import random_feeds
 
 from mcugen.board import load_board
@@ -88,10 +86,8 @@ def _assert_equal(found: Mapping[str, np.ndarray], expected: Mapping[str, np.nda
 def _check_warnings(compiled: CompiledModel) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = compiled.write(Path(place) / "c")
-        for command in COMPILERS:
-            if shutil.which(command[0]):
-                flags = (*WARNINGS, "-isystem", str(library(compiled.board).include.resolve()))
-                subprocess.run([*command, *flags, f"{compiled.bundle.name}.c"], cwd=folder, check=True)
+        flags = ("-isystem", str(library(compiled.board).include.resolve()))
+        assert_accepted(folder, f"{compiled.bundle.name}.c", by=OTHERS, flags=flags)
 
 
 def skip_unless_reference() -> None:

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from checks import Cases, check_by_reference, check_c, check_model
 from onnx_models import Net, check_quantized, imported, numpy_outputs, operators, optimized, random_feeds
+from shared_models import roomy
 
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
+from mcugen.options import CompileOptions
 
 # (input shape, output channels of a group, kernel, attributes)
 CASES: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
@@ -71,6 +74,52 @@ def test_codes(per_channel: bool, dtype: type):
     assert set(operators(optimized(model))) == {"conv_transpose", "transpose", "reshape"}
     check_quantized(model, share=0.02)
     check_c(compile_model(model), random_feeds(model), numpy_outputs(model, random_feeds(model)))
+
+
+PHASES = {
+    "conv_transpose_s8_dsp": "nrf52840",
+    "conv_transpose_s8_mve": "corstone300",
+    "conv_transpose_s8_thumb1": "rp2040",
+}
+# (input shape, output channels, kernel, attributes)
+BY_PHASES: list[tuple[tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
+    *((shape, out, kernel, at) for shape, out, kernel, at in CASES if len(shape) < 5 and "group" not in at),
+    ((1, 8, 3, 4), 3, (2, 2), {"strides": [2, 2]}),
+    ((2, 16, 3, 3), 8, (2, 2), {"strides": [2, 2]}),
+    ((1, 20, 3, 5), 5, (3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+    ((1, 24, 2, 3), 4, (4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ((1, 7, 4, 9), 6, (1, 1), {"strides": [3, 2]}),
+    ((1, 24, 1, 40), 2, (3, 4), {"strides": [1, 4], "pads": [1, 2, 1, 0]}),
+    ((1, 12, 19), 4, (8,), {"strides": [4], "pads": [2, 2]}),
+]
+
+
+def _by_phases() -> Net:
+    net, random = Net(21), np.random.default_rng(7)
+    for number, (shape, out, kernel, attributes) in enumerate(BY_PHASES):
+        x = net.dequantize(net.input(f"x{number}", *shape, dtype=np.int8), 0.05, (3, -128, 127)[number % 3])
+        codes = net.const(random.integers(-127, 128, (shape[1], out, *kernel)), np.int8)
+        scales = random.uniform(0.005, 0.02, out).astype(np.float32)
+        w = net.op("DequantizeLinear", codes, net.const(scales), net.const(0 * scales, np.int8), axis=1)
+        y = net.op("ConvTranspose", x, w, net.const(random.standard_normal(out)), **attributes)
+        y = net.op("Relu", y) if number % 4 == 1 else y
+        net.output(net.quantize(y, (0.7013, 1.3, 4.0)[number % 3], -9, out=f"y{number}"), dtype=np.int8)
+    return net
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("kernel", PHASES)
+@pytest.mark.parametrize("host", [True, pytest.param(False, marks=pytest.mark.qemu)], ids=["twin", "assembly"])
+def test_phases(kernel: str, host: bool):
+    """Rows as products of windows and parts of the kernel: the same bits, in plain C under the sanitizers and not."""
+    model, board = _by_phases().model(), roomy(PHASES[kernel])
+    board = replace(board, qemu="") if host else board
+    compiled = compile_model(model, board, CompileOptions(kernels=(kernel,)))
+    assert [i.kernel for i in compiled.program.instrs if i.macs] == [kernel] * len(BY_PHASES)
+    feeds = random_feeds(model)
+    (found,) = compiled.simulate([feeds], measure=False, sanitize=host).outputs
+    for name, wanted in numpy_outputs(model, feeds).items():
+        np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
 
 
 def test_upsampling_between_convolutions_stays_channels_last():

@@ -210,7 +210,7 @@ def test_plain_c(kernel: str):
     check(CASES[kernel], kernel, BOARDS[kernel][0], on_board=False)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(5)
 @pytest.mark.qemu
 @pytest.mark.parametrize(("kernel", "board"), [(k, board) for k in CASES for board in BOARDS[k]])
 def test_on_every_cpu(kernel: str, board: str):

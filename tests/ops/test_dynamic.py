@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from compilers import assert_accepted
 from onnx_models import Feeds, Net, assert_close, numpy_outputs, onnxruntime_outputs
-from ops.checks import COMPILERS, WARNINGS
 
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
@@ -30,9 +30,7 @@ def check(model: onnx.ModelProto, samples: Sequence[Feeds], board: str = "host")
 
 def check_compilers(compiled: CompiledModel, folder: Path) -> None:
     compiled.write(folder)
-    for command in COMPILERS:
-        for source in (f"{compiled.bundle.name}.c", f"{compiled.bundle.name}_selftest.c"):
-            subprocess.run([*command, *WARNINGS, source], cwd=folder, check=True)
+    assert_accepted(folder, f"{compiled.bundle.name}.c", f"{compiled.bundle.name}_selftest.c")
     sources = sorted(folder.glob("*.c"))
     (folder / "main.c").write_text('#include "net.h"\nint main(void) { return net_selftest(net_default_arena()); }\n')
     subprocess.run(["gcc", "-std=c99", *sources, folder / "main.c", "-lm", "-o", folder / "main"], check=True)

@@ -152,6 +152,20 @@ def copies() -> Layers:
     return layers
 
 
+def lanes() -> Layers:
+    """Interpolations by weights of few bits, four or eight channels at a time."""
+    layers = Layers()
+    for shape, scales in (
+        ((1, 4, 5, 8), [1, 2, 2, 1]),
+        ((2, 3, 6, 12), [1, 4, 2, 1]),
+        ((1, 6, 8, 20), [1, 0.5, 2, 1]),
+        ((1, 9, 16), [1, 2, 1]),
+        ((1, 8, 8, 4), [1, 0.5, 0.25, 1]),
+    ):
+        layers.add("Resize", shape, NONE, np.array(scales, np.float32), codes=True, mode="linear")
+    return layers
+
+
 NONE = np.zeros(0, np.float32)
 
 
@@ -173,9 +187,9 @@ def test_recurrent():
     others().exact()
 
 
-def transposed(channels: int, out: int, **more) -> Layers:
+def transposed(channels: int, out: int, kernel: tuple[int, int] = (3, 2), **more) -> Layers:
     layers = Layers()
-    weights = np.random.default_rng(2).integers(20, 127, (channels, out, 3, 2)).astype(np.int8)
+    weights = np.random.default_rng(2).integers(20, 127, (channels, out, *kernel)).astype(np.int8)
     w = layers.net.dequantize(layers.net.const(weights, np.int8), 0.01)
     x = layers.net.dequantize(layers.net.input("x", 2, channels, 4, 5, dtype=np.int8), 0.02, 3)
     y = layers.net.op("ConvTranspose", x, w, **more)
@@ -192,8 +206,23 @@ def test_transposed_convolutions(more: dict[str, object]):
     transposed(3, 5, **more).exact()
 
 
+@pytest.mark.parametrize("board", [M4, M55, "rp2040"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"strides": [2, 2], "kernel": (2, 2)},
+        {"strides": [2, 2], "pads": [1, 0, 0, 1]},
+        {"strides": [4, 3]},
+        {"strides": [1, 1], "kernel": (3, 3), "pads": [1, 1, 1, 1]},
+    ],
+)
+def test_transposed_convolutions_by_phases(more: dict[str, object], board: str):
+    transposed(16, 8, **more).safe(board)
+    transposed(6, 5, **more).safe(board)
+
+
 @pytest.mark.spread(2)
-@pytest.mark.parametrize("layers", [elementwise, pools, rows, moves, copies, others])
+@pytest.mark.parametrize("layers", [elementwise, pools, rows, moves, copies, lanes, others])
 @pytest.mark.parametrize("board", ["host", M4, M55])
 def test_fast_paths(layers, board: str):
     layers().safe(board)

@@ -11,12 +11,14 @@ from onnx_models import (
     assert_close,
     check_everywhere,
     imported,
+    numpy_outputs,
     onnxruntime_outputs,
     operators,
     optimized,
     random_feeds,
     reference_outputs,
 )
+from shared_models import roomy
 
 from mcugen.compiler import compile_model
 from mcugen.errors import McugenError
@@ -128,6 +130,42 @@ def test_halves_round_up():
     cases = Cases()
     cases.add_int8("Resize", (1, 4, 8, 8), (0.1, 5), (0.1, 5), *_scales(1, 1, 2, 2), mode="linear")
     cases.check_int8(share=0.1)
+
+
+def _pixels() -> Cases:
+    """Weights of few bits, channels last: along two axes, one axis, and none that moves."""
+    cases = Cases()
+    same, other, saturating = ((0.05, 3), (0.05, 3)), ((0.05, -128), (0.071, 9)), ((0.05, 127), (0.011, -128))
+    for number, (x, y) in enumerate((same, other, saturating)):
+        for shape, scales, transform in (
+            ((1, 5, 7, 4), (1, 2, 2, 1), "half_pixel"),
+            ((2, 6, 5, 12), (1, 4, 2, 1), "pytorch_half_pixel"),
+            ((1, 3, 4, 20), (1, 2, 4, 1), "asymmetric"),
+            ((1, 1, 9, 8), (1, 1, 2, 1), "half_pixel"),
+            ((1, 4, 6, 36), (1, 8, 1, 1), "asymmetric"),
+        ):
+            mode = {"mode": "linear", "coordinate_transformation_mode": transform}
+            cases.add_int8("Resize", shape, x, y, *_scales(*scales), **mode)
+        corners = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+        cases.add_int8("Resize", (1, 5, 3, 4 + 4 * number), x, y, *_sizes(1, 9, 5, 4 + 4 * number), **corners)
+    return cases
+
+
+def test_linear_by_weights_of_few_bits():
+    cases = _pixels()
+    compiled = compile_model(cases.net.model())
+    assert {i.kernel for i in compiled.program.instrs} == {"resize_linear_s8_lanes"}
+    cases.check_int8(share=0.1)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300", "rp2040"])
+def test_weights_of_few_bits_on_targets(board: str):
+    model = _pixels().net.model()
+    feeds = random_feeds(model)
+    (found,) = compile_model(model, roomy(board)).simulate([feeds], measure=False).outputs
+    for name, wanted in numpy_outputs(model, feeds).items():
+        np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted, err_msg=name)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

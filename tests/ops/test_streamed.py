@@ -18,7 +18,7 @@ from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
-from mcugen.fitting.streaming import Streaming, Stretch, with_ends_last, with_groups
+from mcugen.fitting.streaming import Streaming, Stretch, in_order_of_rows, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.cost import cost_table
@@ -364,7 +364,7 @@ def test_ram_takes_groups_where_they_need_less() -> None:
 def test_outputs_on_the_way_part_no_group() -> None:
     net = Image(16, 14, 3).conv(8).given("a").conv(8).given("b").conv(8, stride=2).given("c").conv(4).finished()
     graph = optimized(net)
-    moved = with_ends_last(graph)
+    moved = in_order_of_rows(graph)
     assert max(end - first for first, end in groups(graph)) < max(end - first for first, end in groups(moved))
     feeds = random_feeds(net.model())
     assert_close(interpret(moved, feeds), interpret(graph, feeds))

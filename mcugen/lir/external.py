@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs and outputs in buffers of the caller's: they take nothing of the arena, and are not copied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcugen.errors import VerificationError
+from mcugen.lir.program import MOVE, Access, Buffer, Control, Endpoint, Instr, Program, Space
+from mcugen.lir.state import copy_of
+
+
+def lend_buffers(program: Program) -> None:
+    """Makes inputs GIVEN and outputs TAKEN, but for what is no tensor of the arena's: a streamed input, say.
+
+    An output that is an input too, a state, a constant, or another output, is copied at the end. What only moves an
+    input, or makes an output, goes: it reads the caller's buffer, or writes to it, right away.
+    """
+    for endpoint in program.inputs:
+        if endpoint.buffer.space is Space.INPUT:
+            endpoint.buffer.space = Space.GIVEN
+            _require_unwritten(program, endpoint.buffer)
+    program.outputs = _taken(program)
+    for instr in [i for i in _outer(program) if _moves_all(i)]:
+        x, y = instr.operand("x").buffer, instr.operand("y").buffer
+        if x.space is Space.GIVEN and y.space is Space.ARENA and _writers(program, y) == [instr]:
+            _join(program, instr, y, x)
+        elif x.space is Space.ARENA and y.space is Space.TAKEN and _is_last(program, instr):
+            _join(program, instr, x, y)
+
+
+def _taken(program: Program) -> list[Endpoint]:
+    """The outputs, each in a buffer of its own."""
+    outputs = []
+    for endpoint in program.outputs:
+        buffer = endpoint.buffer
+        if buffer.space is Space.OUTPUT:
+            buffer.space = Space.TAKEN
+        else:
+            buffer = Buffer(f"{endpoint.name}.taken", buffer.dtype, buffer.count, Space.TAKEN)
+            program.buffers.append(buffer)
+            program.instrs.append(copy_of(endpoint.buffer, buffer, endpoint.name, "output"))
+        outputs.append(replace(endpoint, buffer=buffer))
+    return outputs
+
+
+def _is_last(program: Program, move: Instr) -> bool:
+    """Whether nothing but this move writes to its target, and nothing to its source any more."""
+    x, y = move.operand("x").buffer, move.operand("y").buffer
+    later = program.instrs[program.instrs.index(move) :]
+    return _users(program, y) == [move] and not any(writer in later for writer in _writers(program, x))
+
+
+def _require_unwritten(program: Program, buffer: Buffer) -> None:
+    if _writers(program, buffer):
+        raise VerificationError("the caller's inputs must stay as they are", f"%{buffer.name}", "report this as a bug")
+
+
+def _users(program: Program, buffer: Buffer) -> list[Instr]:
+    return [i for i in program.instrs if any(o.buffer is buffer for o in i.operands)]
+
+
+def _writers(program: Program, buffer: Buffer) -> list[Instr]:
+    return [i for i in program.instrs if any(o.buffer is buffer and o.access is not Access.IN for o in i.operands)]
+
+
+def _outer(program: Program) -> list[Instr]:
+    """The instructions in no block."""
+    inside = {index for start, end in program.blocks() for index in range(start, end + 1)}
+    return [instr for index, instr in enumerate(program.instrs) if index not in inside]
+
+
+def _moves_all(instr: Instr) -> bool:
+    """Whether an instruction copies a whole buffer to another of its type."""
+    if instr.kernel != MOVE or instr.control is not Control.NONE or not instr.has_fixed_parts:
+        return False
+    x, y = instr.operand("x").buffer, instr.operand("y").buffer
+    return x.dtype is y.dtype and x.nbytes == y.nbytes == instr.part("x")[1] and instr.distance == 0
+
+
+def _join(program: Program, move: Instr, gone: Buffer, kept: Buffer) -> None:
+    """Takes out a move, one of whose buffers stands for the other too."""
+    program.instrs.remove(move)
+    for instr in program.instrs:
+        instr.operands = tuple(replace(o, buffer=kept) if o.buffer is gone else o for o in instr.operands)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformers for the least RAM: scores of a query, or of a head, at a time; tokens one by one between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net, assert_close, outputs_in_c, random_feeds
+
+from mcugen.compiler import compile_model
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.operator import row_axis
+from mcugen.lir.program import Control
+from mcugen.options import CompileOptions
+
+LEAST = CompileOptions(optimize="ram")
+
+
+class Transformer:
+    """A block of attention and a hidden layer four times as wide, of float32 or of int8."""
+
+    def __init__(self, tokens: int, width: int, heads: int, *, is_real: bool) -> None:
+        self.net, self.random, self.is_real = Net(), np.random.default_rng(0), is_real
+        self.tokens, self.width, self.heads = tokens, width, heads
+
+    def model(self) -> onnx.ModelProto:
+        """Of one block."""
+        net, width = self.net, self.width
+        x = self.typed(net.input("x", 1, self.tokens, width))
+        scale, bias = net.const(np.ones(width)), net.const(np.zeros(width))
+        even = self.typed(net.op("LayerNormalization", x, scale, bias, axis=-1))
+        queries, keys, values = (self.dense(even, width, width) for _ in range(3))
+        scores = net.op("MatMul", self.by_heads(queries, 0, 2, 1, 3), self.by_heads(keys, 0, 2, 3, 1))
+        shares = self.typed(net.op("Softmax", self.typed(net.op("Mul", scores, net.const(0.35))), axis=-1), 1 / 128)
+        found = self.typed(net.op("MatMul", shares, self.by_heads(values, 0, 2, 1, 3)))
+        joined = net.op("Reshape", net.op("Transpose", found, perm=[0, 2, 1, 3]), net.const([1, -1, width], np.int64))
+        x = self.typed(net.op("Add", x, self.dense(joined, width, width)))
+        hidden = self.typed(net.op("Relu", self.dense(x, width, 4 * width)))
+        y = self.typed(net.op("Add", x, self.dense(hidden, 4 * width, width)))
+        net.output(net.op("Identity", y, out="y"), shape=(1, self.tokens, width))
+        return net.model()
+
+    def typed(self, x: str, scale: float = 0.05) -> str:
+        """As int8 has it."""
+        return x if self.is_real else self.net.fake(x, scale)
+
+    def dense(self, x: str, inputs: int, outputs: int) -> str:
+        """A layer for each token."""
+        weights = self.net.const(self.random.integers(-127, 128, (inputs, outputs)), np.int8)
+        product = self.net.op("MatMul", x, self.net.dequantize(weights, 0.003))
+        return self.typed(self.net.op("Add", product, self.net.const(self.random.normal(size=outputs) / 10)))
+
+    def by_heads(self, x: str, *perm: int) -> str:
+        """With an axis for the heads, in that order."""
+        shape = self.net.const([1, self.tokens, self.heads, self.width // self.heads], np.int64)
+        return self.net.op("Transpose", self.net.op("Reshape", x, shape), perm=list(perm))
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("is_real", [False, True], ids=["int8", "float32"])
+def test_no_more_than_scores_of_one_query_or_head(heads: int, is_real: bool) -> None:
+    model = Transformer(48, 16, heads, is_real=is_real).model()
+    plain, least = compile_model(model), compile_model(model, options=LEAST)
+    feeds = random_feeds(model)
+    assert_close(outputs_in_c(least, feeds), interpret(plain.graph, feeds))
+    scores = {b.count for b in least.program.buffers if b.planned and not b.count % (48 * 48)}
+    assert scores == (set() if heads == 1 else {48 * 48})
+    assert least.program.arena_size < 0.75 * plain.program.arena_size
+
+
+def test_hidden_layers_are_of_one_token() -> None:
+    """A chain of layers for each token has no hidden tensor of all of them."""
+    net = Net()
+    x = net.input("x", 1, 64, 8)
+    for inputs, outputs in ((8, 64), (64, 8)):
+        weights = net.const(np.random.default_rng(inputs).integers(-3, 4, (inputs, outputs)) / 8)
+        x = net.op("Relu", net.op("MatMul", x, weights))
+    net.output(net.op("Softmax", x, axis=-1, out="y"), shape=(1, 64, 8))
+    compiled = compile_model(net.model(), options=LEAST)
+    assert Control.STREAM in {instr.control for instr in compiled.program.instrs}
+    assert max(b.count for b in compiled.program.buffers if b.planned) == 64 * 8
+    feeds = random_feeds(net.model())
+    assert_close(outputs_in_c(compiled, feeds), interpret(compile_model(net.model()).graph, feeds))
+
+
+def test_what_each_row_takes_all_of_is_made_before() -> None:
+    """A tensor by itself, transposed: rows of the product need all rows of what they are rows of."""
+    net = Net()
+    x = net.op("Relu", net.input("x", 1, 32, 8))
+    product = net.op("MatMul", x, net.op("Transpose", x, perm=[0, 2, 1]))
+    net.output(net.op("Softmax", product, axis=-1, out="y"), shape=(1, 32, 32))
+    feeds = random_feeds(net.model())
+    least = compile_model(net.model(), options=LEAST)
+    assert_close(outputs_in_c(least, feeds), interpret(compile_model(net.model()).graph, feeds))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((1, 8, 8, 3), 1), ((8, 3), 0), ((1, 1, 8, 3), 2), ((1, 8), None), ((8,), None), ((), None)],
+)
+def test_rows_are_counted_by_the_first_long_axis(shape: tuple[int, ...], axis: int | None) -> None:
+    assert row_axis(shape) == axis
