@@ -146,6 +146,17 @@ class _WideRow:
 
 
 @dataclass(frozen=True)
+class _Sums:
+    """A product of integers, whose sums are the result."""
+
+    def add(self, layers: Layers, name: str) -> None:
+        """From an input of codes, whatever the kind."""
+        w = layers.net.const(37 * np.arange(40).reshape(5, 8) % 255 - 127, np.int8)
+        x = layers.net.input(f"x_{name}", 3, 5, dtype=np.int8)
+        layers.net.output(layers.net.op("MatMulInteger", x, w, out=name), dtype=np.int32)
+
+
+@dataclass(frozen=True)
 class _Enlarged:
     """A transposed convolution that makes its input twice as large."""
 
@@ -163,7 +174,7 @@ class _Enlarged:
         net.output(y, dtype=layers.dtype)
 
 
-_Part = Layer | _Turned | _Product | _WideRow | _Enlarged
+_Part = Layer | _Turned | _Product | _WideRow | _Sums | _Enlarged
 
 POOL: Sequence[Sequence[_Part]] = (
     (Layer(4, 5, 3, 5, pads=(1, 1, 1, 1)), Layer(3, 3, 8, 4, (1, 1))),
@@ -177,6 +188,7 @@ POOL: Sequence[Sequence[_Part]] = (
     (_Turned(),),
     (_Product(),),
     (_WideRow(),),
+    (_Sums(),),
     (_Enlarged(8, 2), _Enlarged(5, 3)),
 )
 """What makes a model together: a kernel is tried on the first of which it fits a part."""

@@ -269,6 +269,14 @@ class _Net:
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         self.outputs.append(helper.make_tensor_value_info(name, dtype, None))
 
+    def sums(self, rows: int, depth: int, channels: int) -> None:
+        """A product of integers by constant codes, and the output."""
+        x, y = f"x{len(self.inputs)}", f"y{len(self.outputs)}"
+        self.inputs.append(helper.make_tensor_value_info(x, onnx.TensorProto.INT8, (rows, depth)))
+        codes = self.random.normal(0, 40, (depth, channels)).round().clip(-127, 127).astype(np.int8)
+        self.add("MatMulInteger", x, self.constant(codes), out=y)
+        self.outputs.append(helper.make_tensor_value_info(y, onnx.TensorProto.INT32, None))
+
     def model(self) -> onnx.ModelProto:
         graph = helper.make_graph(self.nodes, "costs", self.inputs, self.outputs, self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
@@ -291,13 +299,15 @@ def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS) -> onnx.M
 
 
 def dense_layers(kind: str) -> onnx.ModelProto:
-    """The fully connected layers, on one row or several; of int8 also to 16 bits, as in recurrent layers."""
+    """The fully connected layers, on one row or several; of int8 also to 16 bits and to sums."""
     net = _Net(kind)
     for rows, depth, channels in DENSE:
         net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
     for rows, depth, channels in DENSE if kind == "int8" else ():
         y = net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1)
         net.plain_output(y, 0.001, result="int16")
+    for rows, depth, channels in DENSE if kind == "int8" else ():
+        net.sums(rows, depth, channels)
     return net.model()
 
 

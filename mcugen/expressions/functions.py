@@ -64,7 +64,7 @@ ACOS = _libm("acos", np.arccos, rises=True)  # it falls
 ATAN = _libm("atan", np.arctan, rises=True)
 SINH = _libm("sinh", np.sinh, rises=True)
 COSH = _libm("cosh", np.cosh)
-TANH = _libm("tanh", np.tanh, rises=True)
+TANH = Function("mcugen_tanhf", np.tanh, "tanh", is_monotone=True)
 ASINH = _libm("asinh", np.arcsinh, rises=True)
 ACOSH = _libm("acosh", np.arccosh, rises=True)
 ATANH = _libm("atanh", np.arctanh, rises=True)
@@ -173,6 +173,13 @@ QUANTIZE = {
     16: Function("mcugen_quantize16", _code_of(DType.INT16), result=DType.INT32),
 }
 """The same of a real number in whole numbers, by its bits."""
+QUANTIZE_BY = {
+    8: Function("mcugen_quantize_by8", lambda x, scale, zero: _code(DType.INT8)(x / scale, zero), result=DType.INT32),
+    16: Function(
+        "mcugen_quantize_by16", lambda x, scale, zero: _code(DType.INT16)(x / scale, zero), result=DType.INT32
+    ),
+}
+"""The same of real numbers, by a scale that is computed."""
 REAL = Function(
     "mcugen_real",
     lambda v, significand, exponent: v.astype(np.float32) * np.ldexp(np.float32(significand), exponent - 150),

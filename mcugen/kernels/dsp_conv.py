@@ -52,19 +52,22 @@ class HighWord(Params):
 
 @dataclass(frozen=True)
 class Sums:
-    """What becomes of the accumulators: multipliers and folded biases by channel, and the loop's constants.
+    """What becomes of the accumulators: folded biases and (if they become codes) multipliers by channel, and the
+    loop's constants.
 
     `gain` is a left shift of weights and biases that brings the multipliers to their shift of 32.
     """
 
     bias: Array
-    multiplier: Array
+    multiplier: Array | None
     gain: int
     params: HighWord
 
 
 def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
     """To int8: the rounded high word of sum · multiplier + zero. To int16, mostly: (the high word + zero) >> second."""
+    if spec.is_sums:
+        return Sums(spec.folded_bias, None, 0, HighWord(zero=0, lift=0, drop=0, second=0))
     shift, (low, high), (least, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
     most, more = highest - least, shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
@@ -76,21 +79,24 @@ def sums_of(spec: ConvSpec, packed: bool = False) -> Sums:
 
 
 def stream(weights: Array, sums: Sums, channels: int, packed: bool) -> Array:
-    """Weights [N, groups, 4] as int32 words in reading order: biases of `channels`, their groups, their multipliers.
+    """Weights [N, groups, 4] as int32 words in reading order: biases of `channels`, their groups, their
+    multipliers if any.
 
     `packed` puts two int8 channels into 16 bits as 256 · odd + even.
     """
     missing = -len(weights) % channels
     blocks = len(weights) + missing
     w = np.pad(weights.astype(np.int64) << sums.gain, ((0, missing), (0, 0), (0, 0)))
-    bias, multiplier = (np.pad(a.astype(np.int64), (0, missing)) for a in (sums.bias << sums.gain, sums.multiplier))
+    bias = np.pad(sums.bias.astype(np.int64) << sums.gain, (0, missing))
     if packed:
         w = w[0::2] + 256 * w[1::2]
         bias[1::2] = (256 * bias[1::2] + bias[0::2]).astype(np.int32)
     halves = w.reshape(blocks // channels, -1, *w.shape[1:]).transpose(0, 2, 1, 3).astype("<i2")
     words = np.ascontiguousarray(halves).view("<i4").reshape(len(halves), -1)
-    heads, tails = (a.reshape(-1, channels) for a in (bias, multiplier))
-    return np.concatenate([heads, words, tails], axis=1).astype(np.int32).reshape(-1)
+    parts = [bias.reshape(-1, channels), words]
+    if sums.multiplier is not None:
+        parts.append(np.pad(sums.multiplier.astype(np.int64), (0, missing)).reshape(-1, channels))
+    return np.concatenate(parts, axis=1).astype(np.int32).reshape(-1)
 
 
 # ---------------------------------------------------------------------------------------------- conditions
@@ -102,12 +108,15 @@ def ungrouped(spec: ConvSpec) -> bool:
 
 
 def high_word(spec: ConvSpec) -> bool:
-    """codes by the high word of a 64-bit product"""
-    return _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MOST_SHIFT
+    """sums as they are, or codes by the high word of a 64-bit product"""
+    codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MOST_SHIFT
+    return spec.is_sums or codes
 
 
 def high_word_of_widened(spec: ConvSpec) -> bool:
-    """codes by the high word of a 64-bit product"""
+    """sums as they are, or codes by the high word of a 64-bit product"""
+    if spec.is_sums:
+        return True
     if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
         return False
     gain = max(32 - _shift(spec), 0)
@@ -116,8 +125,9 @@ def high_word_of_widened(spec: ConvSpec) -> bool:
 
 
 def shifted_high_word(spec: ConvSpec) -> bool:
-    """32-bit sums, codes by the shifted high word of a 64-bit product"""
-    return _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
+    """32-bit sums, as they are, or codes by the shifted high word of a 64-bit product"""
+    codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
+    return spec.is_sums or codes
 
 
 def in_pairs(spec: ConvSpec, by_channel: Array) -> Array:
@@ -133,11 +143,13 @@ def in_pairs(spec: ConvSpec, by_channel: Array) -> Array:
 def pairs_of_weights(spec: ConvSpec) -> bool:
     """sums of 24 bits: two int8 weights lie in 16"""
     weights = in_pairs(spec, spec.rows.astype(np.int64))
-    codes, odd = spec.x.dtype.limits, weights[1::2]
+    codes, even, odd = spec.x.dtype.limits, weights[0::2], weights[1::2]
     products = np.stack([code * odd for code in codes])
     most, least = products.max(0).sum(1), products.min(0).sum(1)
     first = in_pairs(spec, spec.folded_bias)[1::2]
-    fits = (np.abs(weights) < 128).all() and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
+    joined = 256 * odd + even[: len(odd)]  # only -128 beside a negative one has no 16 bits
+    narrow = np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all()
+    fits = narrow and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
     return bool(fits)
 
 
@@ -205,7 +217,8 @@ class StreamOptions(Options):
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
         """Of a layer."""
-        return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, shifted=spec.high_word.shift > 32)
+        shifted = not spec.is_sums and spec.high_word.shift > 32
+        return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, shifted=shifted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +355,8 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     shape, sums = plain_pixels(spec.shape), sums_of(spec, packed)
     runs, rows = runs_of(shape, few), rows_of(shape)
     laid = in_patch_order(spec, runs, packed)
-    paired = replace(sums, bias=in_pairs(spec, sums.bias), multiplier=in_pairs(spec, sums.multiplier))
+    multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier)
+    paired = replace(sums, bias=in_pairs(spec, sums.bias), multiplier=multiplier)
     depth, steps = laid[0].size, laid.shape[1] // (2 if packed else 1)
     operands = {
         "x": site.x,
@@ -509,7 +523,7 @@ _CODES8_WIDENED = (int8_tensors, high_word_of_widened)
 _CODES16 = (int16_tensors, shifted_high_word)
 
 _X, _W = reads("x", "input, channels last", DType.INT8, DType.INT16), reads("w", "the stream", DType.INT32)
-_Y = writes("y", "output, channels last", DType.INT8, DType.INT16)
+_Y = writes("y", "output, channels last; int32: the sums", DType.INT8, DType.INT16, DType.INT32)
 _PATCH = scratch("patch", "widened elements in the order of the weights", DType.INT16)
 
 

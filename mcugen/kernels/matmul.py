@@ -18,6 +18,7 @@ from mcugen.kernels.helium.layer import (
     Jump,
     LoopFlags,
     Ragged,
+    Raw,
     Shifted,
 )
 from mcugen.kernels.scalar import ThumbOffset, ThumbOptions, piece_of, thumb_codes
@@ -228,6 +229,7 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
         Ragged(ragged=spec.columns % BLOCK > 0),
         Clamped(clamp=False),
         Shifted(shifted=left > 0),
+        Raw(),
     ]
     return site.call(operands, [frame, _matrices(spec), PlainStrips.of(spec, width)], options, overlaps=spec.overlaps())
 
@@ -419,7 +421,7 @@ MATMUL: tuple[Kernel, ...] = (
             scratch("sums", "of rows of a, times the zero point of b", DType.INT32),
         ),
         params=(GemmFrame, Matrices, PlainStrips),
-        options=(LoopFlags, Jump, Ragged, Clamped, Shifted),
+        options=(LoopFlags, Jump, Ragged, Clamped, Shifted, Raw),
         needs=frozenset({"mve"}),
         when=(by_vectors,),
         emit=emit_vectors,

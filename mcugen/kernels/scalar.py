@@ -349,6 +349,11 @@ def to_int16(spec: ConvSpec) -> bool:
     return types == (DType.INT8, DType.INT8, DType.INT16) and spec.is_requantized and spec.acc is DType.INT32
 
 
+def to_sums(spec: ConvSpec) -> bool:
+    """int8, sums of 32 bits as they are"""
+    return spec.x.dtype is spec.w.dtype is DType.INT8 and spec.is_sums
+
+
 @dataclass(frozen=True, kw_only=True)
 class WideOffset(Params):
     """Of products of 64 bits."""
@@ -373,6 +378,16 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
     params = [WideOffset(offset=Wide(spec.high_word.offset)), CodeLimits.of(spec.limits), Rows.of(spec)]
     options = [ShiftOptions(shift=spec.high_word.shift)]
     return site.call(operands, params, options, overlaps=spec.overlaps(order))
+
+
+def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
+    """Six channels' weights side by side, plus 128; six biases."""
+    packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
+    bias = _padded(spec.folded_bias.astype(np.int32), 6, axis=0)
+    operands = {"x": site.x, "w": site.const("w", packed), "bias": site.const("bias", bias), "y": site.y}
+    order = windows(spec.shape, in_turn(spec.shape.out_h * spec.shape.out_w, 1), last=1)
+    rest = RestOptions(rest=spec.channels % 6 != 0)
+    return site.call(operands, [Rows.of(spec)], [rest], overlaps=spec.overlaps(order))
 
 
 def _dense_call(
@@ -457,6 +472,23 @@ _DENSE_MULS_16 = Kernel(
     extra=dense_muls_steps,
 )
 
+_DENSE_MULS_32 = Kernel(
+    "dense_s8_s32_thumb1",
+    what="rows by a matrix, six channels at a time, to sums of 32 bits",
+    operands=(
+        reads("x", "input, channels last", DType.INT8),
+        reads("w", "weights in reading order", DType.UINT8),
+        reads("bias", "what sums start with", DType.INT32),
+        writes("y", "output, channels last", DType.INT32),
+    ),
+    params=(Rows,),
+    options=(RestOptions,),
+    needs=frozenset({"thumb1"}),
+    when=(to_sums,),
+    emit=emit_dense_muls_32,
+    extra=dense_muls_steps,
+)
+
 _PIXELS: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
@@ -497,6 +529,7 @@ DENSE: tuple[Kernel, ...] = (
     _DENSE_SMLAL,
     _DENSE_MULS,
     _DENSE_MULS_16,
+    _DENSE_MULS_32,
     *(replace(kernel, when=(many_pixels, *kernel.when)) for kernel in _PIXELS),
 )
 """Rows are pixels, too."""
@@ -505,4 +538,5 @@ CONV: tuple[Kernel, ...] = (
     *_PIXELS,
     replace(_DENSE_SMLAL, when=(rows_of_pixels, few_pixels, *_DENSE_SMLAL.when)),
     replace(_DENSE_MULS, when=(rows_of_pixels, *_DENSE_MULS.when)),
+    replace(_DENSE_MULS_32, when=(rows_of_pixels, *_DENSE_MULS_32.when)),
 )

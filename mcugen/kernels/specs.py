@@ -89,6 +89,11 @@ class WeightedSpec:
         """Whether sums become codes: y has a scale, and is not the sums themselves."""
         return self.x.quant is not None and self.y.quant is not None and self.y.dtype is not DType.INT32
 
+    @property
+    def is_sums(self) -> bool:
+        """Whether the sums of codes are the result, and 32 bits hold them."""
+        return self.x.quant is not None and self.y.dtype is DType.INT32 and self.acc is DType.INT32
+
     @cached_property
     def requantizer(self) -> Requantizer:
         """From sums to codes."""
@@ -112,8 +117,8 @@ class WeightedSpec:
 
     @property
     def is_clamped(self) -> bool:
-        """Whether they are narrower than its type."""
-        return self.limits != self.y.dtype.limits
+        """Whether they are narrower than its type; sums never are."""
+        return self.y.dtype is not DType.INT32 and self.limits != self.y.dtype.limits
 
     @property
     def is_int8(self) -> bool:

@@ -47,11 +47,19 @@ class Cast(Simplifiable, Elementwise):
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """To the same type; to float32 and back from a half."""
+        """To the same type; to float32 and back from a half; Cast(Reshape(x)) → Reshape(Cast(x)) of a product's sums.
+
+        The last brings it beside the product, for convert_qdq to find.
+        """
         x = node.input(0)
         if x.type.dtype is self.to:
             return x
         inner = x.producer
+        if inner is not None and isinstance(inner.op, Reshape) and self.to is DType.INT32 and x.type.dtype.is_float:
+            if graph.only_user(x) is not node:
+                return None
+            sums = graph.add(self, inner.inputs, node.origin, before=node)
+            return graph.add(inner.op, [sums.output], inner.origin, before=node).output
         if inner is None or not isinstance(inner.op, Cast) or inner.op.to is not DType.FLOAT32:
             return None
         return inner.input(0) if self.to.is_half and inner.input(0).type.dtype is self.to else None
@@ -196,6 +204,25 @@ def _ratio(x: Expression, out: TensorType, scalar: Scalars) -> Expression:
 def _most(out: TensorType) -> int:
     """The largest magnitude of a code less the zero point."""
     return max(abs(limit - out.q.zero_point) for limit in out.dtype.limits)
+
+
+@dataclass(frozen=True)
+class QuantizeBy(Elementwise):
+    """q = saturate(round_half_even(x / scale) + zero point), both of which are computed; NaN gives the lowest code."""
+
+    mnemonic: ClassVar[str] = "quantize_by"
+    to: DType = DType.INT8
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """The target: int8, uint8 or int16."""
+        return self.to
+
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """A code of the signed type, moved on to the target."""
+        x, scale, zero = args
+        offset = Constant(128 if self.to is DType.UINT8 else 0, DType.INT32)
+        signed = nodes.Binary("-", Convert(DType.INT32, zero), offset)
+        return Convert(self.to, nodes.Binary("+", call(fn.QUANTIZE_BY[8 * self.to.nbytes], x, scale, signed), offset))
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize
+from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, IntegerConv, conv_window, has_fast_kernel
-from mcugen.ops.conversion import SIGNED, Cast, Dequantize, FlipSign, Quantize, half, onnx_dtype
+from mcugen.ops.conversion import SIGNED, Cast, Dequantize, FlipSign, Quantize, QuantizeBy, half, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import BUILT_IN, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.padding import PadWith
 from mcugen.ops.pointwise import Binary, Clamp, Unary, Where
 
 
@@ -117,6 +119,10 @@ def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DTyp
     real = _as_real(node, real, "x")
     axis = node.attr("axis", 1)
     scale = _spread(node, _as_real(node, node.input(scale_at), "scale"), real.type, axis, "scale")
+    if not scale.type.rank and dtype in (DType.INT8, DType.UINT8, DType.INT16):
+        given = node.input(scale_at + 1) if node.has(scale_at + 1) else node.constant("zero", np.zeros((), dtype.numpy))
+        zero = reshaped(node, given, (), "zero.scalar")
+        return emit_elementwise(node, QuantizeBy(dtype), real, scale, zero, suffix=suffix)
     steps = emit_elementwise(node, Binary("Div"), real, scale, suffix="ratio")
     steps = node.emit(Unary("Round"), steps, suffix="rounded")
     if node.has(scale_at + 1):
@@ -371,19 +377,48 @@ def _centered_weights(node: OnnxNode, zero: Value) -> Array | None:
 
 
 def _emit_centered_conv(node: OnnxNode, zero: Value, weights: Array) -> Value:
-    """Σ (x − zx)(w − zw), as padding is after the subtraction: a convolution of int16 at scale 1."""
+    """Σ (x − zx)(w − zw): of weights that fit a byte by _emit_padded_conv, else a convolution of int16 at scale 1."""
     unit = QuantParams((1.0,), 0)
+    found = _emit_padded_conv(node, zero, weights) if _is_int8(weights) else None
+    if found is not None:
+        return found
     wide = node.emit(Cast(DType.INT32), node.input(0), suffix="x.wide")
     offset = node.emit(Cast(DType.INT32), reshaped(node, zero, (), "x.zero.scalar"), suffix="x.zero.wide")
     centered = emit_elementwise(node, Binary("Sub"), wide, offset, suffix="x.centered")
     codes = node.emit(Cast(DType.INT16), centered, suffix="x.codes")
     assume_quant(codes, unit, node)
-    dtype = np.int8 if _is_int8(weights) else np.int16
-    w = node.constant("w.codes", weights.astype(dtype), unit)
+    w = node.constant("w.codes", weights.astype(np.int16), unit)
     bias = node.constant("bias", np.zeros(len(weights), np.int32))
     op = Conv(conv_window(node), groups=int(node.attr("group", 1)))
     (out,) = op.infer(codes.type, w.type)
     return node.emit(op, codes, w, bias, types=[replace(out, quant=unit)], suffix="sum")
+
+
+def _emit_padded_conv(node: OnnxNode, zero: Value, weights: Array) -> Value | None:
+    """Σ x·w − zx · Σ w of an x that is padded with zx: no number needs more than a byte. None: x has another scale."""
+    window, unit = conv_window(node), QuantParams((1.0,), 0)
+    padded = replace(node, inputs=(_zero_padded(node, zero, window),))
+    real = _integer_operand(padded, 0, 1, "x").producer
+    if real is None or not isinstance(real.op, Dequantize):
+        return None
+    codes, w = real.input(0), node.constant("w.codes", weights.astype(np.int8), unit)
+    none = (0,) * len(window.before)
+    op = Conv(replace(window, before=none, after=none), groups=int(node.attr("group", 1)))
+    (out,) = op.infer(codes.type, w.type)
+    bias = node.constant("bias", np.zeros(len(weights), np.int32))
+    total = node.emit(op, codes, w, bias, types=[replace(out, quant=unit)], suffix="products")
+    wide = node.emit(Cast(DType.INT32), reshaped(node, zero, (), "x.zero.scalar"), suffix="x.zero.wide")
+    sums = weights.reshape(len(weights), -1).sum(1).astype(np.int32).reshape(1, -1, *[1] * len(none))
+    offset = emit_elementwise(node, Binary("Mul"), wide, node.constant("columns", sums), suffix="offset")
+    return emit_elementwise(node, Binary("Sub"), total, offset, suffix="sum")
+
+
+def _zero_padded(node: OnnxNode, zero: Value, window: Window) -> Value:
+    """x with padding that stands for 0."""
+    if not any((*window.before, *window.after)):
+        return node.input(0)
+    before, after = ((0, 0, *widths) for widths in (window.before, window.after))
+    return node.emit(PadWith(before, after), node.input(0), zero, suffix="x.padded")
 
 
 @onnx_operator("MatMulInteger", kernels=("dense_s8", "matmul_s8", "matmul_int"))

@@ -424,26 +424,37 @@ static inline double mcugen_clampd(double v, double low, double high)
     return v < low ? low : (v > high ? high : v);
 }
 
-/* e^x to 2 units in the last place, without the C library's tables and errno: 2^n * e^r with |r| <= ln(2) / 2, the
- * second by its Taylor polynomial. Below -87 it gives 0, above 88.7 infinity. */
+/* e^x to 2 units in the last place, without the C library's tables and errno: 2^(k - 127) * e^r, |r| <= ln(2) / 2, of
+ * which twice the second is a polynomial of least error: half the first has an exponent for every k. Below -86.9 it
+ * gives 0, above 88.7 infinity. */
 static inline float mcugen_expf(float x)
 {
-    const int32_t n = x > -88.0f && x < 89.0f ? (int32_t)(x * 1.44269504f + (x < 0.0f ? -0.5f : 0.5f)) : 0;
-    const float r = (x - (float)n * 0.693145752f) - (float)n * 1.42860677e-6f;
-    const float tail =
-        1.0f / 6.0f + r * (1.0f / 24.0f + r * (1.0f / 120.0f + r * (1.0f / 720.0f + r * (1.0f / 5040.0f))));
-    const float y = 1.0f + (r + r * r * (0.5f + r * tail));
-    const uint32_t half = (uint32_t)(127 + n / 2) << 23, rest = (uint32_t)(127 + n - n / 2) << 23;
-    float a, b;
-    if (x < -87.0f) {
-        return 0.0f;
+    uint32_t bits;
+    int32_t k;
+    float n, r, q, scale;
+    if (!(x >= -86.9f && x <= 88.73f)) {
+        return x < 0.0f ? 0.0f : x * 3.4028235e38f;
     }
-    if (x > 88.72283f) {
-        return 3.4028235e38f * 2.0f;
+    k = (int32_t)(x * 1.44269504f + 127.5f);
+    n = (float)k - 127.0f;
+    r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+    q = 0.9999999f + r * (0.33333042f + r * (0.08333678f + r * (0.01673745f + r * 0.0027629163f)));
+    bits = (uint32_t)(k - 1) << 23;
+    memcpy(&scale, &bits, sizeof scale);
+    return (2.0f + (r + r) + r * r * q) * scale;
+}
+
+/* tanh(x) to 2 units in the last place: below 0.625 x + x^3 * p(x^2), with the p of least error, else by e^(2x). */
+static inline float mcugen_tanhf(float x)
+{
+    const float a = x < 0.0f ? -x : x, z = x * x;
+    float y;
+    if (a < 0.625f) {
+        const float p = 0.13331442f + z * (-0.05373972f + z * (0.020639086f + z * -0.005704987f));
+        return x + x * z * (-0.3333328f + z * p);
     }
-    memcpy(&a, &half, sizeof a); /* 2^n in two factors: 2^128 has no float */
-    memcpy(&b, &rest, sizeof b);
-    return y * a * b;
+    y = 1.0f - 2.0f / (mcugen_expf(a + a) + 1.0f);
+    return x < 0.0f ? -y : y;
 }
 
 /* x / scale, of 1 / scale = inverse + rest: where a multiplication and an addition are rounded once, they give ratios
@@ -566,6 +577,29 @@ static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int
     q = mcugen_nearest(m, product >> (31u - power), (uint32_t)s, power);
     q = ((q ^ sign) - sign) + zero;
     return mcugen_saturate16(q);
+}
+
+/* x / scale rounded half to even plus a zero point, limited to int8, by a scale that is computed; NaN gives -128.
+ * Without an FPU in whole numbers, if the scale is one that they serve: of the inverse its upper half is enough, and
+ * that may be short by 2^-15 of it. All that depends on the scale alone leaves loops. */
+static inline int32_t mcugen_quantize_by8(float x, float scale, int32_t zero)
+{
+#if !defined(MCUGEN_FPU)
+    uint32_t bits;
+    memcpy(&bits, &scale, sizeof bits);
+    if (bits - 0x0e000000u < 0x62000000u) { /* from 2^-99 to 2^97 */
+        const uint32_t s = (bits & 0x7fffffu) | 0x800000u;
+        const uint32_t inverse = 0x40000000u / ((s >> 8) + 1u);
+        return mcugen_quantize8(x, (int32_t)s, (int32_t)(inverse << 16), (int32_t)(bits >> 23), zero);
+    }
+#endif
+    return mcugen_round8(x / scale, zero);
+}
+
+/* The same, limited to int16. */
+static inline int32_t mcugen_quantize_by16(float x, float scale, int32_t zero)
+{
+    return mcugen_round16(x / scale, zero);
 }
 
 /* v * scale as a float, for v of at most eight bits and scale = s * 2^(exponent - 150): the product is exact in 32

@@ -449,3 +449,37 @@ def test_int8_arithmetic_over_random_scales_and_zero_points(function: str):
     model = net.model()
     assert set(operators(optimized(model))) == {function.lower()}
     check_quantized(model)
+
+
+# ------------------------------------------------------------------------------------ functions of our own
+
+
+def near_and_far() -> np.ndarray:
+    """Floats of every size and sign, and where ways part."""
+    random = np.random.default_rng(11)
+    some = np.concatenate(
+        [random.uniform(-88.7, 88.7, 4000), random.uniform(-2, 2, 4000), 10 ** random.uniform(-30, 1, 999)]
+    )
+    ends = [0.625, 86.9, 88.72, 88.8, 1e30, np.inf, np.nan, 0.0, 9.1]
+    return np.concatenate([some, -some, ends, np.negative(ends)]).astype(np.float32)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["host", "nrf52840", "rp2040"])
+def test_exponentials_are_right_to_the_last_places(board: str):
+    """Of e^x and tanh(x), 2 units; what has no normal number is 0 or infinite."""
+    net, x = Net(), near_and_far()
+    net.input("x", len(x))
+    net.output(net.op("Exp", "x", out="e"))
+    net.output(net.op("Tanh", "x", out="t"))
+    (found,) = compile_model(net.model(), board).simulate([{"x": x}], measure=False).outputs
+    with np.errstate(all="ignore"):
+        wanted = {"e": np.exp(x.astype(np.float64)), "t": np.tanh(x.astype(np.float64))}
+        wanted["e"] = np.where(x < np.float32(-86.9), 0, np.where(x > np.float32(88.73), np.inf, wanted["e"]))
+        for name, exact in wanted.items():
+            nearest = exact.astype(np.float32)
+            off = np.abs(found[name] - exact) / np.spacing(np.abs(nearest))
+            assert np.array_equal(np.isnan(found[name]), np.isnan(x))
+            finite = np.isfinite(nearest)
+            assert (off[finite] <= 2).all(), (name, x[finite][np.argmax(off[finite])])
+            assert np.array_equal(np.isinf(found[name]), np.isinf(nearest))

@@ -146,3 +146,47 @@ def test_several_rows_by_pairs_of_products(kernel: str):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_by_sixes(gain: str, rows: int):
     check(layers(ROWS, rows, GAINS[gain], gain == "few codes"), ("dense_s8_s16_thumb1",), BOARDS["thumb1"])
+
+
+# ------------------------------------------------------------------------------------------- sums as they are
+
+
+def integer_products(sizes: tuple[tuple[int, int], ...], rows: int) -> Net:
+    """Products of integers by constant weights: sums are the result, as in models that are quantized dynamically.
+
+    Weights take all codes: what two of them in 16 bits leave room for.
+    """
+    net, random = Net(21), np.random.default_rng(4)
+    for number, (depth, channels) in enumerate(sizes):
+        x = net.input(f"x{number}", rows, depth, dtype=np.int8)
+        weights = random.integers(-127, 128, (depth, channels))
+        weights[0, ::2], weights[-1, ::2] = -128, np.abs(weights[-1, ::2])
+        weights[-1, 1::2] = -128
+        zero = net.const(random.integers(-128, 128), np.int8)
+        net.output(net.op("MatMulInteger", x, net.const(weights, np.int8), zero, out=f"y{number}"), dtype=np.int32)
+    return net
+
+
+DIRECT = tuple(size for size in ROWS if size[0] % 8 == 0)
+SUMS = {
+    # family, kernel: sizes of layers, rows
+    ("dsp", "dense_s8_dsp"): (ROWS, 1),
+    ("dsp", "dense_s8_dsp16"): (ROWS, 1),
+    ("dsp", "dense_s8_dsp_direct"): (DIRECT, 1),
+    ("dsp", "conv2d_s8_dsp"): (ROWS, 5),
+    ("dsp", "conv2d_s8_dsp16"): (ROWS, 5),
+    ("dsp", "conv2d_s8_dsp_few"): (ROWS[:4], 5),
+    ("mve", "dense_s8_mve"): (ROWS, 1),
+    ("mve", "conv2d_s8_mve"): (ROWS, 5),
+    ("thumb1", "dense_s8_s32_thumb1"): (ROWS, 3),
+}
+
+
+@pytest.mark.spread(2)
+@pytest.mark.qemu
+@pytest.mark.parametrize(("family", "kernel"), SUMS)
+def test_sums_are_the_result(family: str, kernel: str):
+    net = integer_products(*SUMS[family, kernel])
+    feeds = random_feeds(net.model())
+    ends = [{name: np.full_like(array, code) for name, array in feeds.items()} for code in (-128, 127)]
+    check(net, (kernel,), BOARDS[family], [feeds, *ends])

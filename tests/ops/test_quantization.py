@@ -173,7 +173,7 @@ def test_constant_weights_of_integer_products_keep_a_byte_each(types: tuple[type
         row = x_zero[:, None] if x_zero.ndim else x_zero
         wanted.append((x.astype(int) - row) @ (w.astype(int) - w_zero))
     forms.check(wanted=wanted)
-    program = compile_model(forms.net.model(), "nrf52840").program
+    program = compile_model(forms.net.model(), "host").program
     weights = [o.buffer for i in program.instrs if i.macs for o in i.operands if o.role == "w"]
     assert {b.dtype for b in weights} == {DType.INT8}
 

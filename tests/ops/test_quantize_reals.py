@@ -101,6 +101,34 @@ def test_no_division_is_left():
         assert " / k" not in kernels, board
 
 
+def by_computed_scales() -> tuple[Net, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The same where scales and zero points are inputs; of no size, without end, too."""
+    net, feeds, wanted = Net(opset=21), {}, {}
+    for index, scale in enumerate((*SCALES, 1e-35, 3e38, 0.0, np.inf, np.nan)):
+        dtype = (np.int8, np.uint8, np.int16)[index % 3]
+        zero = ZEROS[index % 4] + 128 * (dtype is np.uint8)
+        x = around_ties(scale if 0 < scale < 1e30 else 1.0, 255)
+        names = [net.input(f"{role}{index}", dtype=t) for role, t in (("s", np.float32), ("z", dtype))]
+        feeds |= {f"x{index}": x, f"s{index}": np.float32(scale), f"z{index}": np.asarray(zero, dtype)}
+        wanted[f"y{index}"] = by_division(x, scale, zero, dtype)
+        net.output(net.op("QuantizeLinear", net.input(f"x{index}", len(x)), *names, out=f"y{index}"), dtype=dtype)
+    return net, feeds, wanted
+
+
+@pytest.mark.parametrize("board", ["host", "rp2040"])
+def test_computed_scales_in_plain_c(board: str):
+    net, feeds, wanted = by_computed_scales()
+    check(wanted, outputs_in_c(compile_model(net.model(), board), feeds))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300", "rp2040", "esp32c3"])
+def test_computed_scales_on_each_cpu(board: str):
+    net, feeds, wanted = by_computed_scales()
+    (found,) = compile_model(net.model(), board).simulate([feeds], measure=False).outputs
+    check(wanted, found)
+
+
 def codes_of_reals() -> tuple[Net, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Dequantizations of every code."""
     net, feeds, wanted = Net(opset=21), {}, {}

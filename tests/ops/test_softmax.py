@@ -8,6 +8,8 @@ import pytest
 from checks import Cases
 from onnx_models import Net, check_everywhere, check_quantized, operators, optimized
 
+from mcugen.compiler import compile_model
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, QuantParams, TensorType
 from mcugen.numerics.softmax import FixedSoftmax
@@ -72,6 +74,26 @@ def test_softmax_int8_in_c():
             cases.add_int8("Softmax", shape, (0.02 * 2**number, (-128, 127, 3)[number % 3]), y, axis=axis)
         cases.add_int8("Softmax", (500, 10), (0.05, 1), y, axis=1)
     cases.check_int8()
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
+def test_softmax_int8_where_it_takes_four_at_a_time(board: str):
+    """Rows of any length, wherever the largest is, of all codes and of one alone."""
+    net, feeds, random = Net(), {}, np.random.default_rng(2)
+    for depth in (*range(1, 14), 64, 251):
+        rows = random.integers(-128, 128, (12, depth)).astype(np.int8)
+        rows[0], rows[1], rows[2] = -128, 127, -1
+        rows[3:] //= 3
+        feeds[f"x{depth}"] = rows
+        real = net.dequantize(net.input(f"x{depth}", *rows.shape, dtype=np.int8), 0.05, 3)
+        y = net.quantize(net.op("Softmax", real, axis=1), 1 / 256, -128, out=f"y{depth}")
+        net.output(y, dtype=np.int8)
+    compiled = compile_model(net.model(), board)
+    wanted = interpret(compiled.graph, feeds)
+    (found,) = compiled.simulate([feeds], measure=False).outputs
+    for name, codes in wanted.items():
+        assert np.array_equal(found[name], codes), name
 
 
 def test_long_rows_stay_in_float():

@@ -21,6 +21,7 @@ from mcugen.kernels.helium.layer import (
     block_products,
     int8_products,
     int8_requantized,
+    int8_sums,
 )
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
@@ -86,7 +87,7 @@ def _strip(optional: bool = False) -> tuple[Role, ...]:
 _ROW = Kernel(
     "dense_s8_mve",
     what="one row by a matrix, eight channels at a time",
-    operands=layer.operands(results=(DType.INT8, DType.INT16)),
+    operands=layer.operands(results=(DType.INT8, DType.INT16, DType.INT32)),
     params=(RowFrame,),
     options=(layer.LoopFlags, layer.Ragged, layer.Clamped, layer.Shifted, layer.Results),
     needs=_MVE,
@@ -98,16 +99,16 @@ _ROW = Kernel(
 _GEMM = Kernel(
     "conv2d_s8_mve",
     what="two pixels by four channels, read where they lie, from a strip of padded rows, or gathered from that",
-    operands=layer.operands(working=_strip(optional=True)),
+    operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT32)),
     params=(
         *(layer.GemmFrame, layer.Padding, ConvGeometry, layer.StripRows),
         *(conv.PixelRows, conv.PatchRows),
     ),
     optional=(layer.Padding, ConvGeometry, layer.StripRows, conv.PixelRows, conv.PatchRows),
     without=frozenset({"k_w", "stride_w", "dilation_h", "dilation_w"}),
-    options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted),
+    options=(conv.ModeOptions, layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw),
     needs=_MVE,
-    when=(int8_requantized,),
+    when=(int8_sums,),
     emit=emit_vectors,
     extra=pair_products,
 )
@@ -117,7 +118,7 @@ _IN_PLACE = Kernel(
     what="two pixels by four channels of pointwise convolutions, pixels copied before they are overwritten",
     operands=layer.operands(working=(scratch("patches", "pixels as they were", DType.INT8),)),
     params=(layer.GemmFrame, conv.CopiedPixels),
-    options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted),
+    options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw),
     needs=_MVE,
     when=(int8_requantized, conv.overwriting),
     emit=conv.emit_overwriting,
@@ -150,10 +151,10 @@ _COLUMNS = Kernel(
 DENSE: tuple[Kernel, ...] = (_ROW, _GEMM)
 
 CONV: tuple[Kernel, ...] = (
-    replace(_ROW, when=(int8_requantized, single_row)),
+    replace(_ROW, when=(int8_sums, single_row)),
     _EIGHT,
     _COLUMNS,
-    replace(_GEMM, when=(int8_requantized, conv.ungrouped), emit=conv.emit_conv),
+    replace(_GEMM, when=(int8_sums, conv.ungrouped), emit=conv.emit_conv),
     _IN_PLACE,
 )
 

@@ -33,15 +33,22 @@ MOST_CHANNELS = 2**14
 """Results are scattered by offsets of 16 bits, over four pixels at most."""
 
 
+def int8_sums(spec: ConvSpec) -> bool:
+    """int8 tensors, sums in 32 bits, as they are or as codes"""
+    return int8_products(spec) and (spec.is_sums or spec.is_int8)
+
+
 def int8_requantized(spec: ConvSpec) -> bool:
     """int8 tensors, sums in 32 bits"""
     return spec.is_int8 and int8_products(spec)
 
 
 def int8_products(spec: ConvSpec) -> bool:
-    """int8 by int8 to codes, sums in 32 bits"""
-    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.x, spec.w)) and spec.is_requantized
-    if not codes or spec.largest_sum >= 2**31 or spec.channels > MOST_CHANNELS:
+    """int8 by int8 to codes, or to the sums themselves, in 32 bits"""
+    codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.x, spec.w))
+    if codes and spec.is_sums:
+        return spec.channels <= MOST_CHANNELS
+    if not codes or not spec.is_requantized or spec.largest_sum >= 2**31 or spec.channels > MOST_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
     return left >= -MOST_SHIFT and spec.largest_sum << max(left, 0) < 2**31
@@ -62,7 +69,8 @@ def pack_vectors(rows: Array, count: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits.
+    """What becomes of the sums, by blocks of `block` channels: their biases, then multipliers of 31 bits if they become
+    codes.
 
     `order` is that of the channels in a block.
     """
@@ -75,7 +83,9 @@ class Table:
     def data(self) -> Array:
         """int32, flat."""
         bias = self.spec.folded_bias
-        columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
+        columns = bias[:, None]
+        if not self.spec.is_sums:
+            columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
         table = blocks_of(columns, self.block)[:, list(self.order or range(self.block))].transpose(0, 2, 1)
         flat: Array = table.astype(np.int32).reshape(-1)
         return flat
@@ -83,7 +93,7 @@ class Table:
     @property
     def shift(self) -> int:
         """How far sums are shifted left first; negative: how far results are shifted right, as codes of 16 bits are."""
-        return 31 - self.spec.requantizer.shift
+        return 0 if self.spec.is_sums else 31 - self.spec.requantizer.shift
 
     @property
     def zero(self) -> int:
@@ -104,7 +114,7 @@ class Table:
     @property
     def codes(self) -> Codes:
         """How its numbers become codes."""
-        low, high = self.spec.limits
+        low, high = (0, 0) if self.spec.is_sums else self.spec.limits
         return Codes(zero_point=self.zero, low=low, high=high, shift=self.shift)
 
     @property
@@ -112,7 +122,8 @@ class Table:
         """What of it need not be computed."""
         ragged = Ragged(ragged=self.spec.channels % self.block > 0)
         results = Results(y_t=self.spec.y.dtype.c, right=self.shift < 0)
-        return ragged, Clamped(clamp=self.spec.is_clamped), Shifted(shifted=self.shift > 0), results
+        scaled = Shifted(shifted=self.shift > 0)
+        return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results, Raw(raw=self.spec.is_sums)
 
 
 # ------------------------------------------------------------------------------------------- declarations
@@ -142,7 +153,7 @@ class GemmFrame(Frame):
     zero_point: Annotated[int, "of y"]
     table_size: Annotated[int, "bytes of the table"]
     x_next: Annotated[int, "bytes of x from two pixels to the next two"]
-    y_next: Annotated[int, "bytes of y from two pixels to the next two"]
+    y_next: Annotated[int, "elements of y from two pixels to the next two"]
     turns: Annotated[int, "turns of the inner loop"]
     jump: Annotated[int, "bytes of x from turn to turn, where they are not neighbours"]
     shift: Annotated[int, "of sums to the left, before they are multiplied"]
@@ -187,6 +198,13 @@ class Shifted(Options):
     """Whether sums are scaled before they are rounded."""
 
     shifted: Annotated[bool, "whether they are shifted to the left first"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raw(Options):
+    """Whether sums become codes."""
+
+    raw: Annotated[bool, "whether they are stored as they are"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +323,7 @@ def call(
     found |= {role: site.const(role, data) for role, data in (constants or {}).items()}
     found["y"] = site.y
     if working:
-        found[working[0]] = site.scratch(working[0], table.spec.y.dtype, working[1])
+        found[working[0]] = site.scratch(working[0], DType.INT8, working[1])
     free = table.spec.overlaps(*orders) if orders else []
     flags = [flag for flag in table.flags if type(flag) in site.kernel.options]
     return site.call(found, params, [*options, *flags], overlaps=free)
