@@ -58,7 +58,7 @@ def compile_model(
     with cpu_seconds("compilation"), one_thread():
         graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
         symbols = variants.symbols(graph)
-        optimize(graph, trace, target.features)
+        optimize(graph, trace)
         require_room(graph, target, options)
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program

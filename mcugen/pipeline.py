@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mcugen.board import Board
@@ -23,7 +23,7 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
-from mcugen.passes.convert_qdq import convert_qdq, keep_sums, keep_window_sums, sink_dequantize
+from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.effect import Effect, observed
 from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
@@ -52,7 +52,6 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (fuse.fold_pad, "conversions stood between padding and its window"),
     (keep_sums, "the last layer's weights need not become floats because its result does"),
-    (keep_window_sums, "nor those of a convolution that is added to before it is quantized"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
     (fuse.sink_reshape, "which rows of several axes may be multiplied by"),
@@ -60,9 +59,6 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "and its activations"),
 )
 """What is computed, in the model's own layout."""
-
-SPARED: Mapping[Pass, str] = {keep_window_sums: "fpu"}
-"""Passes that do no good on CPUs with a feature."""
 
 PIPELINE: tuple[tuple[Pass, str], ...] = (
     *INTEGERS,
@@ -105,12 +101,9 @@ class Trace:
         return {"passes": [effect.to_json() for effect in self.effects]}
 
 
-def optimize(graph: Graph, trace: Trace | None = None, features: Collection[str] = ()) -> None:
-    """Runs the pipeline in place, on the bodies of operators first; the verifier runs after each pass.
-
-    `features` are those of the CPU: how reals are computed may depend on them.
-    """
-    _run(tuple(step for step in PIPELINE if SPARED.get(step[0]) not in features), graph, trace)
+def optimize(graph: Graph, trace: Trace | None = None) -> None:
+    """Runs the pipeline in place, on the bodies of operators first; the verifier runs after each pass."""
+    _run(PIPELINE, graph, trace)
 
 
 def fuse_float(graph: Graph) -> None:

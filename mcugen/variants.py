@@ -98,7 +98,7 @@ class Variants:
         """The optimized graph for given sizes, and for those computed sizes that `run` finds with that graph."""
         for _ in range(len(symbols) + 1):  # a size may depend on those before it
             graph = self.graph(sizes)
-            optimize(graph, features=self.board.features)
+            optimize(graph)
             outputs = run(graph)
             found = {**sizes, **{s.name: int(outputs[s.output][0]) for s in symbols if s.output}}
             if found == sizes:
@@ -122,7 +122,7 @@ class _Variant:
 
     def lower(self) -> Program:
         """Its program, without a memory plan."""
-        optimize(self.graph, features=self.variants.board.features)
+        optimize(self.graph)
         return lowered(self.graph, self.variants.board, self.variants.options, any_size=True)
 
 

@@ -105,15 +105,10 @@ def _emit_integer(graph: Graph, node: Node, inputs: Sequence[Value | None], stor
 def keep_sums(graph: Graph, node: Node) -> Outcome:
     """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a real result comes from exact sums of codes.
 
-    So the last layer of a network, of which nobody quantizes the result, is no float one, nor are its weights.
+    So the last layer of a network, of which nobody quantizes the result, is no float one, nor are its weights; nor are
+    those of a convolution that is added to before it is quantized.
     """
-    return isinstance(node.op, Dense) and _from_sums(graph, node, node.op)
-
-
-@pattern()
-def keep_window_sums(graph: Graph, node: Node) -> Outcome:
-    """The same of convolutions: it pays where floats are slow."""
-    return isinstance(node.op, Conv) and _from_sums(graph, node, node.op)
+    return isinstance(node.op, (Conv, Dense)) and _from_sums(graph, node, node.op)
 
 
 def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
