@@ -150,7 +150,7 @@ def test_int_of_16_bits(part: int, tmp_path: Path):
         statuses = {p.name: pool.submit(on_avr, p, tmp_path / p.name) for p in for_avr(part)}
     ran = {name: each.result() for name, each in statuses.items() if each.result() is not None}
     assert {name: status for name, status in ran.items() if status != "0"} == {}
-    assert len(ran) >= 0.9 * len(statuses)
+    assert len(ran) >= 0.8 * len(statuses)
 
 
 def test_overflows_are_found(tmp_path: Path):

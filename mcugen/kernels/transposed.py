@@ -517,7 +517,7 @@ CONV_TRANSPOSE: tuple[Kernel, ...] = (
         operands=layer.operands(_PHASES, working=_WORKING),
         params=(layer.GemmFrame, _Channels, layer.Padding, PhaseRows, PhasePatches),
         optional=(layer.Padding, PhasePatches),
-        options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, PhaseOptions),
+        options=(layer.LoopFlags, layer.Jump, layer.Ragged, layer.Clamped, layer.Shifted, layer.Raw, PhaseOptions),
         needs=frozenset({"mve"}),
         when=(dsp_conv.ungrouped, layer.int8_requantized),
         emit=emit_mve,
