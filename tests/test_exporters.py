@@ -55,11 +55,7 @@ def test_what_16_bits_take_is_told(results: Sequence[Measured]) -> None:
     assert not told["u16s8, ActivationSymmetric"]
 
 
-def test_an_fpu_computes_convolutions_with_real_results() -> None:
-    """Dense layers are integer everywhere."""
-    model = exporters.torch_pt2e()
-    kernels = {
-        b: {la.kernel for la in compile_model(model, load_board(b)).report.layers} for b in ("rp2040", "nrf52840")
-    }
-    assert not any("f32" in kernel for kernel in kernels["rp2040"])
-    assert [k[:10] for k in kernels["nrf52840"] if "f32" in k] == ["conv2d_f32"]
+@pytest.mark.parametrize("board", ["rp2040", "nrf52840", "corstone300"])
+def test_convolutions_with_real_results_are_integer(board: str) -> None:
+    layers = compile_model(exporters.torch_pt2e(), load_board(board)).report.layers
+    assert not any("f32" in layer.kernel for layer in layers)
