@@ -6,11 +6,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx_models import Net, assert_close, outputs_in_c, random_feeds
+from onnx_models import Net, assert_close, optimized, outputs_in_c, random_feeds
 
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import row_axis
+from mcugen.hir.traits import row_form
 from mcugen.lir.program import Control
 from mcugen.options import CompileOptions
 
@@ -101,3 +102,12 @@ def test_what_each_row_takes_all_of_is_made_before() -> None:
 )
 def test_rows_are_counted_by_the_first_long_axis(shape: tuple[int, ...], axis: int | None) -> None:
     assert row_axis(shape) == axis
+
+
+def test_several_rows_are_taken_where_weights_are_read_or_packed() -> None:
+    """Elsewhere they would only take memory: a window of them for each tensor between."""
+    net = Net()
+    x = net.input("x", 1, 32, 8)
+    net.output(net.op("Sigmoid", net.op("MatMul", x, net.const(np.ones((8, 8)))), out="y"), shape=(1, 32, 8))
+    forms = {node.op.name: row_form(node.op, node.sig) for node in optimized(net.model()).nodes}
+    assert {name: form.rows for name, form in forms.items() if form and name != "reshape"} == {"dense": 4, "sigmoid": 1}

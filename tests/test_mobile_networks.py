@@ -93,3 +93,27 @@ def test_pixels_of_channels_by_rows(operator: str) -> None:
     assert compiled.program.arena_size < 0.8 * plain.program.arena_size
     feeds = random_feeds(model)
     assert_close(outputs_in_c(compiled, feeds), interpret(plain.graph, feeds))
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_time_is_rows_where_an_image_has_one_line(is_streamed: bool) -> None:
+    """As exports of Keras' layers of one dimension have it."""
+    net, random = Net(), np.random.default_rng(0)
+
+    def conv(x: str, inputs: int, outputs: int, **attributes: object) -> str:
+        groups = int(str(attributes.get("group", 1)))
+        weights = net.const(random.integers(-90, 91, (outputs, inputs // groups, 1, 5)), np.int8)
+        y = net.op("Conv", x, net.dequantize(weights, 0.01), **attributes)
+        return net.fake(net.op("Relu", y), 0.05, -128)
+
+    x = net.dequantize(net.input("x", 1, 6, 1, 200, dtype=np.int8), 0.05, 3)
+    x = conv(x, 6, 24, pads=[0, 2, 0, 2])
+    y = conv(x, 24, 24, pads=[0, 4, 0, 4], dilations=[1, 2], group=24)
+    x = net.op("MaxPool", net.fake(net.op("Add", x, y), 0.05), kernel_shape=[1, 2], strides=[1, 2])
+    x = conv(net.op("AveragePool", x, kernel_shape=[1, 2], strides=[1, 2]), 24, 16, pads=[0, 2, 0, 2], strides=[1, 2])
+    net.output(net.quantize(net.op("GlobalAveragePool", net.fake(x, 0.05)), 0.05, 0, out="y"), dtype=np.int8)
+    model = net.model()
+    plain, compiled = compile_model(model), least(model, "host", stream_input=is_streamed)
+    assert compiled.program.arena_size < 0.5 * plain.program.arena_size
+    feeds = random_feeds(model)
+    assert_close(outputs_in_c(compiled, feeds), interpret(plain.graph, feeds))

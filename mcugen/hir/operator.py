@@ -102,13 +102,13 @@ AT_ONCE = 4
 """Rows of a matrix that are computed at once, at most: kernels take several by one reading, or packing, of weights."""
 
 
-def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool]) -> RowForm | None:
+def each_row(op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: int = AT_ONCE) -> RowForm | None:
     """The form of what takes each row for itself, of the inputs that are read `by_rows`; several rows of a matrix."""
     shape = sig.output.shape
     axis = row_axis(shape)
     if axis is None:
         return None
-    many = range(AT_ONCE, 0, -1) if axis == len(shape) - 2 else (1,)
+    many = range(at_once, 0, -1) if axis == len(shape) - 2 else (1,)
     rows = next(n for n in many if shape[axis] % n == 0)
     window = RowWindow(axis, span=rows, stride=rows)
     return RowForm(op, tuple(window if by_row else None for by_row in by_rows), axis, rows=rows)

@@ -56,13 +56,14 @@ class Window:
         steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
         return views[(*steps, *(slice(None, None, d) for d in self.dilations))]
 
-    def rows(self, taps: int, fill: float) -> RowWindow:
-        """What one position on the first axis reads, with as many taps, of a channels-last tensor."""
-        return RowWindow(1, self.dilations[0] * (taps - 1) + 1, self.strides[0], self.before[0], fill)
+    def rows(self, taps: int, fill: float, axis: int = 0) -> RowWindow:
+        """What one position on an axis reads, with as many taps, of a channels-last tensor."""
+        return RowWindow(1 + axis, self.dilations[axis] * (taps - 1) + 1, self.strides[axis], self.before[axis], fill)
 
-    def of_one_row(self) -> Window:
-        """The window of one position on the first axis, whose padding is rows like others."""
-        return replace(self, before=(0, *self.before[1:]), after=(0, *self.after[1:]))
+    def of_one_row(self, axis: int = 0) -> Window:
+        """The window of one position on an axis, whose padding is rows like others."""
+        before, after = (tuple(0 if a == axis else n for a, n in enumerate(ns)) for ns in (self.before, self.after))
+        return replace(self, before=before, after=after)
 
     @property
     def sides(self) -> tuple[int, int]:

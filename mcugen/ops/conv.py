@@ -172,14 +172,16 @@ class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, P
         return self._by_rows(sig, (0, 0) if self.groups > 1 else self.window.sides)
 
     def _by_rows(self, sig: Signature, sides: tuple[int, int]) -> RowForm | None:
-        x, w, window = sig.input(0), sig.input(1), self.window.of_one_row()
+        x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1:
             return None
+        axis = self._axis_of_rows(sig, w.shape[1:-1])
+        window, sides = self.window.of_one_row(axis), (0, 0) if axis else sides
         if sides == window.sides:
             none = (0,) * len(window.strides)
             window = replace(window, before=none, after=none)
-        rows = replace(self.window.rows(w.shape[1], x.quant.zero_point if x.quant else 0), sides=sides)
-        return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)))
+        rows = replace(self.window.rows(w.shape[1 + axis], x.quant.zero_point if x.quant else 0, axis), sides=sides)
+        return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis)
 
     def spec(self, node: Node) -> ConvSpec:
         """Of channels-last tensors."""

@@ -96,7 +96,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         ):
             return None
         is_row = [s and sig.input(i).shape[axis] == out.shape[axis] for i, s in enumerate(streamed)]
-        return each_row(self, sig, is_row)
+        return each_row(self, sig, is_row, at_once=1)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """A function of one int8 tensor (and constant scalars) is a table of its 256 values; of int16, a curve."""

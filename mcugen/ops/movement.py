@@ -13,7 +13,17 @@ from onnx import helper
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature, each_row
+from mcugen.hir.operator import (
+    Channels,
+    IntegerForm,
+    Operator,
+    Permutation,
+    RowForm,
+    RowWindow,
+    Signature,
+    each_row,
+    row_axis,
+)
 from mcugen.hir.traits import Channelwise, Expressible, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
@@ -227,9 +237,11 @@ class Transpose(HasKernels, Rowwise, Simplifiable, Expressible, Movement):
         return None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Rows of one image: of the axis that becomes the second."""
-        is_image = len(self.perm) > 2 and self.perm[0] == 0 and sig.output.shape[0] == 1
-        return RowForm(self, (RowWindow(self.perm[1]),)) if is_image else None
+        """Rows of one image: of the axis that becomes the second, or the third where the image has one line."""
+        axis = row_axis(sig.output.shape)
+        if axis is None or len(self.perm) < 3 or self.perm[0] != 0 or sig.output.shape[0] != 1:
+            return None
+        return RowForm(self, (RowWindow(self.perm[axis]),), axis)
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Transpose."""

@@ -106,8 +106,9 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         """As a pool of one row, where rows outside hold `fill`."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
             return None
-        op = replace(self, window=self.window.of_one_row())
-        return RowForm(op, (self.window.rows(self.kernel[0], fill),))
+        axis = self._axis_of_rows(sig, self.kernel)
+        op = replace(self, window=self.window.of_one_row(axis))
+        return RowForm(op, (self.window.rows(self.kernel[axis], fill, axis),), 1 + axis)
 
     def _taps(self, space: Shape, before: Shape, after: Shape) -> list[Array]:
         """Per axis and output position, how many taps lie in the input widened by `before` and `after`."""
@@ -218,13 +219,13 @@ class AveragePool(Quantizable, Rowwise, Paddable, Pool):
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Where every window has all its rows."""
-        x = sig.input(0)
-        counted = (0, *self.counted_before[1:]), (0, *self.counted_after[1:])
+        x, axis = sig.input(0), self._axis_of_rows(sig, self.kernel)
         form = self._rows(sig, x.quant.zero_point if x.quant else 0)
-        if form is None or (self._counts(sig)[0] != self.kernel[0]).any():
+        if form is None or (self._counts(sig)[axis] != self.kernel[axis]).any():
             return None
         assert isinstance(form.op, AveragePool)
-        return replace(form, op=replace(form.op, counted_before=counted[0], counted_after=counted[1]))
+        counted = replace(self.window, before=self.counted_before, after=self.counted_after).of_one_row(axis)
+        return replace(form, op=replace(form.op, counted_before=counted.before, counted_after=counted.after))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """With an exact int32 sum."""

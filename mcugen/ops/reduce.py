@@ -168,7 +168,8 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         is_image = x.rank in (3, 4) and x.shape[0] == 1 and self.axes in ((1,), (1, 2))
         if not is_image or not self.is_pool(sig):
             return None
-        return RowForm(RowSums(), (RowWindow(),), finish=MeanOfSums(self, x))
+        window = RowWindow(2 if x.rank == 4 and x.shape[1] == 1 and self.axes == (1, 2) else 1)
+        return RowForm(RowSums(), (window,), finish=MeanOfSums(self, x))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Of single elements: nothing to do."""

@@ -40,6 +40,12 @@ class Spatial(Permutable, Operator):
         """A shape in channels-last order."""
         return t.shape if self.is_channels_last else tuple(t.shape[a] for a in to_channels_last(t.rank))
 
+    def _axis_of_rows(self, sig: Signature, kernel: Shape) -> int:
+        """Of the spatial axes, channels last, the one that counts rows: in images of one line its pixels are rows."""
+        x, y = sig.input(0).shape, sig.output.shape
+        is_line = len(x) == 4 and x[1] == y[1] == kernel[0] == 1 and not self.window.before[0] + self.window.after[0]
+        return int(is_line)
+
     def _around(self, before: Shape, after: Shape) -> tuple[Shape, Shape] | None:
         """What is added to the spatial axes, if nothing is to others."""
         space = slice(1, -1) if self.is_channels_last else slice(2, None)
