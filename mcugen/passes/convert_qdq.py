@@ -122,9 +122,7 @@ def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
         return "its bias is computed"
     layer, clamp, name = whole.without_clamp() or whole, whole.clamp, node.output.name
     unit = x.type.q.scales * w.type.q.scales
-    late = bias is not None and (
-        bias.type.quant is None or not np.allclose(bias.type.q.scales, unit, rtol=1e-5, atol=0)
-    )
+    late = bias is not None and not _counts_in(bias, unit)
     operands = [x, w] if late else inputs
     out = replace(node.output.type, dtype=DType.INT32, quant=QuantParams((1.0,), 0))
     form = layer.integer(graph, Signature(tuple(v.type if v else None for v in operands), (out,)), operands)
