@@ -86,6 +86,10 @@ class Permutable:
         """
         raise NotImplementedError
 
+    def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
+        """How the output is to be transposed, so that it is made of inputs transposed by `perm`; None: in no way."""
+        return perm
+
 
 class Channelwise:
     """Works channel by channel, or sums over all of them with constant weights."""
@@ -193,6 +197,11 @@ def prefers_source(op: Operator) -> bool:
 def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
     """See Permutable; None where transpositions do not pass."""
     return op.permuted(sig, perm) if isinstance(op, Permutable) else None
+
+
+def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | None:
+    """See Permutable; None where transpositions do not pass."""
+    return op.carried(sig, perm) if isinstance(op, Permutable) else None
 
 
 def row_form(op: Operator, sig: Signature, *, narrow: bool = False) -> RowForm | None:

@@ -118,7 +118,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return None if order is None else (replace(self, shape=tuple(self.shape[a] for a in perm)), (order,))
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """How the output is to be transposed, so that it is made of the input transposed by `perm`; None: in no way."""
+        """Run by run."""
         return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
 
     def by_rows(self, sig: Signature) -> RowForm | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Permutation
-from mcugen.hir.traits import Permutable, permuted
+from mcugen.hir.traits import Permutable, carried, permuted
 from mcugen.ops.movement import Reshape, Transpose, inverse, to_channels_last
 from mcugen.passes.clean import simplify
 from mcugen.passes.rewrite import Outcome, Turns, pattern
@@ -33,7 +33,7 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
     perm = _sinkable(node)
     if perm is None:
         return False
-    turned = node.op.carried(node.sig, inverse(perm)) if isinstance(node.op, Reshape) else inverse(perm)
+    turned = carried(node.op, node.sig, inverse(perm))
     form = None if turned is None else permuted(node.op, node.sig, turned)
     if turned is None or form is None:
         return f"transpositions do not pass through {node.op.name}"
