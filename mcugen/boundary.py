@@ -44,6 +44,9 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
+        except BrokenPipeError:  # a reader that has seen enough is no failure
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
         except (SystemExit, EOFError) as end:
             raise internal_error(end) from end
 
@@ -65,8 +68,6 @@ def guarded(run: Callable[[], object]) -> int:
         run()
     except SystemExit as end:  # the framework's own
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BrokenPipeError:
-        return 0
     except BaseException as error:
         return _told(error)
     return 0

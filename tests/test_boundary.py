@@ -13,8 +13,9 @@ from apart import main
 from onnx import TensorProto, helper
 from onnx_models import Net
 
-from mcugen import cli, compilation
+from mcugen import compilation
 from mcugen.boundary import guarded
+from mcugen.commands.console import tell_notes
 from mcugen.errors import ModelError, UsageError, listed, shortened
 from mcugen.version import __version__
 
@@ -170,7 +171,7 @@ def test_an_output_folder_that_no_system_takes(model: Path, capsys: pytest.Captu
 
 
 def test_a_hundred_notes_are_not_all_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    cli._tell_notes([f"{i} " + "n" * 5000 for i in range(100)])
+    tell_notes([f"{i} " + "n" * 5000 for i in range(100)])
     told = capsys.readouterr().err
     assert "and 88 more notes" in told
     assert len(told) < 13 * 700

@@ -19,7 +19,7 @@ from command_line import Done, mcugen
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from rich.console import Console
 
-from mcugen import __version__, cli, compilation, parameters
+from mcugen import __version__, compilation, parameters
 from mcugen.board import board_names
 from mcugen.errors import ConstraintError, VerificationError
 from mcugen.quant import quantize
@@ -164,7 +164,7 @@ def test_passes_that_do_not_exist(model: Path):
 
 
 def test_inspect_memory(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cli, "stdout", Console(width=100))
+    monkeypatch.setattr("mcugen.commands.inspect.stdout", Console(width=100))
     done = mcugen("inspect", model, "--memory", "--svg", tmp_path / "map.svg")
     assert (done.code, done.err) == (0, "")
     for word in ("arena", "least possible", "peak", "scores", "offset"):
@@ -450,11 +450,13 @@ def test_messages_show_brackets_of_names(tmp_path: Path):
     assert "[bold]y[/bold]" in mcugen("inspect", save(tmp_path / "m.onnx", net)).err
 
 
-def test_a_closed_pipe_is_no_error(model: Path):
-    command = f"{sys.executable} -c 'from mcugen.cli import main; main()' boards --json | head -c 1"
+@pytest.mark.parametrize("listing", ["boards --json", "boards", "operators"])
+def test_a_closed_pipe_is_no_error(listing: str):
+    """A reader that leaves at once, before the command has said a word."""
+    command = f"{sys.executable} -c 'from mcugen.cli import main; main()' {listing} | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=os.environ)
-    assert done.stdout == "["
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+    assert done.stderr == ""
 
 
 # ------------------------------------------------------------------------------------------- wrong samples

@@ -11,7 +11,7 @@ from apart import Command, Outcome, run_all
 from fuzz_inputs import MAKERS, check, command
 from hostile import GROUPS, corpus
 
-from mcugen import cli
+from mcugen.commands import listing
 
 LONG = (
     *("sizes/products", "sizes/large_product", "functions/doubling_12", "plugins/swallows", "loops/count_100000"),
@@ -81,7 +81,7 @@ def test_what_must_not_happen_is_found(tmp_path: Path, monkeypatch: pytest.Monke
             pass
         raise KeyError(name)
 
-    monkeypatch.setattr(cli, "load_board", load_board)
+    monkeypatch.setattr(listing, "load_board", load_board)
     monkeypatch.setattr("apart.SECONDS", 1)
     commands = [Command(name, ("boards", "show", name)) for name in ("dies", "hangs", "fails")]
     found = list(run_all([*commands, Command("well", ("version",))], tmp_path))

@@ -48,7 +48,8 @@ LAYERS = {
     "mixed": 13,
     "compilation": 14,
     "cli_options": 14,
-    "cli": 15,
+    "commands": 15,
+    "cli": 16,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 

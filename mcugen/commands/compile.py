@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli_options import BoardName, Model, Telling, Watching, takes_options
+from mcugen.commands.console import print_trace, tell, tell_notes, tell_quantization, watched, write_json
+from mcugen.options import CompileOptions
+from mcugen.tasks import Judging, Quantizing
+
+
+@takes_options
+def compile_command(
+    model: Model,
+    *,
+    board: BoardName,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="folder; else one called like the model", show_default=False)
+    ] = None,
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    watching: Watching,
+    telling: Telling,
+) -> None:
+    """Writes a folder of C to paste into a project."""
+    from mcugen.compilation import Compilation
+    from mcugen.pipeline import Trace
+    from mcugen.report.text import holds
+
+    trace = Trace(watching.dump_after)
+    net = Compilation(model, board, options, quantizing, judging, trace=trace)
+    with watched(net, telling.quiet):
+        folder = net.write(output)
+    compiled = net.compiled
+    print_trace(trace, watching.time_passes)
+    write_json(telling.json_, compiled.report)
+    if telling.quiet:
+        return
+    tell_notes(compiled.report.notes)
+    ram, flash = compiled.report.ram, compiled.report.flash
+    tell(
+        f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
+        f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
+    )
+    for memory in compiled.report.memories if compiled.bundle.sections else ():
+        tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
+    if compiled.report.rows is not None:
+        tell(f"{compiled.report.rows.layers} layers {compiled.report.rows}")
+    if compiled.report.library_calls:
+        tell(compiled.report.library_calls)
+    if compiled.report.budget is not None:
+        tell(str(compiled.report.budget))
+    if compiled.quantization:
+        tell_quantization(compiled.quantization)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands say: results on stdout, progress and notes on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from mcugen.errors import printable, shortened
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from mcugen.compilation import Compilation
+    from mcugen.pipeline import Trace
+    from mcugen.quant.quantize import Quantization
+    from mcugen.report.figures import Report
+    from mcugen.report.memory import MemoryMap
+
+MOST_ISLANDS = 10
+"""Operators left in float32 that are named after a compilation."""
+
+MOST_NOTES = 12
+LONGEST_NOTE = 600
+"""Notes, and characters of each, that are printed."""
+
+
+class Output(Console):
+    """A console whose reader may leave: `mcugen boards | head` is no failure."""
+
+    def on_broken_pipe(self) -> None:
+        """Ends the command as any other writer's broken pipe does."""
+        raise BrokenPipeError
+
+
+stdout = Output()
+stderr = Console(stderr=True)
+
+
+@contextmanager
+def watched(net: Compilation, quiet: bool) -> Iterator[None]:
+    """Shows what a compilation does; and, wherever that ends, the way to the precisions that it chose."""
+    from mcugen.report.text import print_tradeoffs
+
+    try:
+        with _steps(quiet) as net.progress:
+            yield
+    finally:
+        if not quiet and net.search is not None and net.search.steps:
+            print_tradeoffs(net.search.goal, net.search.steps, stderr)
+
+
+def tell(text: str) -> None:
+    """A line for people; the text may hold names of an untrusted model."""
+    stderr.print(escape(printable(shortened(text))), highlight=False, soft_wrap=True)
+
+
+def tell_notes(notes: Sequence[str]) -> None:
+    """On stderr; the JSON has them, too."""
+    told = list(dict.fromkeys(notes))
+    for note in told[:MOST_NOTES]:
+        tell(f"note: {shortened(note, LONGEST_NOTE)}")
+    if len(told) > MOST_NOTES:
+        tell(f"and {len(told) - MOST_NOTES:,} more notes: --json has them all")
+
+
+def tell_quantization(quantized: Quantization) -> None:
+    """What it cost, what stays in float32, and why."""
+    if quantized.estimate is not None:
+        tell(f"quantized: {quantized.estimate}")
+    reasons = list(quantized.assignment.reasons.items())
+    for name, reason in reasons[:MOST_ISLANDS]:
+        tell(f"  float32: '{name}' ({reason})")
+    if len(reasons) > MOST_ISLANDS:
+        tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
+
+
+def write_json(target: str, result: Report | MemoryMap | Trace) -> None:
+    """What `--json` asked for: to stdout for "-", to a file for a path, nowhere for ""."""
+    from mcugen.codegen.write import write_text
+
+    if target == "-":
+        typer.echo(json.dumps(result.to_json(), indent=2))
+    elif target:
+        write_text(Path(target), json.dumps(result.to_json(), indent=2) + "\n")
+
+
+def print_trace(trace: Trace, time_passes: bool) -> None:
+    """Dumps and seconds of passes, on stderr."""
+    for name, text in trace.dumps:
+        typer.echo(f"after {name}:\n{text}", err=True)
+    for name, seconds in trace.seconds if time_passes else ():
+        typer.echo(f"{seconds:8.4f} s  {name}", err=True)
+
+
+@contextmanager
+def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Several things to do, one after the other, a bar each."""
+    from mcugen.quant.quantize import no_progress
+
+    if quiet:
+        yield no_progress
+        return
+    with ExitStack() as stack:
+        bars: list[Progress] = []
+        tasks: dict[str, TaskID] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            if not bars:  # where nothing takes long, nothing is shown
+                bars.append(stack.enter_context(_bars()))
+            if what not in tasks:
+                tasks[what] = bars[0].add_task(escape(what), total=total)
+            bars[0].update(tasks[what], completed=done, total=total)
+
+        yield advance
+
+
+def _bars() -> Progress:
+    """On stderr, and gone when all is done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=stderr, transient=True)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.cli_options import Model, Quiet, takes_options
+from mcugen.commands.console import tell, tell_notes, tell_quantization, watched
+from mcugen.options import CompileOptions
+from mcugen.tasks import Judging, Quantizing
+
+
+@takes_options
+def quantize(
+    model: Model,
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the QDQ model, .onnx", show_default=False)],
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    quiet: Quiet = False,
+) -> None:
+    """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
+    from mcugen.codegen.write import replace_file
+    from mcugen.compilation import Compilation
+
+    net = Compilation(model, "host", options, quantizing, judging)
+    with watched(net, quiet):
+        quantized = net.quantized
+    data = quantized.proto.SerializeToString(deterministic=True)
+    replace_file(output, lambda file: file.write(data))
+    if not quiet:
+        tell_notes(quantized.notes)
+        tell(f"{output}: {quantized.describe()}")
+        tell_quantization(quantized)

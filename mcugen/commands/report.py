@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen report`."""
+
+from __future__ import annotations
+
+from mcugen.cli_options import BoardName, Model, Reporting, Telling, takes_options
+from mcugen.commands.console import stdout, tell_notes, watched, write_json
+from mcugen.errors import UsageError
+from mcugen.options import CompileOptions
+from mcugen.tasks import Judging, Quantizing
+
+
+@takes_options
+def report(
+    model: Model,
+    *,
+    board: BoardName,
+    options: CompileOptions,
+    quantizing: Quantizing,
+    judging: Judging,
+    reporting: Reporting,
+    telling: Telling,
+) -> None:
+    """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
+    from mcugen.codegen.write import write_text
+    from mcugen.compilation import Compilation
+    from mcugen.report.figures import require_fit
+    from mcugen.report.html import report_page
+    from mcugen.report.memory import memory_map
+    from mcugen.report.text import print_report
+
+    if reporting.compare_layers and not quantizing.is_wanted:
+        remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
+        raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
+    net = Compilation(model, board, options, quantizing, judging)
+    with watched(net, telling.quiet):
+        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
+    compiled = net.compiled
+    write_json(telling.json_, result)
+    if not telling.quiet:
+        tell_notes(result.notes)
+    if reporting.html is not None:
+        write_text(reporting.html, report_page(result, memory_map(compiled.program, compiled.board.name)))
+    if telling.json_ != "-":
+        print_report(result, stdout, reporting.compare_layers)
+    require_fit(result, compiled.board)
