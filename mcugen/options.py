@@ -17,8 +17,7 @@ GOALS = ("balanced", "speed", "ram", "flash")
 
 OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
-"""Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever takes fewer
-instructions."""
+"""Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever serves the goal."""
 
 METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
