@@ -25,7 +25,7 @@ from mcugen.lir.spec import own_kernels
 from mcugen.memory.order import reorder
 from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
-from mcugen.options import AUTO, CMSIS_NN, OWN
+from mcugen.options import AUTO, OWN
 
 SURROUNDINGS = (32768, 0)
 """Bytes of RAM and flash that count besides: so that products do not chase a few bytes of RAM."""
