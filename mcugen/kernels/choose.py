@@ -45,11 +45,15 @@ MAX_ROUNDS = 8
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan must not exceed, in bytes; of RAM, `taken` bytes are so anyway, if not by what is in no body."""
+    """What a plan must not exceed, in bytes; of RAM, `taken` bytes are so anyway, if not by what is in no body.
+
+    `instructions` are those of nodes with a choice, by estimate.
+    """
 
     ram: int
     flash: int
     taken: int = 0
+    instructions: float = math.inf
 
     def excess(self, cost: Cost) -> int:
         """Bytes that a plan takes beyond."""
@@ -390,7 +394,9 @@ class _Largest:
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
     """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
 
-    slowest = _slowest(offers, limits, floor) if goal == "balanced" else math.inf
+    slowest = limits.instructions
+    if goal == "balanced":
+        slowest = min(slowest, _slowest(offers, limits, floor))
 
     def rank(cost: Cost) -> tuple[float, float, float]:
         return limits.excess(cost), max(cost.instructions - slowest, 0.0), cost.rank(goal)
