@@ -57,11 +57,11 @@ def evaluate(
     metric: Metric,
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
-    wait_states: int = 0,
+    wait_states: int | None = None,
 ) -> Report:
     """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
 
-    `wait_states` are flash's, in the estimate of cycles.
+    `wait_states` of flash, instead of the board's, are for the estimate of cycles.
     """
 
     def step(what: str) -> Callable[[int], None]:
@@ -77,7 +77,7 @@ def evaluate(
         reference = compiled.float_reference(samples.inputs, step("float32: running"))
     inputs = reals(stored, compiled.program.inputs)
     accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
-    result = measured(compiled.report, run, accuracy)
+    result = measured(compiled.report, run, accuracy, compiled.board.energy)
     result = replace(result, notes=(*result.notes, *samples.notes))
     if compiled.quantization is None:
         return result
