@@ -15,6 +15,7 @@ from markers import replace_between_markers
 from performance_summary import summary
 
 from mcugen.report.kernels import kernel_table
+from mcugen.report.stored import report_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 MCUGEN = Path(sys.executable).with_name("mcugen")
@@ -68,6 +69,7 @@ def main() -> None:
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
+    (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
     rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())
     rewrite(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 
