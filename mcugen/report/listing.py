@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from mcugen.board import Board, Memory, board_names, load_board
+from mcugen.board import Board, Cache, Memory, board_names, load_board
 from mcugen.errors import printable
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Program
@@ -54,11 +54,30 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     facts.add_row("QEMU machine", board.qemu or "none: runs on this computer")
     facts.add_row("arena in", board.arena_memory)
     facts.add_row("weights in", board.weights_memory)
+    for cache in board.caches:
+        facts.add_row(f"cache {escape(cache.name)}", escape(_cache(cache)))
+    if board.energy:
+        facts.add_row("draws", f"{board.energy.microamps_per_mhz:g} µA/MHz at {board.energy.millivolts / 1e3:g} V")
     console.print(facts)
-    memories = Table("memory", "kind", "address", "bytes", "relative wait")
+    memories = Table("memory", "kind", "address", "bytes", "speed", "waits")
     for m in board.memories:
-        memories.add_row(m.name, m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed))
+        waits = _waits(board, m)
+        memories.add_row(escape(m.name), m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits)
     console.print(memories)
+
+
+def _cache(cache: Cache) -> str:
+    ways = "any place" if cache.sets == 1 else f"{cache.ways} places a line"
+    holds = "instructions and data" if cache.holds == "both" else cache.holds
+    return f"{cache.size:,} bytes in lines of {cache.line}, {ways}: {holds} of {', '.join(cache.serves)}"
+
+
+def _waits(board: Board, memory: Memory) -> str:
+    """Cycles of the CPU that an access takes beyond one."""
+    cycles = board.wait_cycles(memory, memory.line_bytes)
+    if not cycles:
+        return "unknown" if cycles is None else "none"
+    return f"{cycles} / {memory.line_bytes} bytes" + ", prefetch" * memory.prefetch
 
 
 def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:
