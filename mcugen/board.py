@@ -10,7 +10,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
@@ -162,6 +162,10 @@ class Board:
     """Name of the RAM that holds the arena unless the user says otherwise."""
     weights_memory: str
     """Name of the memory that holds the weights unless the user says otherwise."""
+    code_memory: str
+    """Name of the memory that code and its constants run from: that of the weights unless told, if that is flash."""
+    data_memory: str
+    """Name of the RAM of stack and static variables: that of the arena unless told."""
     core: str
     """Whose timing estimates cycles (mcugen.simulate.timings): the CPU's unless told. RISC-V CPUs of one instruction
     set differ in it."""
@@ -191,6 +195,12 @@ class Board:
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
         """What stands before a memory for instructions or data."""
         return next((c for c in self.caches if memory.name in c.serves and c.holds in (holds, "both")), None)
+
+    def with_flash_waits(self, wait_states: int) -> Board:
+        """The board with other wait states of flash, in cycles of the CPU, behind the same lines, prefetch, caches."""
+        access = Parallel(wait_states, wait_states, self.clock_hz)
+        memories = (replace(m, access=access) if m.kind == "flash" else m for m in self.memories)
+        return replace(self, memories=tuple(memories))
 
     @property
     def total_flash(self) -> int:
@@ -310,7 +320,10 @@ class _Fields:
     def fail(self, key: str, rule: str, found: str, remedy: str = "") -> NoReturn:
         raise UsageError(f"{self._path.name}: '{self._prefix}{key}' {rule}", found, remedy)
 
-    def text(self, key: str, *, empty: bool = False) -> str:
+    def text(self, key: str, *, empty: bool = False, default: str = "") -> str:
+        if key not in self and default:
+            self._used.add(key)
+            return default
         value = self._get(key, str, "a text")
         if not (value or empty):
             self.fail(key, "must not be empty", repr(value))
@@ -392,6 +405,10 @@ class _Fields:
 def _board(name: str, fields: _Fields) -> Board:
     clock_hz, cpu = fields.number("clock_hz", 1), fields.text("cpu")
     memories = _memories(fields, clock_hz)
+    rams, names = [m.name for m in memories if m.kind == "ram"], [m.name for m in memories]
+    arena, weights = _memory_name(fields, "arena_memory", rams), _memory_name(fields, "weights_memory", names)
+    flashes = [name for name in names if name not in rams]
+    code = weights if weights in flashes or not flashes else flashes[0]
     return Board(
         name=name,
         description=fields.text("description"),
@@ -402,9 +419,11 @@ def _board(name: str, fields: _Fields) -> Board:
         toolchain=fields.text("toolchain", empty=True),
         cflags=fields.texts("cflags"),
         qemu=fields.text("qemu", empty=True),
-        arena_memory=_memory_name(fields, "arena_memory", [m.name for m in memories if m.kind == "ram"]),
-        weights_memory=_memory_name(fields, "weights_memory", [m.name for m in memories]),
-        core=fields.text("core") if "core" in fields else cpu,
+        arena_memory=arena,
+        weights_memory=weights,
+        code_memory=_memory_name(fields, "code_memory", names, code),
+        data_memory=_memory_name(fields, "data_memory", rams, arena),
+        core=fields.text("core", default=cpu),
         caches=_caches(fields, memories),
         energy=_energy(fields),
         kits=fields.texts("kits", ()),
@@ -532,8 +551,8 @@ def _energy(fields: _Fields) -> Energy | None:
     return Energy(fields.positive("microamps_per_mhz"), fields.number("supply_millivolts", 1))
 
 
-def _memory_name(fields: _Fields, key: str, names: list[str]) -> str:
-    name = fields.text(key)
+def _memory_name(fields: _Fields, key: str, names: list[str], default: str = "") -> str:
+    name = fields.text(key, default=default)
     if name not in names:
         fields.fail(key, "must name one of the board's memories", repr(name), _nearest(name, names))
     return name

@@ -138,11 +138,12 @@ class Compilation:
         return stacked(self.compiled.simulate(samples.inputs, measure=False, progress=advance).outputs)
 
     def report(
-        self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int = 0
+        self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int | None = None
     ) -> Report:
         """Runs samples (default: those of `judging`, or a random one) and measures: accuracy, instructions, memory.
 
-        Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` are flash's.
+        Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
+        of the board's.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)

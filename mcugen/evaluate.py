@@ -46,11 +46,11 @@ def evaluate(
     metric: Metric,
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
-    wait_states: int = 0,
+    wait_states: int | None = None,
 ) -> Report:
     """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
 
-    `wait_states` are flash's, in the estimate of cycles.
+    `wait_states` of flash, instead of the board's, are for the estimate of cycles.
     """
 
     def step(what: str) -> Callable[[int], None]:

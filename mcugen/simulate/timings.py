@@ -20,8 +20,8 @@ from mcugen.simulate.disassembly import Instruction, registers
 class Pipeline(Protocol):
     """A CPU's timing without branches."""
 
-    def cycles(self, instructions: Sequence[Instruction]) -> int:
-        """For instructions that run one after the other, of which only the last may branch, and does not."""
+    def each(self, instructions: Sequence[Instruction]) -> list[int]:
+        """Cycles by which each moves time on, of instructions that run one after the other; none branches."""
         ...
 
 
@@ -33,8 +33,12 @@ class Timing:
     pipeline: Pipeline
     refill: int
     """Cycles more for a branch that is taken."""
-    uncached: bool
-    """Without a cache: flash's wait states and the further transfers of unaligned accesses are felt."""
+    splits_unaligned: bool
+    """Whether unaligned accesses take a cycle for each further transfer."""
+
+    def cycles(self, instructions: Sequence[Instruction]) -> int:
+        """Of instructions that run one after the other, of which only the last may branch, and does not."""
+        return sum(self.pipeline.each(instructions))
 
 
 Price = int | Callable[[Instruction], int]
@@ -70,10 +74,10 @@ class InOrder:
     prices: Prices
     stall: Callable[[Instruction, Instruction], int]
 
-    def cycles(self, instructions: Sequence[Instruction]) -> int:
-        """Prices and stalls, added up."""
-        prices = sum(_price(self.prices, instruction) for instruction in instructions)
-        return prices + sum(self.stall(before, after) for before, after in pairwise(instructions))
+    def each(self, instructions: Sequence[Instruction]) -> list[int]:
+        """Prices and stalls."""
+        stalls = [0, *(self.stall(before, after) for before, after in pairwise(instructions))]
+        return [_price(self.prices, i) + stall for i, stall in zip(instructions, stalls, strict=False)]
 
 
 # Cortex-M3 and M4
@@ -170,9 +174,9 @@ class DualIssue:
     What takes several cycles issues alone. A sum of products is forwarded to the next as its addend.
     """
 
-    def cycles(self, instructions: Sequence[Instruction]) -> int:
-        """Cycles until the last instruction has issued."""
-        now = 0
+    def each(self, instructions: Sequence[Instruction]) -> list[int]:
+        """From the issue of one to that of the next; of the last until it has issued."""
+        now, issued = 0, list[int]()
         group: tuple[Instruction, ...] = ()
         ready: dict[str, int] = {}
         for instruction in instructions:
@@ -181,9 +185,11 @@ class DualIssue:
                 now, group = now + _price(_M7_PRICES, group[-1]), ()
             now = max(now, usable)
             group = (*group, instruction)
+            issued.append(now)
             latency = _LATENCY.get(unit_of(instruction), 1)
             ready |= dict.fromkeys(instruction.results, now + latency) | dict.fromkeys(instruction.moved, now + 1)
-        return now + (_price(_M7_PRICES, group[-1]) if group else 0)
+        end = now + (_price(_M7_PRICES, group[-1]) if group else 0)
+        return [after - before for before, after in pairwise([*issued, end])]
 
     def _usable(self, instruction: Instruction, ready: dict[str, int]) -> int:
         """The cycle in which all is there."""

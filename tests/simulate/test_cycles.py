@@ -34,10 +34,10 @@ def read(*lines: str) -> list[Instruction]:
 
 
 def cycles(cpu: str, *lines: str) -> int:
-    return TIMINGS[cpu].pipeline.cycles(read(*lines))
+    return TIMINGS[cpu].cycles(read(*lines))
 
 
-def estimated(model: Bundle, board: Board, wait_states: int = 0) -> int | None:
+def estimated(model: Bundle, board: Board, wait_states: int | None = None) -> int | None:
     run = simulate(model, board, ONE, cycles=True, wait_states=wait_states)
     assert run.cycles is not None
     return run.cycles.total
@@ -144,8 +144,10 @@ def test_cortex_m7_model_issues_pairs(wanted: int, lines: tuple[str, ...]):
 
 
 def test_profile_is_read_span_by_span():
-    lines = ["edge 10 14 20 3", "unaligned 2", "reads 1", "mark 20", "unaligned 0", "reads 0", "mark 30"]
-    assert list(read_spans(lines)) == [Span((Edge(0x10, 0x14, 0x20, 3),), 2, 1), Span((), 0, 0)]
+    first = ["edge 10 14 20 3", "memory 0 5 1 7 4 2 9", "unaligned 2", "mark 20"]
+    spans = list(read_spans([*first, "memory 0 0 0 0 0 0 0", "unaligned 0", "mark 30"]))
+    assert spans[0] == Span((Edge(0x10, 0x14, 0x20, 3),), 2, 0x20, ((0, 5, 1, 7, 4, 2, 9),))
+    assert spans[1] == Span((), 0, 0x30, ((0,) * 7,))
 
 
 COUNTDOWN = """
@@ -263,8 +265,8 @@ def test_cpu_without_timing_leaves_a_note():
 def test_profile_that_misses_instructions_is_refused(tmp_path: Path):
     machine = find_machine(M4)
     images = build_target(assembled(COUNTDOWN), M4, machine, tmp_path, hooks=False)
-    profiler = Profiler(machine, assembled(COUNTDOWN), ONE[0], True, 60)
-    assert estimate_cycles(images, M4, profiler, 203, 0).total == 403
+    profiler = Profiler(machine, assembled(COUNTDOWN), ONE[0], M4, 60)
+    assert estimate_cycles(images, profiler, 203).total == 403
     with pytest.raises(VerificationError, match="must agree"):
-        estimate_cycles(images, M4, profiler, 204, 0)
-    assert estimate_cycles(images, replace(M4, cpu="cortex-m33"), profiler, 203, 0).total is None
+        estimate_cycles(images, profiler, 204)
+    assert estimate_cycles(images, replace(profiler, board=replace(M4, core="another")), 203).total is None
