@@ -28,6 +28,16 @@ CACHE = '{ name = "c", serves = ["flash"], holds = "both", size = 256, line = 16
 TIMED = MINIMAL.replace("speed = 2", "wait_states = 5, line_bytes = 16").replace("speed = 1", "wait_states = 0")
 
 
+KITS = """
+nucleo-f446re nucleo-h753zi nucleo-l4r5zi nucleo-u575zi nucleo-h7a3zi nucleo-g0b1re nucleo-f411re nucleo-f103rb
+disco-f746ng stm32f4-discovery nucleo-wb55rg pico pico2 teensy40 teensy41 arduino-nano-33-ble arduino-zero
+arduino-uno-r4 portenta-h7 microbit-v2 nrf52840dk nrf5340dk nrf54l15dk esp32-c3-devkit esp32-c6-devkitc-1
+longan-nano lpcxpresso55s69 frdm-mcxn947 frdm-k64f mimxrt1060-evk mimxrt1170-evk feather-m4 ek-ra8d1
+apollo4p-evb alif-e7 xiao-esp32c3
+"""
+"""Most used development kits, by the names on their boxes."""
+
+
 def write(folder: Path, text: str, name: str = "mine.toml") -> str:
     path = folder / name
     path.write_text(text)
@@ -64,13 +74,7 @@ def test_a_kit_is_its_board_however_the_name_is_written():
 
 
 def test_the_most_used_kits_have_a_board_with_sources():
-    kits = """
-        nucleo-f446re nucleo-h753zi nucleo-l4r5zi nucleo-u575zi nucleo-h7a3zi nucleo-g0b1re nucleo-f411re nucleo-f103rb
-        disco-f746ng stm32f4-discovery nucleo-wb55rg pico pico2 teensy40 teensy41 arduino-nano-33-ble arduino-zero
-        arduino-uno-r4 portenta-h7 microbit-v2 nrf52840dk nrf5340dk nrf54l15dk esp32-c3-devkit esp32-c6-devkitc-1
-        longan-nano lpcxpresso55s69 frdm-mcxn947 frdm-k64f mimxrt1060-evk mimxrt1170-evk feather-m4 ek-ra8d1
-        apollo4p-evb alif-e7 xiao-esp32c3
-    """.split()
+    kits = KITS.split()
     assert len(kits) >= 30
     assert [kit for kit in kits if not load_board(kit).sources] == []
 
