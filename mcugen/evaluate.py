@@ -66,7 +66,7 @@ def evaluate(
         reference = compiled.float_reference(samples.inputs, step("float32: running"))
     inputs = reals(stored, compiled.program.inputs)
     accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
-    result = measured(compiled.report, run, accuracy)
+    result = measured(compiled.report, run, accuracy, compiled.board.energy)
     result = replace(result, notes=(*result.notes, *samples.notes))
     if compiled.quantization is None:
         return result
