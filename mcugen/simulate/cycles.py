@@ -11,10 +11,10 @@ from pathlib import Path
 from mcugen.board import Board
 from mcugen.errors import ToolMissingError, VerificationError
 from mcugen.simulate.build import TargetImages
-from mcugen.simulate.disassembly import Instruction, disassemble
+from mcugen.simulate.disassembly import Instruction
 from mcugen.simulate.elf import Range, functions
 from mcugen.simulate.profile import HARNESS, Edge, Profiler, Span
-from mcugen.simulate.timings import TIMINGS, Timing, unit_of
+from mcugen.simulate.timings import TIMINGS, Timing
 from mcugen.simulate.waits import Wait, read_wait, untimed, waiting
 
 
@@ -26,7 +26,7 @@ class Cycles:
     layers: tuple[int, ...] | None
     note: str
     layer_units: tuple[Mapping[str, int], ...] | None = None
-    """Of each layer, how many instructions occupied which part of the CPU (see timings.unit_of)."""
+    """Of each layer, how many instructions occupied which part of the CPU (see Instruction.unit)."""
     waits: tuple[Wait, ...] = ()
     """How many of these cycles the CPU waits for which memory."""
     layer_waits: tuple[tuple[Wait, ...], ...] | None = None
@@ -84,7 +84,7 @@ def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int)
     timing = TIMINGS.get(board.core)
     if timing is None:
         return Cycles(None, None, f"there is no timing of a {board.core}")
-    known = {image: read_code(image) for image in (images.model, images.layers) if image}
+    known = {image: read_code(image, timing) for image in (images.model, images.layers) if image}
     try:
         spans = {image: profiler.spans(image, _prices(code, timing)) for image, code in known.items()}
     except (ToolMissingError, VerificationError) as error:
@@ -123,13 +123,14 @@ def _prices(code: Code, timing: Timing) -> Iterator[str]:
     """For the plugin, which lets memories work while instructions run: in what order is not known before."""
     addresses = sorted(code.instructions)
     prices = timing.pipeline.each([code.instructions[address] for address in addresses])
-    yield f"refill {timing.refill}"
+    first = code.instructions[addresses[0]]
+    yield f"refill {timing.refill(first, first)}"
     yield from (f"price {address:x} {max(price, 0)}" for address, price in zip(addresses, prices, strict=True))
 
 
-def read_code(image: Path) -> Code:
+def read_code(image: Path, timing: Timing) -> Code:
     """The code of firmware, of which the harness's own does not count."""
-    return Code(disassemble(image), [area for name, area in functions(image).items() if name in HARNESS])
+    return Code(timing.read(image), [area for name, area in functions(image).items() if name in HARNESS])
 
 
 def instructions_of(span: Span, code: Code) -> int:
@@ -142,7 +143,7 @@ def units_of(span: Span, code: Code) -> Mapping[str, int]:
     units: Counter[str] = Counter()
     for edge in code.edges(span):
         for instruction in code.block(edge):
-            units[unit_of(instruction)] += edge.count
+            units[instruction.unit] += edge.count
     return units
 
 
@@ -157,7 +158,7 @@ def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
     block = code.block(edge)
     cycles = timing.cycles(block)
     if code.branches(edge):
-        return cycles + timing.refill
+        return cycles + timing.refill(block[-1], code.at(edge.to))
     # QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions.
     seam = [block[-1], code.at(edge.to)]
     return cycles + timing.cycles(seam) - sum(timing.cycles([instruction]) for instruction in seam)
