@@ -48,7 +48,8 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
     def step(done: int) -> None:
         progress(f"{compiled.board.name}: measuring", done, 1)
 
-    return measured(compiled.report, compiled.simulate(stored, per_layer=True, cycles=True, progress=step), None)
+    run = compiled.simulate(stored, per_layer=True, cycles=True, progress=step)
+    return measured(compiled.report, run, None, compiled.board.energy)
 
 
 def evaluate(

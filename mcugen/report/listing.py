@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from mcugen.board import Board, Cache, Memory, Parallel, Serial, board_names, load_board
+from mcugen.board import Board, Cache, Memory, board_names, load_board
 from mcugen.errors import printable
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Program
@@ -59,18 +59,35 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     facts.add_row("QEMU machine", board.qemu or "none: runs on this computer")
     facts.add_row("arena in", board.arena_memory)
     facts.add_row("weights in", board.weights_memory)
-    facts.add_row("kits", ", ".join(board.kits) or "-")
-    console.print(facts)
-    memories = Table("memory", "kind", "address", "bytes", "relative wait", "an access")
-    for m in board.memories:
-        memories.add_row(m.name, m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), _access(m))
-    console.print(memories)
+    facts.add_row("kits", escape(", ".join(board.kits)) or "-")
     for cache in board.caches:
-        console.print(f"cache {cache.name}: {_cache(cache)}", highlight=False)
+        facts.add_row(f"cache {escape(cache.name)}", escape(_cache(cache)))
+    if board.energy:
+        facts.add_row("draws", f"{board.energy.microamps_per_mhz:g} µA/MHz at {board.energy.millivolts / 1e3:g} V")
+    console.print(facts)
+    memories = Table("memory", "kind", "address", "bytes", "relative wait", "waits")
+    for m in board.memories:
+        waits = _waits(board, m)
+        memories.add_row(escape(m.name), m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits)
+    console.print(memories)
     if board.sources:
         console.print("Sources:", highlight=False)
     for source in board.sources:
         console.print(f"- {escape(source)}", highlight=False)
+
+
+def _cache(cache: Cache) -> str:
+    ways = "any place" if cache.sets == 1 else f"{cache.ways} places a line"
+    holds = "instructions and data" if cache.holds == "both" else cache.holds
+    return f"{cache.size:,} bytes in lines of {cache.line}, {ways}: {holds} of {', '.join(cache.serves)}"
+
+
+def _waits(board: Board, memory: Memory) -> str:
+    """Cycles of the CPU that an access takes beyond one."""
+    cycles = board.wait_cycles(memory, memory.line_bytes)
+    if not cycles:
+        return "unknown" if cycles is None else "none"
+    return f"{cycles} / {memory.line_bytes} bytes" + ", prefetch" * memory.prefetch
 
 
 def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:
@@ -182,23 +199,6 @@ def _strip(blocks: Sequence[Block], arena: int) -> Text:
         sign = "▓" if nbytes > end - start else "█" if 2 * nbytes >= end - start else "▄"
         strip.append(sign, _STYLES[max(inside, key=lambda found: found[0])[1].kind])
     return strip
-
-
-def _access(memory: Memory) -> str:
-    """How long the memory takes, without caches."""
-    match memory.access:
-        case Serial() as serial:
-            clock = f"{serial.clock_hz / 1e6:g} MHz, {serial.bits_per_clock} bits a clock"
-            return f"serial at {clock}, {serial.overhead_clocks} clocks beside the data"
-        case Parallel() as bus:
-            ahead = ", prefetch" * memory.prefetch
-            return f"{memory.line_bytes} bytes, {bus.wait_states} wait states at {bus.clock_hz / 1e6:g} MHz{ahead}"
-    return "unknown"
-
-
-def _cache(cache: Cache) -> str:
-    held = "instructions and data" if cache.holds == "both" else cache.holds
-    return f"{cache.size:,} bytes for {held} of {', '.join(cache.serves)}; {cache.ways} ways, {cache.line} bytes a line"
 
 
 def _memory(memory: Memory) -> str:

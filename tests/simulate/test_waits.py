@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx_models import Net
 from tiny_models import assembled
 
+from mcugen import CompileOptions, Places, compile_model
 from mcugen.board import Board, Cache, Memory, Parallel, Serial, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.simulate import simulate
@@ -202,3 +204,32 @@ def test_code_and_weights_share_a_cache(loads: tuple[Bundle, TargetImages]):
     (alone,), (pushed,) = (loaded(loads, on).waits for on in (apart, shared))
     assert pushed.missed_reads > alone.missed_reads
     assert 0 < pushed.missed_fetches < alone.missed_fetches
+
+
+def dense(places: Places) -> Cycles:
+    """Of a matrix product of 4,096 weights on an M4 with a second RAM, which lets the CPU wait."""
+    random, net = np.random.default_rng(0), Net()
+    x = net.dequantize(net.input("x", 1, 64, dtype=np.int8), 0.05, 3)
+    weights = net.dequantize(net.const(random.integers(-127, 128, (64, 64)), np.int8), 0.003)
+    net.output(net.quantize(net.op("MatMul", x, weights), 0.1, out="y"), dtype=np.int8)
+    slow = Memory("slow", "ram", 0x3000_0000, 65536, 2, Parallel(3, 3, M4.clock_hz))
+    on = board(waiting(5, 16))
+    model = compile_model(net.model(), replace(on, memories=(*on.memories, slow)), CompileOptions(place=places))
+    cycles = model.simulate([{"x": np.zeros((1, 64), np.int8)}], cycles=True).cycles
+    assert cycles is not None
+    return cycles
+
+
+@pytest.mark.qemu
+def test_placement_decides_what_is_waited_for():
+    places = (Places(), Places(weights="sram"), Places(hot_weights=("sram", 8192)), Places(arena=("slow",)))
+    plain, copied, hot, slow = map(dense, places)
+    read = {wait.memory: wait.read_cycles for wait in plain.waits}
+    assert plain.total is not None and plain.without_waits is not None
+    assert read["flash"] >= 5 * 4096 // 4
+    for fast in (copied, hot):
+        (flash,) = fast.waits
+        assert flash.memory == "flash" and flash.read_cycles < 0.05 * read["flash"]
+        assert fast.without_waits == pytest.approx(plain.without_waits, rel=0.01)  # addresses are made otherwise
+    reads = {wait.memory: wait.read_cycles for wait in slow.waits}
+    assert reads["flash"] == pytest.approx(read["flash"], rel=0.01) and reads["slow"] >= 3 * 64 // 4
