@@ -14,6 +14,7 @@ import typer
 from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import Program
 from mcugen.commands.compile import compile_command
+from mcugen.commands.export import export
 from mcugen.commands.inspect import inspect
 from mcugen.commands.listing import boards, operators, show, version
 from mcugen.commands.profile import profile
@@ -46,6 +47,7 @@ def program(
 
 
 app.command("compile")(compile_command)
+app.command()(export)
 app.command()(report)
 app.command()(run)
 app.command()(inspect)
