@@ -3,27 +3,22 @@
 
 from __future__ import annotations
 
-from mcugen.codegen.render import environment
 from mcugen.errors import UsageError
 from mcugen.export.declaration import Files, Format
-from mcugen.export.package import Package, licence, readme
+from mcugen.export.package import Package
 from mcugen.export.zipped import zipped
 
 
 def package_files(package: Package, format_: Format) -> Files:
     """The package as a folder."""
-    env = environment()
-    templates = {
-        package.filled(path): env.get_template(f"export/{template}").render(package=package, name=package.name)
-        for path, template in format_.templates.items()
-    }
+    code = {format_.code + name: text for name, text in package.code.items()}
+    beside = {format_.beside + name: content for name, content in package.beside.items()}
     return {
-        **{format_.code + name: text for name, text in package.code.items()},
-        **{format_.beside + name: content for name, content in package.beside.items()},
-        **templates,
+        **({**code, **beside} if format_.carries_code else {}),
+        **{package.filled(path): package.rendered(template) for path, template in format_.templates.items()},
         **{package.filled(path): content for path, content in format_.made(package).items()},
-        "LICENSE": licence(),
-        "README.md": readme(package, format_),
+        "LICENSE": package.licence,
+        "README.md": _readme(package, format_),
     }
 
 
@@ -33,3 +28,10 @@ def package_archive(package: Package, format_: Format) -> Files:
         raise UsageError("--zip is for formats whose tools take one zipped file", f"'{format_.name}'", "leave it out")
     inside = format_.archived(package) if format_.archived else package_files(package, format_)
     return {package.filled(format_.archive): zipped(inside, package.filled(format_.top))}
+
+
+def _readme(package: Package, format_: Format) -> str:
+    """What it is, and where to click: a line each."""
+    lines = [f"# {package.name}", "", f"{package.title}; for {format_.tool}.", ""]
+    lines += [f"{number}. {package.filled(step)}" for number, step in enumerate(format_.steps, 1)]
+    return "\n".join([*lines, "", "Licence: 0BSD (LICENSE)."]) + "\n"

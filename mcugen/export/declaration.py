@@ -34,6 +34,8 @@ class Format:
     """The folder of the C files, with a slash; "" for the top."""
     beside: str = "extras/"
     """The same of what no compiler reads."""
+    carries_code: bool = True
+    """Whether these files lie in the package, besides in a pack."""
     templates: Mapping[str, str] = field(default_factory=dict)
     """Files of the package, and the templates below templates/export that they are made of."""
     made: Callable[[Package], Files] = nothing

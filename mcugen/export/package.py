@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What formats are told of a compiled model, and the texts that packages of all formats share."""
+"""What formats are told of a compiled model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.identifiers import comment
 from mcugen.codegen.libraries import Library
+from mcugen.codegen.render import environment
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
-from mcugen.export.declaration import Format
 from mcugen.resources import resource_dir
 from mcugen.simulate.toolchain import ARM, RISCV
 from mcugen.version import __version__
@@ -155,14 +155,11 @@ class Package:
             found.append(f"parts of it lie in memories of their own: see {self.name}_memory.ld")
         return found
 
+    @property
+    def licence(self) -> str:
+        """The text of the licence of all that lands in a user's firmware."""
+        return (resource_dir("LICENSES") / "0BSD.txt").read_text("utf-8")
 
-def licence() -> str:
-    """The text of the licence of all that lands in a user's firmware."""
-    return (resource_dir("LICENSES") / "0BSD.txt").read_text("utf-8")
-
-
-def readme(package: Package, format_: Format) -> str:
-    """What it is, and where to click: a line each."""
-    lines = [f"# {package.name}", "", f"{package.title}; for {format_.tool}.", ""]
-    lines += [f"{number}. {package.filled(step)}" for number, step in enumerate(format_.steps, 1)]
-    return "\n".join([*lines, "", "Licence: 0BSD (LICENSE)."]) + "\n"
+    def rendered(self, template: str) -> str:
+        """A template below templates/export, of this package."""
+        return environment().get_template(f"export/{template}").render(package=self, name=self.name)
