@@ -47,6 +47,7 @@ LAYERS = {
     "evaluate": 12,
     "mixed": 13,
     "compilation": 14,
+    "export": 13,
     "cli_options": 14,
     "commands": 15,
     "cli": 16,

@@ -14,6 +14,7 @@ from architecture import rooms, walk
 from markers import replace_between_markers
 from performance_summary import summary
 
+from mcugen.export.formats import format_table
 from mcugen.report.kernels import kernel_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,6 +67,7 @@ def main() -> None:
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
+    rewrite(ROOT / "docs" / "export.md", "formats", format_table())
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
     rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from mcugen.compilation import Compilation
+    from mcugen.pipeline import Trace
     from mcugen.quant.quantize import Quantization
 
 MOST_ISLANDS = 10

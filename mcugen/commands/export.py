@@ -52,7 +52,9 @@ def export(
     ] = None,
     zip_: Annotated[bool, typer.Option("--zip", help="one zipped file, where the tool takes that")] = False,
     package_version: Annotated[str, typer.Option(help="MAJOR.MINOR.PATCH")] = __version__,
-    force: Annotated[bool, typer.Option("--force", help="overwrites files that were edited, or are not mcugen's")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="overwrites files that were edited, or are not mcugen's")
+    ] = False,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,

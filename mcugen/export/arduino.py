@@ -37,7 +37,9 @@ def _properties(package: Package) -> str:
 
 def _keywords(package: Package) -> str:
     """What the editor colours: a tab, and the kind."""
-    ports = [port.accessor for port in (*package.bundle.inputs, *package.bundle.outputs) if not (port.is_lent or port.rows)]
+    ports = [
+        port.accessor for port in (*package.bundle.inputs, *package.bundle.outputs) if not (port.is_lent or port.rows)
+    ]
     functions = [f"{package.name}_{word}" for word in ("run", "selftest", "default_arena")]
     constants = [f"{package.macro}_ARENA_SIZE", f"{package.macro}_ARENA_ALIGN", "MCUGEN_OK"]
     lines = [f"{word}\tKEYWORD2\n" for word in dict.fromkeys((*functions, *ports))]

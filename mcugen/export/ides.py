@@ -171,8 +171,8 @@ IAR = Format(
         "Tools > Configure Custom Argument Variables > Import: `{name}.custom_argvars`.",
         "Project > Add Project Connection > IAR Project Connection: `{name}.ipcf` adds the files and the include path.",
         "Or through the pack: Project > CMSIS-Manager, import `" + PACK_NAME + "`, tick Machine Learning > mcugen.",
-        "Include `{name}.h`, and call what `example/main.c` calls; Options > C/C++ Compiler > Optimizations: High, "
-        "Speed for the group.",
+        "Include `{name}.h`, and call what `example/main.c` calls: the self-test, which returns 0; for the group, "
+        "Options > C/C++ Compiler > Optimizations: High, Speed.",
     ),
     checked="structure in tests; never opened in the IDE itself",
 )
@@ -206,7 +206,12 @@ def _uvision(package: Package) -> str:
     _text(root, "SchemaVersion", "2.1")
     _text(root, "Header", "### uVision Project, (C) Keil Software")
     target = ET.SubElement(ET.SubElement(root, "Targets"), "Target")
-    for tag, text in (("TargetName", package.name), ("ToolsetNumber", "0x4"), ("ToolsetName", "ARM-ADS"), ("uAC6", "1")):
+    for tag, text in (
+        ("TargetName", package.name),
+        ("ToolsetNumber", "0x4"),
+        ("ToolsetName", "ARM-ADS"),
+        ("uAC6", "1"),
+    ):
         _text(target, tag, text)
     options = ET.SubElement(target, "TargetOption")
     common = ET.SubElement(options, "TargetCommonOption")

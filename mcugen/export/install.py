@@ -26,9 +26,11 @@ from mcugen.limits import read_bounded
 from mcugen.version import __version__
 
 MANIFEST = ".mcugen-manifest.json"
-"""JSON: `package`, and `files`: the SHA-256 by path; several of a file that a killed export may have left old or new."""
+"""JSON: `package`, and `files`: the SHA-256 by path; several where a killed export may have left old or new."""
 
 _MANIFEST_BYTES = 1 << 20
+_FINAL = ".final"
+"""The staged manifest that knows the new files alone."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class _Manifest:
 def install(files: Files, folder: Path, package: str, *, force: bool = False) -> Installed:
     """Writes the files of a package called `package`; nothing else in the folder changes.
 
-    OutputError, with nothing changed, for a file that mcugen did not write so (edited, or the user's own), and where the
-    folder holds another package, unless `force` is given; also where nothing can be written.
+    OutputError, with nothing changed, for a file that mcugen did not write so (edited, or the user's own), and where
+    the folder holds another package, unless `force` is given; also where nothing can be written.
     """
     target = Path(os.path.realpath(folder))
     is_new = not target.exists()
@@ -112,7 +114,8 @@ def _require_places(target: Path, paths: Iterable[str], folder: Path) -> None:
         place = target / path
         if not Path(os.path.realpath(place)).is_relative_to(target):
             raise OutputError(f"{folder}: '{path}' must be in the folder", "a link that leads out", "remove the link")
-        if place.exists() and not place.is_file():
+        folders = [p for p in place.parents if p.is_relative_to(target) and p.exists()]
+        if (place.exists() and not place.is_file()) or not all(p.is_dir() for p in folders):
             raise OutputError(f"{folder}: '{path}' must be a file or new", "something else", "another folder with -o")
 
 
@@ -137,11 +140,10 @@ def _replace(target: Path, fresh: Path, files: Files, known: _Manifest, folder: 
     leftovers = [path for path in sorted(known.hashes) if path not in files and (target / path).exists()]
     removed = [path for path in leftovers if _is_ours(target / path, path, known)]
     both = {path: (*known.hashes.get(path, ()), *new.get(path, ())) for path in {*known.hashes, *new}}
-    staged = {**data, MANIFEST: _manifest(known.package, both), "final": _manifest(known.package, new)}
+    staged = {**data, MANIFEST: _manifest(known.package, both), _FINAL: _manifest(known.package, new)}
     for path, content in staged.items():
         _stage(fresh / "new" / path, content, target / path)
     _put(target, fresh, [MANIFEST, *data], removed)
-    (fresh / "new" / "final").replace(target / MANIFEST)
     return Installed(folder, tuple(data), tuple(removed), tuple(p for p in leftovers if p not in removed))
 
 
@@ -171,9 +173,11 @@ def _put(target: Path, fresh: Path, paths: Sequence[str], removed: Sequence[str]
             else:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 (fresh / "new" / path).replace(place)
+        (fresh / "new" / _FINAL).replace(target / MANIFEST)
     except BaseException:
         for path in reversed(done):
-            _undo(target / path, fresh / "old" / path, target)
+            with suppress(OSError):
+                _undo(target / path, fresh / "old" / path, target)
         raise
 
 

@@ -23,7 +23,10 @@ from mcugen.version import __version__
 _PLAIN_FLAG = re.compile(r"[-\w=+.,/]+", re.ASCII)
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
 
-_LIBRARY_FLAGS = {ARM.name: ("--specs=nano.specs", "--specs=nosys.specs"), RISCV.name: ("--specs=picolibc.specs", "--oslib=semihost")}
+_LIBRARY_FLAGS = {
+    ARM.name: (*ARM.library, "--specs=nosys.specs"),
+    RISCV.name: (*RISCV.library, "--oslib=semihost"),
+}
 """By toolchain: what links a program with its small C library where no project says more."""
 
 
@@ -107,8 +110,8 @@ class Package:
     def beside(self) -> Mapping[str, str | bytes]:
         """What no compiler reads: the report, a linker script's part, a file of weights."""
         kinds = (".json", ".ld")
-        texts = {name: text for name, text in self.bundle.files.items() if Path(name).suffix in kinds}
-        return dict(sorted({**texts, **self.bundle.blobs}.items()))
+        files: dict[str, str | bytes] = {**self.bundle.files, **self.bundle.blobs}
+        return {name: files[name] for name in sorted(files) if name in self.bundle.blobs or Path(name).suffix in kinds}
 
     @property
     def sources(self) -> list[str]:

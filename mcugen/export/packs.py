@@ -46,7 +46,7 @@ def component(package: Package) -> tuple[str, str, str]:
 def _description(package: Package) -> str:
     """The .pdsc of the generated folder under the package's version, with a licence, a template and a layer."""
     document = minidom.parseString(package.bundle.files[package.filled(_DESCRIBED)])
-    root = document.documentElement
+    (root,) = document.getElementsByTagName("package")[:1]
     for tag, attribute in (("release", "version"), ("component", "Cversion")):
         document.getElementsByTagName(tag)[0].setAttribute(attribute, package.version)
     releases = document.getElementsByTagName("releases")[0]
@@ -58,12 +58,8 @@ def _description(package: Package) -> str:
     for element in (licence, sets):
         root.insertBefore(element, releases)
         root.insertBefore(document.createTextNode("\n  "), releases)
-    files = document.getElementsByTagName("files")[0]
-    files.appendChild(
-        _element(
-            document, "file", category="source", name=_MAIN, attr="template", select=f"Self-test of {package.name}"
-        )
-    )
+    template = {"category": "source", "name": _MAIN, "attr": "template", "select": f"Self-test of {package.name}"}
+    document.getElementsByTagName("files")[0].appendChild(_element(document, "file", **template))
     csolution = _element(document, "csolution")
     csolution.appendChild(_element(document, "clayer", type="mcugen", path=".", file=package.filled(_LAYER)))
     root.appendChild(csolution)
