@@ -23,6 +23,11 @@ from mcugen.version import __version__
 _PLAIN_FLAG = re.compile(r"[-\w=+.,/]+", re.ASCII)
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
 
+_TARGETS = frozenset(
+    "all clean edit_cache help install package package_source rebuild_cache test app kernel zephyr".split()  # noqa: SIM905
+)
+"""What CMake and Zephyr call targets of their own."""
+
 _LIBRARY_FLAGS = {
     ARM.name: (*ARM.library, "--specs=nosys.specs"),
     RISCV.name: (*RISCV.library, "--oslib=semihost"),
@@ -34,8 +39,8 @@ _LIBRARY_FLAGS = {
 class Package:
     """A compiled model under a version: names, files and flags as build systems want them.
 
-    UsageError if the version is no MAJOR.MINOR.PATCH, or a flag of the board's has characters that shells and build
-    files read as their own.
+    UsageError if the version is no MAJOR.MINOR.PATCH, if build systems have a target of the model's name, or if a flag
+    of the board's has characters that shells and build files read as their own.
     """
 
     compiled: CompiledModel
@@ -44,6 +49,10 @@ class Package:
     def __post_init__(self) -> None:
         if not _VERSION.fullmatch(self.version):
             raise UsageError("--package-version must read MAJOR.MINOR.PATCH", f"'{self.version}'", "e.g. 1.0.0")
+        if self.name in _TARGETS:
+            raise UsageError(
+                "a package must not be called like a build system's own target", self.name, "another --name"
+            )
         for flag in self.board.cflags:
             if not _PLAIN_FLAG.fullmatch(flag):
                 rule = f"board '{self.board.name}': flags in build files must be of letters, digits and -_=+.,/"

@@ -105,6 +105,12 @@ def test_a_version_is_three_numbers(version: str) -> None:
         Package(tiny(), version)
 
 
+@pytest.mark.parametrize("name", ["all", "Test", "app"])
+def test_a_name_of_build_systems_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="target"):
+        Package(tiny(name=name))
+
+
 @pytest.mark.parametrize("flag", ["-DX=$(rm -rf /)", "-DX=a b", "`id`", "-I'x", "a;b", "-DX=#"])
 def test_flags_that_a_shell_would_read_are_refused(flag: str) -> None:
     board = replace(load_board("host"), cflags=(flag,))
