@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zipfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -103,8 +104,13 @@ def test_hostile_names_stay_names(format_: str, given: str, model: Path, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {model.name, folder.name}
     for path in (path for path in folder.rglob("*") if path.is_file()):
         assert re.fullmatch(r"[\w.-]+", path.name), path.name
+        if path.suffix == ".pack":
+            archive = zipfile.ZipFile(path)
+            assert all(re.fullmatch(r"[\w./-]+", name) and ".." not in name for name in archive.namelist())
+            (described,) = (name for name in archive.namelist() if name.endswith(".pdsc"))
+            assert "touch owned" in str(ET.fromstring(archive.read(described)).findtext("description"))
         if path.suffix in (".c", ".h", ".pack", ".json"):
-            continue  # C is held by tests/codegen, what is in packs by test_packs
+            continue  # C is held by tests/codegen
         text = path.read_text()
         assert "touch" not in text.replace("a_touch_owned", ""), path.name
     parsers = {".json": json.loads, ".yml": yaml.safe_load, ".yaml": yaml.safe_load}
