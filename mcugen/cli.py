@@ -15,6 +15,7 @@ from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import Program
 from mcugen.commands.compile import compile_command
 from mcugen.commands.diff import diff
+from mcugen.commands.export import export
 from mcugen.commands.inspect import inspect
 from mcugen.commands.listing import boards, operators, show, version
 from mcugen.commands.profile import profile
@@ -47,6 +48,7 @@ def program(
 
 
 app.command("compile")(compile_command)
+app.command()(export)
 app.command()(report)
 app.command()(diff)
 app.command()(run)

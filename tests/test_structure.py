@@ -48,6 +48,7 @@ LAYERS = {
     "mixed": 13,
     "latency": 13,
     "compilation": 14,
+    "export": 13,
     "cli_options": 14,
     "commands": 15,
     "cli": 16,

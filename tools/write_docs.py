@@ -14,6 +14,7 @@ from architecture import rooms, walk
 from markers import replace_between_markers
 from performance_summary import summary
 
+from mcugen.export.formats import format_table
 from mcugen.report.kernels import kernel_table
 from mcugen.report.stored import report_schema
 
@@ -67,6 +68,7 @@ def main() -> None:
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
+    rewrite(ROOT / "docs" / "export.md", "formats", format_table())
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
     (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
