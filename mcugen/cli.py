@@ -15,6 +15,7 @@ from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import Program
 from mcugen.commands.compile import compile_command
 from mcugen.commands.inspect import inspect
+from mcugen.commands.link import link
 from mcugen.commands.listing import boards, operators, show, version
 from mcugen.commands.profile import profile
 from mcugen.commands.quantize import quantize
@@ -46,6 +47,7 @@ def program(
 
 
 app.command("compile")(compile_command)
+app.command()(link)
 app.command()(report)
 app.command()(run)
 app.command()(inspect)

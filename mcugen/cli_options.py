@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -361,14 +361,18 @@ SHARED: dict[str, type[Any]] = {
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of the classes in SHARED in place of its own parameters of those names."""
+    """A command with the options of the classes in SHARED in place of its own parameters of those names.
+
+    It gets what such a class has `made`; or the options as they were given, if it asks for the class itself.
+    """
     own = signature(command, eval_str=True).parameters
     groups = {name: signature(SHARED[name], eval_str=True).parameters for name in own if name in SHARED}
 
     @wraps(command)
     def call(**given: Any) -> None:
-        made = {name: SHARED[name](**{key: given.pop(key) for key in group}).made() for name, group in groups.items()}
-        command(**made, **given)
+        read = {name: SHARED[name](**{key: given.pop(key) for key in group}) for name, group in groups.items()}
+        raw = [name for name in read if own[name].annotation is SHARED[name]]
+        command(**{name: options if name in raw else options.made() for name, options in read.items()}, **given)
 
     parameters: list[Parameter] = []
     for name, parameter in own.items():
@@ -377,6 +381,52 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+Options = TypeVar("Options", CompileArguments, QuantizingArguments, JudgingArguments)
+
+
+def overridden(options: Options, settings: Mapping[str, Sequence[str]]) -> Options:
+    """The options with some of them replaced by what texts say, by their names: {"max-ram": ["20KB"]}; "" for flags.
+
+    An option that may be given several times keeps what it has, too. Settings of other options are passed over.
+    """
+    kinds, changes = get_type_hints(type(options)), {}
+    for field in fields(options):
+        name, before = _option_name(field.name), getattr(options, field.name)
+        if name in settings:
+            changes[field.name] = _setting(name, settings[name], kinds[field.name], before)
+    return replace(options, **changes)
+
+
+def option_names(*kinds: type[Any]) -> list[str]:
+    """The names of the options of such classes, as `overridden` takes them."""
+    return [_option_name(field.name) for kind in kinds for field in fields(kind)]
+
+
+def _option_name(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _setting(name: str, texts: Sequence[str], kind: Any, before: Any) -> Any:
+    """A value of this type. UsageError for a number that is none, for a flag with a value, and for no value."""
+    kinds, text = (kind, *get_args(kind)), texts[-1]
+    several = next((get_args(of)[0] for of in kinds if get_origin(of) is list), None)
+    if len(texts) > 1 and several is None:
+        raise UsageError(f"--{name} must be given once for each model", f"{len(texts)} times", "give one value")
+    if (kind is bool) == bool(text):
+        rule = f"--{name} takes no value" if text else f"--{name} must have a value"
+        raise UsageError(rule, f"'{shortened(text, 80)}'", f"MODEL:{name}{'=VALUE' * (kind is not bool)}")
+    if kind is bool:
+        return True
+    if several is not None:
+        return [*(before or []), *map(several, texts)]
+    if float not in kinds:
+        return Path(text) if Path in kinds else text
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError(f"--{name} must be a number", f"'{shortened(text, 80)}'") from error
 
 
 class Command(TyperCommand):

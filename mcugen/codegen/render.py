@@ -15,14 +15,14 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.codegen.features import for_features
-from mcugen.codegen.folding import folded
-from mcugen.codegen.identifiers import WIDTH, c_string, comment, comment_lines, identifier, own_names
+from mcugen.codegen.functions import PLAIN_C, Functions, KernelSource
+from mcugen.codegen.identifiers import c_string, comment, comment_lines, identifier, own_names
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
-from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
+from mcugen.codegen.literals import c_float, c_param, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
-from mcugen.codegen.memory import Blob, MemoryContext, words
+from mcugen.codegen.memory import MemoryContext, words
+from mcugen.codegen.shared import ALONE, Shared, array_key
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
@@ -36,7 +36,7 @@ ABI_VERSION = 2
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
-def _is_unbounded(data: Array | None) -> bool:
+def is_unbounded(data: Array | None) -> bool:
     """Whether some element is infinite or no number, whose literals need math.h; halves are written as their bits."""
     return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
 
@@ -72,41 +72,28 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class KernelSource:
-    """Where the text of kernels comes from, and whom it is for."""
+class Form:
+    """What a user may choose of the folder's form."""
 
-    features: frozenset[str] = frozenset()
-    """Of the CPU (mcugen.board): besides plain C, kernels have forms for these alone."""
-    templates: tuple[Path, ...] = ()
-    """Folders with kernels of the user's own."""
+    weights_blob: bool = False
+    """The weights are a file that the code gets a pointer to."""
 
 
-@dataclass
-class _Kernel:
-    """One C function: a kernel with its baked constants."""
+class Draft(NamedTuple):
+    """What a folder of one model is rendered from: the first parameters of `render`."""
 
-    instr: Instr
-    function: str
-    text: str = ""
-    """Of the function and all that it needs, for the CPU of the board."""
-    headers: set[str] = field(default_factory=set)
-    """Those that declare what it calls; the template says which."""
+    program: Program
+    provenance: Provenance
+    sample: Sample
+    report: Mapping[str, object]
+    placement: Placement
+    form: Form = Form()
+    source: KernelSource = PLAIN_C
 
-
-class _Params:
-    """What a template writes `p.stride_h` for: a literal if baked, else a member of the parameter struct."""
-
-    def __init__(self, instr: Instr) -> None:
-        self._instr = instr
-
-    def __getattr__(self, name: str) -> str:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        value = self._instr.params[name]
-        return c_param(value) if name in self._instr.baked else f"p->{name}"
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._instr.params
+    @property
+    def memory(self) -> MemoryContext:
+        """Where it lies."""
+        return MemoryContext(self.program, self.placement, self.form.weights_blob)
 
 
 @dataclass
@@ -117,22 +104,27 @@ class _Renderer:
     """Of the board's CPU."""
     taken: Names
     """All names of the model's C files, external ones with the model's name before them."""
+    memory: MemoryContext
+    shared: Shared = ALONE
     titles: Titles = field(default_factory=dict)
     names: dict[Buffer, str] = field(default_factory=dict)
-    kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
+    functions: Functions = field(init=False)
     symbols: dict[str, str] = field(default_factory=dict)
     """C names of sizes known at run time only."""
-    blob: Blob | None = None
-    """Where constants lie that are read from a file of weights."""
     events: list[dict[str, object]] = field(default_factory=list)
     """The tables of streams."""
 
     def __post_init__(self) -> None:
+        self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
         self.symbols = symbol_names(self.program.symbols, self.taken)
         self.titles = titles_of(self.program)
         for buffer in self.program.buffers:
             prefix = f"{self.program.name}_" if buffer.space is Space.CONST else ""
             self.names[buffer] = self.unique(*buffer_title(buffer, self.titles), prefix)
+
+    def array(self, constant: Buffer) -> str:
+        """The C name of a constant's array."""
+        return self.memory.shared.get(constant) or f"{self.program.name}_{self.names[constant]}"
 
     def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
         """A free identifier that is free with `prefix` and `suffix` too."""
@@ -146,41 +138,10 @@ class _Renderer:
         """A free identifier for something of a layer."""
         return self.unique(self.titles[instr.name], role)
 
-    def kernel(self, instr: Instr) -> _Kernel:
-        """The function of an instruction, rendered once per set of baked constants and code."""
-        key = instr.function_key
-        if key not in self.kernels:
-            suffix = f"_{instr.variant}" if instr.variant else ""
-            kernel = _Kernel(instr, self.unique(instr.kernel + suffix, suffix="_params"))
-            text = self.env.get_template(f"kernels/{instr.kernel}.c.j2").render(
-                fn=kernel.function,
-                p=_Params(instr),
-                signature=_signature(kernel),
-                flags=instr.code,
-                needs=kernel.headers.update,
-                types={o.role: o.buffer.dtype.c for o in instr.operands},
-                **instr.code,
-            )
-            kernel.text = for_features(text, self.features)
-            self.kernels[key] = kernel
-        return self.kernels[key]
-
-
-def _runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """(name, C type, meaning) of the parameters in the struct."""
-    told = instr.declaration
-    return [
-        (k, c_param_type(v), told.meaning(k) if told else "") for k, v in instr.params.items() if k not in instr.baked
-    ]
-
-
-def _signature(kernel: _Kernel) -> str:
-    instr = kernel.instr
-    parts = [f"const {kernel.function}_params *p"] if _runtime_params(instr) else []
-    for operand in instr.operands:
-        const = "const " if operand.access is Access.IN else ""
-        parts.append(f"{const}{operand.buffer.dtype.c} *{operand.role}")
-    return f"static {'int' if instr.library else 'void'} {kernel.function}({', '.join(parts)})"
+    def function_name(self, instr: Instr) -> str:
+        """A free name for a kernel's function."""
+        suffix = f"_{instr.variant}" if instr.variant else ""
+        return self.unique(instr.kernel + suffix, suffix="_params")
 
 
 @cache
@@ -219,20 +180,20 @@ def render(
     sample: Sample,
     report: Mapping[str, object],
     placement: Placement,
-    weights_blob: bool = False,
-    source: KernelSource = KernelSource(),
+    form: Form = Form(),
+    source: KernelSource = PLAIN_C,
+    shared: Shared = ALONE,
 ) -> Bundle:
-    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
+    """All files of the generated folder of a model; within a firmware, what is `shared` is not among them."""
     env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
-    memory = MemoryContext(program, placement, weights_blob)
-    taken = _taken(name, memory, (*inputs, *outputs))
-    renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob)
+    memory = MemoryContext(program, placement, form.weights_blob, shared)
+    taken = _taken(name, memory, (*inputs, *outputs)) | shared.names
+    renderer = _Renderer(program, env, source.features, own_names(taken), memory, shared)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
     lines = _lines(renderer, sized)
-    functions = {key: kernel.function for key, kernel in renderer.kernels.items()}
-    layers = layers_of(program, renderer.titles, functions)
+    layers = layers_of(program, renderer.titles, renderer.functions.names)
     given = arguments(program.symbols, renderer.symbols)
     constants = [_constant(b, renderer, memory.place(b)) for b in memory.arrays]
     libraries = tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library}))
@@ -250,7 +211,7 @@ def render(
         "sizes": given,
         "run_parameters": _run_parameters(program, memory, renderer.names, given),
         "constants": constants,
-        "weights_use_math": any(_is_unbounded(b.data) for b in memory.arrays),
+        "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": libraries,
         **_code(renderer, memory, sized, lines, layers),
         **memory.context(renderer.names),
@@ -258,7 +219,9 @@ def render(
     }
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
-    texts = _texts(env, name, context, json.dumps(report, indent=2, sort_keys=True) + "\n", blobs)
+    texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
+    if not shared.name:
+        texts |= folder_texts(env, context, report, {*texts, *blobs})
     return Bundle(
         name,
         texts,
@@ -289,10 +252,15 @@ def _code(
         "events": renderer.events,
         "layers": [{**vars(layer), "literal": c_string(layer.title)} for layer in layers],
         "layer_table": layer_table(layers),
-        "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
+        "firmware": renderer.shared.name,
+        "is_shared": False,
+        "c_files": [f"{renderer.program.name}{part}.c" for part in ("", "_weights", "_selftest")],
+        "shared_kernels": bool(renderer.functions.used),
+        "kernels": [function.context() for function in renderer.functions.own],
         "calls": [line for line in lines if "function" in line],
         "lines": lines,
-        "uses_math": any("math.h" in k.headers for k in renderer.kernels.values()),
+        "uses_math": any("math.h" in function.headers for function in renderer.functions.own),
+        "needs_libm": renderer.functions.uses_math,
         "params_use_math": any(map(_has_unbounded_param, renderer.program.instrs)),
         "locals": _locals(renderer, memory),
     }
@@ -359,9 +327,10 @@ def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) 
         context["weights_size"],
         memory.copies,
         memory.blob is not None,
-        context["uses_math"],
+        context["needs_libm"],
         [library.versions for library in context["libraries"]],
         f"{program.name}_selftest({context['arena']}{weights})",
+        f"{context['firmware'] or program.name}_memory.ld",
     )
 
 
@@ -376,26 +345,33 @@ def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[
     return {f"{memory.name}_weights.bin": file}
 
 
-def _texts(
-    env: jinja2.Environment, name: str, context: Mapping[str, object], report: str, blobs: Collection[str]
+_MODEL_FILES = {
+    ".h": "model.h.j2",
+    ".c": "model.c.j2",
+    "_kernels.h": "kernels.h.j2",
+    "_weights.h": "weights.h.j2",
+    "_weights.c": "weights.c.j2",
+    "_selftest.c": "selftest.c.j2",
+}
+"""Templates of a model's own files, by what follows its name."""
+
+
+def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapping[str, str]) -> dict[str, str]:
+    """The texts of files, given by their templates."""
+    return {file: env.get_template(template).render(context) for file, template in files.items()}
+
+
+def folder_texts(
+    env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], others: Collection[str]
 ) -> dict[str, str]:
-    """The files of text, by name: C, CMake, the report, and the pack of all, `blobs` included."""
-    files = {
-        f"{name}.h": "model.h.j2",
-        f"{name}.c": "model.c.j2",
-        f"{name}_kernels.h": "kernels.h.j2",
-        f"{name}_weights.h": "weights.h.j2",
-        f"{name}_weights.c": "weights.c.j2",
-        f"{name}_selftest.c": "selftest.c.j2",
-        "CMakeLists.txt": "CMakeLists.txt.j2",
-    }
+    """What a folder has once: the runtime, CMake, the linker's script, the report, and the pack with all `others`."""
+    name = context["name"]
+    texts = {"mcugen.h": (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")}
     if context["memory_sections"]:
-        files[f"{name}_memory.ld"] = "memory.ld.j2"
-    texts = {file: env.get_template(template).render(context) for file, template in files.items()}
-    texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
-    texts[f"{name}_report.json"] = report
-    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *blobs} - {"CMakeLists.txt"}, context)
-    return texts
+        texts |= rendered(env, context, {f"{name}_memory.ld": "memory.ld.j2"})
+    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
+    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *others}, context)
+    return texts | rendered(env, context, {"CMakeLists.txt": "CMakeLists.txt.j2"})
 
 
 _PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
@@ -502,7 +478,7 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, memory: MemoryC
         "offset": buffer.offset,
         "area": memory.areas[buffer.area],
         "lent": renderer.names[buffer] if buffer.space.is_callers else "",
-        "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",
+        "constant": renderer.array(buffer) if buffer.space is Space.CONST else "",
         **sized_tensor(endpoint, renderer.symbols),
     }
 
@@ -522,32 +498,28 @@ def _state(endpoint: Endpoint, renderer: _Renderer) -> dict[str, object]:
 
 def _constant(buffer: Buffer, renderer: _Renderer, place: str) -> dict[str, Any]:
     assert buffer.data is not None
-    title, role = buffer_title(buffer, renderer.titles)
+    return array_context(
+        renderer.array(buffer), buffer.dtype.c, buffer.data, constant_title(buffer, renderer.titles), place
+    )
+
+
+def constant_title(buffer: Buffer, titles: Titles) -> str:
+    """What is said of a constant: whose it is, and the part that it plays there."""
+    title, role = buffer_title(buffer, titles)
+    return f"{title}: {role}" if role else title
+
+
+def array_context(name: str, ctype: str, data: Array, title: str, place: str) -> dict[str, Any]:
+    """What templates are told of an array; `place` is the macro of what places it."""
     return {
-        "name": renderer.names[buffer],
-        "ctype": buffer.dtype.c,
-        "count": max(buffer.count, 1),  # C has no arrays of size 0
-        "nbytes": buffer.nbytes,
-        "origin": comment(f"{title}: {role}" if role else title, 90),
+        "name": name,
+        "ctype": ctype,
+        "count": max(data.size, 1),  # C has no arrays of size 0
+        "nbytes": data.nbytes,
+        "origin": comment(title, 90),
         "place": place,
-        "rows": list(c_rows(buffer.data)) or ["0,"],
+        "rows": list(c_rows(data)) or ["0,"],
     }
-
-
-def _kernel_context(kernel: _Kernel) -> dict[str, object]:
-    return {
-        "function": kernel.function,
-        "members": [line for member in _runtime_params(kernel.instr) for line in _member(*member)],
-        "text": folded(kernel.text.strip("\n")),
-    }
-
-
-def _member(name: str, ctype: str, meaning: str) -> list[str]:
-    """The lines of a parameter in its struct."""
-    line, told = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
-    if not meaning:
-        return [line]
-    return [f"{line} {told}"] if len(line) + len(told) < WIDTH - 4 else [told, line]
 
 
 def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
@@ -616,11 +588,14 @@ def _stacked(lines: list[str], depth: int) -> str:
 
 def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     """The table of a stream: its events' cases in order."""
-    numbers = np.array(instr.events)
-    numbers = numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
+    numbers = event_numbers(instr)
+    ctype = DType.of(numbers).c
+    known = renderer.shared.arrays.get(array_key(ctype, numbers))
+    if known is not None:
+        return {"name": known, "count": len(numbers)}
     table: dict[str, object] = {
         "name": renderer.of_layer(instr, "events"),
-        "ctype": DType.of(numbers).c,
+        "ctype": ctype,
         "count": len(numbers),
         "rows": list(c_rows(numbers)),
     }
@@ -628,20 +603,26 @@ def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     return table
 
 
+def event_numbers(instr: Instr) -> Array:
+    """The cases of a stream's events, in as few bytes as they need."""
+    numbers = np.array(instr.events)
+    return numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
+
+
 def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, Any]:
     if instr.kernel == READ_ROWS:
         return _callback(renderer, instr, indent)
-    kernel = renderer.kernel(instr)
+    function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     is_sized = bool(instr.formulas)
-    head = f"{'status = ' * bool(instr.library)}{kernel.function}"
+    head = f"{'status = ' * bool(instr.library)}{function}"
     text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
         text = _stacked([text, "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
     return {
-        "function": kernel.function,
+        "function": function,
         "params": params_name,
         "members": params,
         "is_sized": is_sized,
@@ -674,10 +655,10 @@ def _argument(renderer: _Renderer, buffer: Buffer) -> str:
     """
     if not buffer.count and not buffer.planned:
         return "NULL"
-    if renderer.blob is not None and buffer in renderer.blob.offsets:
-        return renderer.names[buffer]
-    prefix = {Space.CONST: f"{renderer.program.name}_", Space.STATE: "state->"}.get(buffer.space, "")
-    return prefix + renderer.names[buffer]
+    blob = renderer.memory.blob
+    if buffer.space is Space.CONST and not (blob is not None and buffer in blob.offsets):
+        return renderer.array(buffer)
+    return "state->" * (buffer.space is Space.STATE) + renderer.names[buffer]
 
 
 def _locals(renderer: _Renderer, memory: MemoryContext) -> list[dict[str, object]]:
@@ -745,6 +726,6 @@ def _sample_context(
     return {
         **sides,
         "lent": [word if row["count"] else "NULL" for row, word in lent],
-        "uses_math": any(_is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
+        "uses_math": any(is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
         "steps": sample.steps,
     }

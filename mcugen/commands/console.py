@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from mcugen.compilation import Compilation
+    from mcugen.linked.figures import LinkReport
     from mcugen.pipeline import Trace
     from mcugen.quant.quantize import Quantization
     from mcugen.report.figures import Report
@@ -82,7 +83,7 @@ def tell_quantization(quantized: Quantization) -> None:
         tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
 
 
-def write_json(target: str, result: Report | MemoryMap | Trace) -> None:
+def write_json(target: str, result: Report | LinkReport | MemoryMap | Trace) -> None:
     """What `--json` asked for: to stdout for "-", to a file for a path, nowhere for ""."""
     from mcugen.codegen.write import write_text
 
