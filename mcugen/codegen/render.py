@@ -358,7 +358,8 @@ _MODEL_FILES = {
 
 def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapping[str, str]) -> dict[str, str]:
     """The texts of files, given by their templates."""
-    return {file: env.get_template(template).render(context) for file, template in files.items()}
+    texts = {file: env.get_template(template).render(context) for file, template in files.items()}
+    return {file: text.rstrip("\n") + "\n" for file, text in texts.items()}  # templates may end with what is left out
 
 
 def folder_texts(
