@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin,
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from mcugen.codegen.labels import LONGEST_LABEL
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
 from mcugen.evaluation.layers import DIVERGED_DB
@@ -125,6 +126,17 @@ ExternalIo = Annotated[
     typer.Option("--external-io", help="inputs and outputs lie in buffers of your own: no memory for them"),
 ]
 
+Helpers = Annotated[
+    bool,
+    typer.Option("--helpers", help="the header has functions that write pixels, samples, reals, and read classes"),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="names of an output's classes, one a line, as strings in C; implies --helpers", show_default=False
+    ),
+]
+
 MaxRam = Annotated[
     str, typer.Option(help="the model must do with so many bytes of RAM: 20000, or 20KB", show_default=False)
 ]
@@ -148,6 +160,8 @@ class CompileArguments:
     max_flash: MaxFlash = ""
     place: Place = None
     weights_blob: WeightsBlob = False
+    helpers: Helpers = False
+    labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
     cmsis_nn_lib: CmsisNnLib = None
     plugin: Plugin = None
@@ -169,6 +183,8 @@ class CompileArguments:
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
             external_io=self.external_io,
+            helpers=self.helpers or self.labels is not None,
+            labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
         )
 
@@ -466,6 +482,29 @@ def _layers(texts: list[str]) -> dict[str, str]:
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)
         pairs.append((name, PRECISIONS[precision]))
     return _named_once("--layer", pairs)
+
+
+_MOST_LABEL_BYTES = 10**6
+
+
+def _labels(path: Path | None) -> tuple[str, ...]:
+    """Names of classes, one a line; empty lines at the end count for nothing."""
+    if path is None:
+        return ()
+    with path.open("rb") as file:
+        data = file.read(_MOST_LABEL_BYTES + 1)
+    rule = f"--labels must be a text file in UTF-8 of at most {_MOST_LABEL_BYTES:,} bytes"
+    if len(data) > _MOST_LABEL_BYTES:
+        raise UsageError(rule, f"'{path}': more", "give a name a line")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(rule, f"'{path}': {error.reason} at byte {error.start}", "save it as UTF-8") from error
+    lines = tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
+    if text.strip() == "" or any(len(line) > LONGEST_LABEL for line in lines):
+        found = "nothing" if text.strip() == "" else f"a line of more than {LONGEST_LABEL} characters"
+        raise UsageError("--labels must name a class a line", f"'{path}': {found}", "e.g. cat, a line below it dog")
+    return lines
 
 
 def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:

@@ -17,6 +17,7 @@ import numpy as np
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.codegen.functions import PLAIN_C, Functions, KernelSource
 from mcugen.codegen.identifiers import c_string, comment, comment_lines, identifier, own_names
+from mcugen.codegen.labels import has_order, label_literals, labelled
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
 from mcugen.codegen.literals import c_float, c_param, c_rows
@@ -77,6 +78,10 @@ class Form:
 
     weights_blob: bool = False
     """The weights are a file that the code gets a pointer to."""
+    helpers: bool = False
+    """The header has functions that write inputs and read outputs."""
+    labels: tuple[str, ...] = ()
+    """What the classes of an output are called."""
 
 
 class Draft(NamedTuple):
@@ -214,6 +219,7 @@ def render(
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": libraries,
         **_code(renderer, memory, sized, lines, layers),
+        **_helpers(form, program, outputs),
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
@@ -266,11 +272,27 @@ def _code(
     }
 
 
+_VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
+"""What the header's inline functions do with inputs and outputs."""
+
+
+def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str, Any]:
+    """What the header has for the caller's comfort: `labelled` is the accessor of the output with labels."""
+    accessors = {e.name: port.accessor for e, port in zip(program.outputs, outputs, strict=True)}
+    return {
+        "helpers": form.helpers,
+        "labels": label_literals(form.labels),
+        "labelled": accessors[labelled(program.outputs, form.labels).name] if form.labels else "",
+    }
+
+
 def _taken(name: str, memory: MemoryContext, ports: Sequence[Port]) -> set[str]:
     """Identifiers that nothing of the model may have."""
-    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model")
+    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model", "labels")
     local = ("state", "status", "read", "context", "layer_names")
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
+    roles = [port.accessor.removeprefix(f"{name}_") for port in ports]
+    external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
 
 
@@ -479,6 +501,7 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, memory: MemoryC
         "offset": buffer.offset,
         "area": memory.areas[buffer.area],
         "lent": renderer.names[buffer] if buffer.space.is_callers else "",
+        "has_order": has_order(endpoint),
         "constant": renderer.array(buffer) if buffer.space is Space.CONST else "",
         **sized_tensor(endpoint, renderer.symbols),
     }
