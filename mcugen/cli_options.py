@@ -126,6 +126,10 @@ ExternalIo = Annotated[
     typer.Option("--external-io", help="inputs and outputs lie in buffers of your own: no memory for them"),
 ]
 
+Steps = Annotated[
+    bool,
+    typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
+]
 Helpers = Annotated[
     bool,
     typer.Option("--helpers", help="the header has functions that write pixels, samples, reals, and read classes"),
@@ -167,6 +171,7 @@ class CompileArguments:
     max_cycles: MaxCycles = ""
     place: Place = None
     weights_blob: WeightsBlob = False
+    steps: Steps = False
     helpers: Helpers = False
     labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
@@ -192,6 +197,7 @@ class CompileArguments:
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
             external_io=self.external_io,
+            steps=self.steps,
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),

@@ -76,7 +76,7 @@ def compile_model(
         sample = variants.sample(graph, symbols, program)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
-    form = Form(options.weights_blob, options.helpers, options.labels)
+    form = Form(options.weights_blob, options.helpers, options.labels, options.steps)
     kernel_source = KernelSource(target.features, registry.templates)
     draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, target, graph, program, render(*draft), figures, options, quantized, draft)

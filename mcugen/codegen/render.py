@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -82,6 +83,10 @@ class Form:
     """The header has functions that write inputs and read outputs."""
     labels: tuple[str, ...] = ()
     """What the classes of an output are called."""
+    steps: bool = False
+    """A run is a number of steps that the caller asks for; the run function asks for all of them."""
+    hooks_steps: bool = False
+    """The hook of layers is called for steps instead: a form for measuring."""
 
 
 class Draft(NamedTuple):
@@ -194,12 +199,13 @@ def render(
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     memory = MemoryContext(program, placement, form.weights_blob, shared)
-    taken = _taken(name, memory, (*inputs, *outputs)) | shared.names
+    taken = _taken(name, memory, (*inputs, *outputs), form) | shared.names
     renderer = _Renderer(program, env, source.features, own_names(taken), memory, shared)
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
-    lines = _lines(renderer, sized)
+    lines = _lines(renderer, sized, form.steps)
     layers = layers_of(program, renderer.titles, renderer.functions.names)
     given = arguments(program.symbols, renderer.symbols)
+    parameters = _run_parameters(program, memory, renderer.names, given)
     constants = [_constant(b, renderer, memory.place(b)) for b in memory.arrays]
     libraries = tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library}))
     context: dict[str, Any] = {
@@ -214,7 +220,8 @@ def render(
         "weights_size": program.weights_size,
         **_interface(renderer, memory, inputs, outputs),
         "sizes": given,
-        "run_parameters": _run_parameters(program, memory, renderer.names, given),
+        "run_parameters": "".join(f", {ctype}{word}" for ctype, word in parameters).removeprefix(", "),
+        **_steps_context(form, lines),
         "constants": constants,
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": libraries,
@@ -223,6 +230,7 @@ def render(
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
+    context["parameters"] = _read_by_steps(parameters, context)
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
@@ -237,6 +245,7 @@ def render(
         tuple(layer.name for layer in layers),
         has_state=bool(program.states),
         symbols=tuple(program.symbols),
+        steps=_step_layers(lines) if form.steps else (),
         arena_sizes=tuple(area.size for area in memory.areas) if placement.names_arena else (),
         sections=memory.sections,
         image_region=identifier(placement.weights.name),
@@ -286,13 +295,15 @@ def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str,
     }
 
 
-def _taken(name: str, memory: MemoryContext, ports: Sequence[Port]) -> set[str]:
+def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form) -> set[str]:
     """Identifiers that nothing of the model may have."""
-    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model", "labels")
+    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model", *["labels"] * bool(form.labels))
     local = ("state", "status", "read", "context", "layer_names")
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
     roles = [port.accessor.removeprefix(f"{name}_") for port in ports]
-    external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles}
+    external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
+    if form.steps:
+        external |= {f"{name}_{word}" for word in ("begin", "step", "steps")} | {"steps", "at"}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
 
 
@@ -315,24 +326,54 @@ def _interface(
     }
 
 
-def _lent(endpoint: Endpoint, names: Mapping[Buffer, str]) -> str:
-    """The parameter for a buffer of the caller's."""
-    const = "const " if endpoint.buffer.space is Space.GIVEN else ""
-    return f"{const}{endpoint.dtype.c} *{names[endpoint.buffer]}"
-
-
 def _run_parameters(
     program: Program, memory: MemoryContext, names: Mapping[Buffer, str], sizes: Sequence[Mapping[str, object]]
-) -> str:
-    """Of the run function."""
-    return (
-        memory.arena_type
-        + "".join(f", {_lent(e, names)}" for e in (*program.inputs, *program.outputs) if e.buffer.space.is_callers)
-        + ", const void *weights" * (memory.blob is not None)
-        + (f", {program.name}_read_rows read, void *context" if program.streamed else "")
-        + (f", {program.name}_state *state" if program.states else "")
-        + "".join(f", int32_t {size['name']}" for size in sizes)
-    )
+) -> list[tuple[str, str]]:
+    """Of the run function: what stands before their names, and these."""
+    lent = [e for e in (*program.inputs, *program.outputs) if e.buffer.space.is_callers]
+    const = {e.buffer: "const " * (e.buffer.space is Space.GIVEN) for e in lent}
+    return [
+        ("void *const *" if memory.several else "void *", "arenas" if memory.several else "arena"),
+        *((f"{const[e.buffer]}{e.dtype.c} *", names[e.buffer]) for e in lent),
+        *[("const void *", "weights")] * (memory.blob is not None),
+        *[(f"{program.name}_read_rows ", "read"), ("void *", "context")] * (program.streamed is not None),
+        *[(f"{program.name}_state *", "state")] * bool(program.states),
+        *(("int32_t ", str(size["name"])) for size in sizes),
+    ]
+
+
+def _steps_context(form: Form, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How many cases the steps are, and how often they are called."""
+    return {
+        "steps": max(sum(line["opens"] for line in lines), 1) if form.steps else 0,
+        "step_calls": max(len(_step_layers(lines)), 1),
+        "has_events": any(line["calls"] > 1 for line in lines),
+        "hooks_steps": form.hooks_steps,
+    }
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def _read_by_steps(parameters: Sequence[tuple[str, str]], context: Mapping[str, Any]) -> list[dict[str, object]]:
+    """The parameters of the run function, and whether what it does after its checks reads them."""
+    texts = [text for line in context["lines"] for text in (line["text"], *(m[2] for m in line.get("members", ())))]
+    words = {word for text in texts for word in _WORD.findall(text)}
+    words |= {context["arena"]} if context["locals"] else set()
+    words |= {"weights"} if context["constant_locals"] else set()
+    return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in parameters]
+
+
+def _step_layers(lines: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The number of the layer that each step is a part of."""
+    found: list[int] = []
+    begun = 0
+    for line in lines:
+        begun += line["calls"] if line["opens"] else 0
+        if line["done"] is not None:
+            found += [line["done"]] * begun
+            begun = 0
+    return tuple(found)
 
 
 def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) -> Facts:
@@ -546,10 +587,12 @@ def array_context(name: str, ctype: str, data: Array, title: str, place: str) ->
     }
 
 
-def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
+def _lines(renderer: _Renderer, sized: SizedParams, steps: bool) -> list[dict[str, Any]]:
     """What the run function does in order: calls and the braces of blocks.
 
     `indent` is the white space before it, `done` the number of the layer that it ends, `comment` what is above it.
+    Where the caller asks for `steps`, each line that is in no block is one, and each block as a whole; `opens` and
+    `closes` tell where. Of a stream that is in no block, each event is a step: it has the cases, and no loop.
     """
     program, begun = renderer.program, list[Instr]()
     lines: list[dict[str, Any]] = []
@@ -559,8 +602,12 @@ def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
             if instr.moves_nothing:
                 continue
             closed = begun.pop() if instr.control in (Control.ELSE, Control.END) else None
-            depth = 4 * len(begun)
-            if closed:
+            within = begun[0].control if begun else Control.NONE
+            depth = 4 * (len(begun) + (steps and within is not Control.STREAM))
+            is_stepped, opens = steps and not begun, not begun and not closed
+            if is_stepped and (closed or instr).control is Control.STREAM:
+                line = _end_of_event(closed, depth) if closed else _begin_of_event(renderer, instr, depth)
+            elif closed:
                 line = _end(closed, instr, depth)
             elif instr.control is Control.NONE:
                 line = _call(renderer, instr, sized, 8 + depth)
@@ -570,9 +617,10 @@ def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
             if heading and instr is head:
                 heading[0] = f"{number}: {heading[0]}"
             text = f"\n{' ' * (4 + depth)} * ".join(comment_lines(part, 4 + depth) for part in heading)
-            lines.append({"is_sized": False} | line | {"indent": " " * depth, "comment": text, "done": None})
             if instr.control not in (Control.NONE, Control.END):
                 begun.append(instr)
+            place = {"indent": " " * depth, "comment": text, "done": None, "opens": opens, "closes": not begun}
+            lines.append({"is_sized": False, "calls": 1} | line | place)
         lines[-1]["done"] = number
     return lines
 
@@ -593,6 +641,19 @@ def _begin(renderer: _Renderer, instr: Instr, sized: SizedParams, depth: int) ->
         ((_, _, steps),) = sized.members(instr)
         text = fitted(f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{", 4 + depth)
     return {"text": text, "comment": _heading(renderer, instr)}
+
+
+def _begin_of_event(renderer: _Renderer, instr: Instr, depth: int) -> dict[str, Any]:
+    """The C text that begins what one event of a stream does, as a step."""
+    table = _events(renderer, instr)
+    text = fitted(f"switch ({table['name']}[steps->event]) {{", 4 + depth)
+    return {"text": text, "comment": _heading(renderer, instr), "calls": len(instr.events)}
+
+
+def _end_of_event(begun: Instr, depth: int) -> dict[str, Any]:
+    """The C text that ends it: the next event is the next step."""
+    again = [f"if (++steps->event < {len(begun.events)}) {{", "    steps->at = at;", "    return MCUGEN_AGAIN;", "}"]
+    return {"text": _stacked(["default:", "    break;", "}", *again, "steps->event = 0;"], depth)}
 
 
 def _end(begun: Instr, instr: Instr, depth: int) -> dict[str, Any]:

@@ -107,6 +107,7 @@ MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
     "blocks": (branching, "host", CompileOptions(name="net")),
     "input row by row": (lambda: quantized(PATH), "host", CompileOptions(name=LONG, stream_input=True)),
     "row by row": (quantized, "corstone300", CompileOptions(name="net", optimize="ram")),
+    "steps": (quantized, "host", CompileOptions(name=LONG, optimize="ram", steps=True)),
     "helpers and labels": (
         quantized,
         "host",
