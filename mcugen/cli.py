@@ -17,6 +17,7 @@ from mcugen.commands.compile import compile_command
 from mcugen.commands.diff import diff
 from mcugen.commands.export import export
 from mcugen.commands.inspect import inspect
+from mcugen.commands.link import link
 from mcugen.commands.listing import boards, operators, show, version
 from mcugen.commands.profile import profile
 from mcugen.commands.quantize import quantize
@@ -49,6 +50,7 @@ def program(
 
 app.command("compile")(compile_command)
 app.command()(export)
+app.command()(link)
 app.command()(report)
 app.command()(diff)
 app.command()(run)

@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 
 from mcugen.board import Board, load_board
+from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
-from mcugen.codegen.render import KernelSource, Provenance, render
+from mcugen.codegen.render import Draft, Form, Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
@@ -77,7 +78,7 @@ def compile_model(
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
-    report = figures.to_json()
+    form = Form(options.weights_blob, options.helpers, options.labels, options.steps)
     kernel_source = KernelSource(target.features, registry.templates)
-    bundle = render(program, provenance, sample, report, placement, options.weights_blob, kernel_source)
-    return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)
+    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    return CompiledModel(source.proto, target, graph, program, render(*draft), figures, options, quantized, draft)
