@@ -16,6 +16,7 @@ from performance_summary import summary
 
 from mcugen.export.formats import format_table
 from mcugen.report.kernels import kernel_table
+from mcugen.report.stored import report_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 MCUGEN = Path(sys.executable).with_name("mcugen")
@@ -70,6 +71,7 @@ def main() -> None:
     rewrite(ROOT / "docs" / "export.md", "formats", format_table())
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
+    (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
     rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())
     rewrite(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 
