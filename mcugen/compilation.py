@@ -18,6 +18,7 @@ from mcugen.errors import UsageError
 from mcugen.evaluate import evaluate, metric_of, sample_endpoints, timed
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples
+from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
@@ -135,6 +136,11 @@ class Compilation:
     def write(self, folder: str | Path | None = None) -> Path:
         """Writes the C files, to a folder called like the model unless told otherwise."""
         return self.compiled.write(folder or self.compiled.bundle.name)
+
+    def export(self, format_: str, folder: str | Path | None = None, packaging: Packaging | None = None) -> Exported:
+        """Writes a package for an IDE or a build system (one of mcugen.export.formats.FORMATS)."""
+        known = declared(format_)
+        return export(self.compiled, known, None if folder is None else Path(folder), packaging or Packaging())
 
     def run(self, inputs: str | SampleSource) -> dict[str, Array]:
         """The outputs of the generated code, with a leading axis of samples, built for the board and run."""
