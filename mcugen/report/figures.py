@@ -144,6 +144,23 @@ class DeadlineFigures:
 
 
 @dataclass(frozen=True)
+class StepFigures:
+    """How many steps a run has, the cycles that one may take, and those of the longest, by estimate, in all and by
+    layers. `by_rows` are the layers that are computed row by row so that no step takes longer.
+    """
+
+    count: int
+    max_cycles: int
+    cycles_estimate: int
+    layers_estimate: list[int]
+    by_rows: list[str]
+
+    def __str__(self) -> str:
+        rows = f", {len(self.by_rows)} layers by rows for that" * bool(self.by_rows)
+        return f"{self.count:,} steps of {self.cycles_estimate:,} cycles at most, of {self.max_cycles:,}{rows}"
+
+
+@dataclass(frozen=True)
 class RowFigures:
     """How many layers are computed row by row, in how many groups; by which share of instructions that is slower."""
 
@@ -178,6 +195,7 @@ class Report:
     ram: Ram
     budget: BudgetFigures | None
     deadline: DeadlineFigures | None
+    steps: StepFigures | None
     rows: RowFigures | None
     memories: list[MemoryUse]
     """Those that the arena and the weights lie in."""
@@ -272,6 +290,7 @@ def describe(
         ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
         budget=_budget(fit),
         deadline=None,
+        steps=None,
         rows=_rows(program, fit),
         memories=list(memories),
         accuracy=None,
