@@ -355,7 +355,10 @@ class Reporting:
         bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
     ] = False
     diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB
-    wait_states: Annotated[int, typer.Option(min=0, help="flash's, for the estimate of cycles")] = 0
+    wait_states: Annotated[
+        int | None,
+        typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
+    ] = None
     html: Annotated[
         Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
     ] = None

@@ -135,7 +135,7 @@ class CompiledModel:
         measure: bool = True,
         per_layer: bool = False,
         cycles: bool = False,
-        wait_states: int = 0,
+        wait_states: int | None = None,
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Execution:

@@ -27,6 +27,7 @@ from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
+from mcugen.report.basis import Basis
 from mcugen.report.figures import describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
@@ -72,9 +73,10 @@ def compile_model(
         memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
         notes = [*graph.notes, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
-        figures = describe(fit, graph, target, source.sha256, kernels, memories, notes, estimate)
+        described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
+        basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
+        figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
-    described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     form = Form(options.weights_blob, options.helpers, options.labels, options.steps)
     kernel_source = KernelSource(target.features, registry.templates)

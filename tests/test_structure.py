@@ -49,6 +49,7 @@ LAYERS = {
     "mixed": 13,
     "latency": 13,
     "compilation": 14,
+    "export": 13,
     "cli_options": 14,
     "linked": 15,
     "commands": 16,
