@@ -218,7 +218,6 @@ class Report:
     ram: Ram
     budget: BudgetFigures | None
     deadline: DeadlineFigures | None
-    steps: StepFigures | None
     rows: RowFigures | None
     memories: list[MemoryUse]
     """Those that the arena and the weights lie in."""
@@ -230,6 +229,8 @@ class Report:
     layers: list[Layer]
     notes: tuple[str, ...] = ()
     """What was taken for granted, and warnings: one sentence each (may hold untrusted text)."""
+    steps: StepFigures | None = None
+    """Of a run whose steps may take only so long."""
 
     @property
     def library_calls(self) -> str:
@@ -334,7 +335,6 @@ def describe(
         ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
         budget=_budget(fit),
         deadline=None,
-        steps=None,
         rows=_rows(program, fit),
         memories=list(memories),
         accuracy=None,

@@ -276,7 +276,7 @@ def test_short_steps_on_a_cortex_m4(tmp_path: Path):
     """By the cycles of the simulator; the sum of all steps is about that of a run."""
     (tmp_path / "net.onnx").write_bytes(quantized().model().SerializeToString())
     line = ["compile", str(tmp_path / "net.onnx"), "-b", "nrf52840", "-o", str(tmp_path / "c"), "--json", "-", "-q"]
-    report = json.loads(CliRunner().invoke(app, [*line, "--max-step-cycles", "6000"]).stdout)["steps"]
-    assert 1000 < report["cycles_estimate"] == max(report["layers_estimate"]) <= 6000
+    report = json.loads(CliRunner().invoke(app, [*line, "--max-step-cycles", "12000"]).stdout)["steps"]
+    assert 1000 < report["cycles_estimate"] == max(report["layers_estimate"]) <= 12000
     assert report["by_rows"]
     assert f"NET_STEP_CYCLES {report['cycles_estimate']}" in (tmp_path / "c" / "net.h").read_text()
