@@ -171,6 +171,8 @@ class Board:
     set differ in it."""
     caches: tuple[Cache, ...] = ()
     energy: Energy | None = None
+    core_factor: float = 1.0
+    """What the core takes by measurement for what takes one cycle by its timing (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
     """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
     sources: tuple[str, ...] = ()
@@ -426,6 +428,7 @@ def _board(name: str, fields: _Fields) -> Board:
         core=fields.text("core", default=cpu),
         caches=_caches(fields, memories),
         energy=_energy(fields),
+        core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
         kits=fields.texts("kits", ()),
         sources=fields.texts("sources", ()),
     )

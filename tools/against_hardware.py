@@ -115,9 +115,7 @@ def main(
 ) -> None:
     """Prints the tables."""
     tables = {}
-    wanted = [
-        m for m in PROGRAMS if (not kit or m.kit in kit) and (not network or m.network in network)
-    ]
+    wanted = [m for m in PROGRAMS if (not kit or m.kit in kit) and (not network or m.network in network)]
     missing = [name for name in FOLDERS if sources is None or not (sources / name).is_dir()]
     if missing:
         Progress.print(f"left out: programs of others, since --sources has no {', '.join(missing)}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What others measured on boards and published, in cycles of the CPU.
 
-Programs: the repository raws-labs/tigris-bench, cortex-m-deployability (README.md, results/summary.json, June 2026): TiGrIS
-with CMSIS-NN at commit 6d9d61d8 and with kernels in plain C, gcc -O2, weights in flash, median of 30 runs, DWT cycle
-counter (RP2350: its timer). Marks: MLPerf Tiny v1.1 to v1.3, closed division, cycles = clock / inferences a second.
+Programs: the repository raws-labs/tigris-bench, cortex-m-deployability (README.md, results/summary.json, June 2026):
+TiGrIS with CMSIS-NN at commit 6d9d61d8 and with kernels in plain C, gcc -O2, weights in flash, median of 30 runs, DWT
+cycle counter (RP2350: its timer). Marks: MLPerf Tiny v1.1 to v1.3, closed division, clock / inferences a second.
 """
 
 from __future__ import annotations

@@ -111,9 +111,7 @@ def tigris_bundle(plan: bytes, kernels: Kernels, shapes: tuple[tuple[int, ...], 
         "network_weights.c": data,
     }
     size = [_elements(shape) for shape in shapes]
-    x, y = (
-        Port(name, f"network_{name}", "int8", (n,), n) for name, n in zip(("x", "y"), size, strict=True)
-    )
+    x, y = (Port(name, f"network_{name}", "int8", (n,), n) for name, n in zip(("x", "y"), size, strict=True))
     return Bundle("network", files, _FAST + _SLOW, (x,), (y,), layers=(), libraries=(_LIBRARY,))
 
 
@@ -131,7 +129,8 @@ def tigris_library(board: Board, sources: Path, folder: Path) -> LibraryFiles:
     if not archive.is_file():
         built.mkdir(parents=True, exist_ok=True)
         includes = ("-I", str(runtime / "include"), "-I", str(cmsis / "Include"))
-        flags = ("-std=gnu11", "-O2", "-ffunction-sections", "-fdata-sections", "-DTIGRIS_HAS_CMSIS_NN", "-w", *includes)
+        sections = ("-ffunction-sections", "-fdata-sections")
+        flags = ("-std=gnu11", "-O2", "-w", *sections, "-DTIGRIS_HAS_CMSIS_NN", *includes)
         compiler = Compiler((find_program(ARM.gcc),), (*ARM.library, *flags, *board.cflags), built)
         files = [*sorted((runtime / "src").glob("*.c")), *sorted((cmsis / "Source").rglob("*.c"))]
         units = [Unit(str(file.resolve()), f"{file.stem}.o") for file in files]
