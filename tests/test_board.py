@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from command_line import mcugen
 
 from mcugen.board import FEATURES, board_names, load_board
 from mcugen.errors import UsageError
+from mcugen.resources import resource_dir
 
 MINIMAL = """
 inherits = "cortex-m4"
@@ -253,3 +255,26 @@ def test_energy_follows_from_cycles(tmp_path: Path):
     board = load_board(write(tmp_path, f"microamps_per_mhz = 100.5\nsupply_millivolts = 3000\n{TIMED}"))
     assert board.energy is not None
     assert board.energy.microjoules(2_000_000) == pytest.approx(2 * 100.5 * 3)
+
+
+GUIDE = Path(__file__).parents[1] / "docs" / "boards.md"
+
+
+def test_the_guide_to_board_files_is_right(tmp_path: Path):
+    text = GUIDE.read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    path = write(tmp_path, example, "my_board.toml")
+    board = load_board(path)
+    shown = mcugen("boards", "show", path).out
+    told = re.findall(r"^\| (flash|sram|qspi) \| (.*) \|$", text, re.MULTILINE)
+    assert [name for name, _ in told] == [memory.name for memory in board.memories]
+    for name, waits in told:
+        assert re.search(rf"│ {name} .*│ {waits} +│", shown)
+    assert board.wait_cycles(board.memory("qspi"), 4) == 51
+
+
+def test_the_guide_to_board_files_names_all_fields():
+    named = set(re.findall(r"`(\w+)`", GUIDE.read_text()))
+    for path in resource_dir("boards").glob("*.toml"):
+        used = set(re.findall(r"^(\w+) =|[{ ](\w+) = ", path.read_text(), re.MULTILINE))
+        assert {key for pair in used for key in pair if key} - {"abstract"} <= named, path.name

@@ -65,7 +65,7 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     if board.energy:
         facts.add_row("draws", f"{board.energy.microamps_per_mhz:g} µA/MHz at {board.energy.millivolts / 1e3:g} V")
     console.print(facts)
-    memories = Table("memory", "kind", "address", "bytes", "relative wait", "waits")
+    memories = Table("memory", "kind", "address", "bytes", "speed", "waits")
     for m in board.memories:
         waits = waits_text(board, m)
         memories.add_row(escape(m.name), m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits)

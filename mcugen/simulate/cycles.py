@@ -159,11 +159,13 @@ def cycles_of(span: Span, code: Code, timing: Timing) -> int:
 
 
 def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
-    """Cycles of the block that ran, and of the way to the next."""
-    block = code.block(edge)
-    cycles = timing.cycles(block)
-    if code.branches(edge):
-        return cycles + timing.refill(block[-1], code.at(edge.to))
-    # QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions.
-    seam = [block[-1], code.at(edge.to)]
-    return cycles + timing.cycles(seam) - sum(timing.cycles([instruction]) for instruction in seam)
+    """Cycles of the block that ran, and of the way to the next.
+
+    QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions. That, and the
+    target of a branch that takes nothing, issues as if it were part of the block.
+    """
+    block, target = code.block(edge), code.at(edge.to)
+    refill = timing.refill(block[-1], target) if code.branches(edge) else 0
+    if refill:
+        return timing.cycles(block) + refill
+    return timing.cycles([*block, target]) - timing.cycles([target])
