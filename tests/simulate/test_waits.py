@@ -189,6 +189,23 @@ def test_reads_without_a_cache_wait_each(loads: tuple[Bundle, TargetImages]):
 
 
 @pytest.mark.qemu
+def test_vectors_are_read_by_words():
+    code = """
+        adr r1, 2f
+        vldrb.u8 q0, [r1]
+        vldrh.u16 q1, [r1]
+        vldrw.u32 q2, [r1]
+        movs r0, #0
+        bx lr
+        .balign 16
+        2: .word 0, 1, 2, 3
+    """
+    m55 = load_board("corstone300")
+    memories = tuple(replace(m, access=Parallel(2 * (m.kind == "flash"), 0, m55.clock_hz)) for m in m55.memories)
+    assert waits(code, replace(m55, memories=memories)).reads == 3 * 4
+
+
+@pytest.mark.qemu
 def test_weights_in_sram_wait_for_nothing(loads: tuple[Bundle, TargetImages]):
     slow, fast = (loaded(loads, board(waiting(5, 16), weights_memory=name)) for name in ("flash", "sram"))
     # Code still lies in flash, with its three constants.
