@@ -28,6 +28,7 @@ for integers, `fpu64` is double precision, `mve` is Helium."""
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
 _PARALLEL_KEYS = ("burst_wait_states", "clock_hz")
+_OWN = ("abstract", "kits")
 _LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
 """Bytes: far beyond what chips have."""
 _WORD = 4
@@ -172,6 +173,10 @@ class Board:
     set differ in it."""
     caches: tuple[Cache, ...] = ()
     energy: Energy | None = None
+    kits: tuple[str, ...] = ()
+    """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
+    sources: tuple[str, ...] = ()
+    """Where its figures come from: documents and their sections, and what is assumed."""
 
     def memory(self, name: str) -> Memory:
         """The memory of that name; UsageError names those that exist."""
@@ -222,8 +227,14 @@ def board_names() -> list[str]:
     )
 
 
+def kit_names() -> dict[str, str]:
+    """Names of development kits, and the board of each."""
+    files = sorted(resource_dir("boards").glob("*.toml"))
+    return {kit: path.stem for path in files for kit in _read_toml(path).get("kits", ())}
+
+
 def load_board(name_or_path: str) -> Board:
-    """The board of that name, or of that TOML file; UsageError if there is none or a field is wrong."""
+    """The board of that name, or of that kit or TOML file; UsageError if there is none or a field is wrong."""
     path = _board_file(name_or_path)
     fields = _Fields(path, _inherited(path, ()))
     if fields.flag("abstract"):
@@ -239,11 +250,24 @@ def load_board(name_or_path: str) -> Board:
 def _board_file(name_or_path: str) -> Path:
     if name_or_path.endswith(".toml"):
         return Path(name_or_path)
-    path = resource_dir("boards") / f"{shortened(name_or_path, _LONGEST_NAME)}.toml"
-    if path.parent != resource_dir("boards") or not path.is_file():
-        names = board_names()
-        raise UsageError("the board must exist", f"'{name_or_path}'", _nearest(name_or_path, names))
-    return path
+    name = shortened(name_or_path, _LONGEST_NAME)
+    path = resource_dir("boards") / f"{name}.toml"
+    if path.parent == resource_dir("boards") and path.is_file():
+        return path
+    known = {_folded(known): known for known in (*board_names(), *kit_names())}
+    if _folded(name) in known:
+        return _file_of(known[_folded(name)])
+    near = [known[found] for found in difflib.get_close_matches(_folded(name), known, n=3, cutoff=0.5)]
+    raise UsageError("the board must exist", f"'{name_or_path}'", "one of " + ", ".join(near or board_names()))
+
+
+def _folded(name: str) -> str:
+    """What tells names apart: case and signs between words do not."""
+    return name.lower().translate(dict.fromkeys(map(ord, "-_. ")))
+
+
+def _file_of(name: str) -> Path:
+    return resource_dir("boards") / f"{kit_names().get(name, name)}.toml"
 
 
 def _nearest(name: str, names: list[str]) -> str:
@@ -252,7 +276,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
-    """The file's keys over those of the file it inherits from; only `abstract` is not passed on."""
+    """The file's keys over those of the file it inherits from; `abstract` and `kits` are not passed on."""
     if path in heirs:
         raise UsageError(f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs))
     own = _read_toml(path)
@@ -264,8 +288,7 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
     beside = path.with_name(f"{parent}.toml")
     source = beside if beside.is_file() else resource_dir("boards") / f"{parent}.toml"
     shared = _inherited(source, (*heirs, path))
-    shared.pop("abstract", None)
-    return shared | own
+    return {key: value for key, value in shared.items() if key not in _OWN} | own
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -348,7 +371,10 @@ class _Fields:
             if key in self:
                 self.fail(key, f"must stand beside '{needed}'", f"no '{needed}'")
 
-    def texts(self, key: str) -> tuple[str, ...]:
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        if key not in self and default is not None:
+            self._used.add(key)
+            return default
         value = self._get(key, list, "a list of texts")
         if not all(isinstance(item, str) and item for item in value):
             self.fail(key, "must be a list of texts", repr(value))
@@ -402,6 +428,8 @@ def _board(name: str, fields: _Fields) -> Board:
         core=fields.text("core", default=cpu),
         caches=_caches(fields, memories),
         energy=_energy(fields),
+        kits=fields.texts("kits", ()),
+        sources=fields.texts("sources", ()),
     )
 
 

@@ -17,6 +17,7 @@ from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
+from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
 
 Sample = Mapping[str, Array]
@@ -79,12 +80,21 @@ def evaluate(
     inputs = reals(stored, compiled.program.inputs)
     accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
     result = measured(compiled.report, run, accuracy, compiled.board.energy)
-    result = replace(result, notes=(*result.notes, *samples.notes))
+    result = replace(result, basis=_basis(compiled, samples), notes=(*result.notes, *samples.notes))
     if compiled.quantization is None:
         return result
     some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
     layers = compare_layers(compiled.quantization, some, threshold_db, lambda n: progress("layers", n, len(some)))
     return replace(result, quantization=layers)
+
+
+def _basis(compiled: CompiledModel, samples: Samples) -> Basis:
+    """What the figures rest on, now that it ran."""
+    from mcugen.simulate.machines import tool_versions
+
+    compiler, simulator = tool_versions(compiled.board)
+    digest = samples_sha256(samples.inputs, samples.labels)
+    return replace(compiled.report.basis, compiler=compiler, simulator=simulator, data_sha256=digest)
 
 
 def _with_states(model: FloatModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:

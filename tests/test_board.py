@@ -30,6 +30,16 @@ CACHE = '{ name = "c", serves = ["flash"], holds = "both", size = 256, line = 16
 TIMED = MINIMAL.replace("speed = 2", "wait_states = 5, line_bytes = 16").replace("speed = 1", "wait_states = 0")
 
 
+KITS = """
+nucleo-f446re nucleo-h753zi nucleo-l4r5zi nucleo-u575zi nucleo-h7a3zi nucleo-g0b1re nucleo-f411re nucleo-f103rb
+disco-f746ng stm32f4-discovery nucleo-wb55rg pico pico2 teensy40 teensy41 arduino-nano-33-ble arduino-zero
+arduino-uno-r4 portenta-h7 microbit-v2 nrf52840dk nrf5340dk nrf54l15dk esp32-c3-devkit esp32-c6-devkitc-1
+longan-nano lpcxpresso55s69 frdm-mcxn947 frdm-k64f mimxrt1060-evk mimxrt1170-evk feather-m4 ek-ra8d1
+apollo4p-evb alif-e7 xiao-esp32c3
+"""
+"""Most used development kits, by the names on their boxes."""
+
+
 def write(folder: Path, text: str, name: str = "mine.toml") -> str:
     path = folder / name
     path.write_text(text)
@@ -53,9 +63,49 @@ def test_each_board_is_consistent(name: str):
     assert arena.kind == "ram"
     assert board.memory(board.weights_memory).kind == "flash"
     assert board.qemu or name == "host"
-    flags = {"": "", "arm-none-eabi": f"-mcpu={board.cpu}", "riscv64-unknown-elf": f"-march={board.cpu}"}
+    cpu = {"cortex-m85": "cortex-m55"}.get(board.cpu, board.cpu)  # gcc 12 does not know it
+    flags = {"": "", "arm-none-eabi": f"-mcpu={cpu}", "riscv64-unknown-elf": f"-march={board.cpu}"}
     assert flags[board.toolchain] in ("", *board.cflags)
     assert board.toolchain or name == "host"
+
+
+def test_a_kit_is_its_board_however_the_name_is_written():
+    names = ("nucleo-l4r5zi", "Nucleo_L4R5ZI", "NUCLEO L4R5ZI")
+    assert {load_board(name).name for name in names} == {"stm32l4r5"}
+    assert load_board("STM32L4R5") == load_board("nucleo-l4r5zi")
+    assert (load_board("pico-2").name, load_board("teensy4.1").name) == ("rp2350", "teensy41")
+
+
+def test_the_most_used_kits_have_a_board_with_sources():
+    kits = KITS.split()
+    assert len(kits) >= 30
+    assert [kit for kit in kits if not load_board(kit).sources] == []
+
+
+def test_no_two_boards_go_by_one_name():
+    names = [*board_names(), *(kit for name in board_names() for kit in load_board(name).kits)]
+    folded = [re.sub("[-_. ]", "", name.lower()) for name in names]
+    assert len(set(folded)) == len(folded)
+    assert all(load_board(kit).name == name for name in board_names() for kit in load_board(name).kits)
+
+
+def test_kits_are_not_inherited():
+    assert "nucleo-h743zi" not in load_board("stm32h753").kits
+    assert load_board("stm32h753").memories == load_board("stm32h743").memories
+
+
+def test_a_kit_that_is_misspelt_has_neighbours():
+    with pytest.raises(UsageError, match=r"found: 'nucleo-h753z'\. try: one of nucleo-h753zi"):
+        load_board("nucleo-h753z")
+
+
+@pytest.mark.parametrize("name", board_names())
+def test_time_of_memory_is_told_of_all_real_boards(name: str):
+    board = load_board(name)
+    if name in ("host", "corstone300", "rv32imc", "rv32imafc"):  # of no maker, or an FPGA
+        return
+    assert board.sources
+    assert [m.name for m in board.memories if m.access is None] == []
 
 
 def test_board_takes_cpu_parts_from_the_file_it_inherits():

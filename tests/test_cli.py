@@ -304,6 +304,17 @@ def test_one_board():
     assert json.loads(mcugen("boards", "show", "rt1060", "--json").out)["cpu"] == "cortex-m7"
 
 
+def test_a_board_says_where_its_figures_come_from():
+    done = mcugen("boards", "show", "nucleo-l4r5zi")
+    for word in ("stm32l4r5", "5 / 16 bytes", "art_data", "RM0432"):
+        assert word in done.out
+    assert json.loads(mcugen("boards", "show", "nucleo-l4r5zi", "--json").out)["kits"] == ["nucleo-l4r5zi"]
+
+
+def test_kits_are_listed():
+    assert "nucleo-l4r5zi" in mcugen("boards").out
+
+
 @pytest.mark.parametrize("command", [("boards", "show"), ("inspect", "MODEL", "-b")])
 def test_unknown_board_suggests_its_neighbours(model: Path, command: tuple[str, ...]):
     arguments = [model if word == "MODEL" else word for word in command]

@@ -20,6 +20,7 @@ from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.place import Placement
 from mcugen.options import OWN
+from mcugen.report.basis import Basis
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,8 @@ class RowFigures:
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
+    basis: Basis
+    """What the figures rest on."""
     model: ModelFigures
     board: str
     cpu: str
@@ -276,6 +279,7 @@ def memory_use(program: Program, placement: Placement, weights: int) -> list[Mem
 
 
 def describe(
+    basis: Basis,
     fit: Fit,
     graph: Graph,
     board: Board,
@@ -293,6 +297,7 @@ def describe(
     dropped = [part.dropped for part in graph.nested()]
     channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
     return Report(
+        basis=basis,
         model=ModelFigures(program.name, sha256, macs, count_parameters(graph), channels, unneeded),
         board=board.name,
         cpu=board.cpu,

@@ -39,6 +39,11 @@ def print_boards(console: Console, as_json: bool) -> None:
         extensions = " ".join(sorted(board.features)) or "-"
         table.add_row(board.name, board.cpu, extensions, ram, flash, board.qemu or "-")
     console.print(table)
+    kits = Table(Column("board", no_wrap=True), "development kits, by whose names it goes too")
+    for board in boards:
+        if board.kits:
+            kits.add_row(board.name, escape(", ".join(board.kits)))
+    console.print(kits)
 
 
 def print_board(board: Board, console: Console, as_json: bool) -> None:
@@ -54,6 +59,7 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     facts.add_row("QEMU machine", board.qemu or "none: runs on this computer")
     facts.add_row("arena in", board.arena_memory)
     facts.add_row("weights in", board.weights_memory)
+    facts.add_row("kits", escape(", ".join(board.kits)) or "-")
     for cache in board.caches:
         facts.add_row(f"cache {escape(cache.name)}", escape(_cache(cache)))
     if board.energy:
@@ -64,6 +70,10 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
         waits = _waits(board, m)
         memories.add_row(escape(m.name), m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits)
     console.print(memories)
+    if board.sources:
+        console.print("Sources:", highlight=False)
+    for source in board.sources:
+        console.print(f"- {escape(source)}", highlight=False)
 
 
 def _cache(cache: Cache) -> str:

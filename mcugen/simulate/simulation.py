@@ -16,7 +16,7 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
 from mcugen.options import LibraryFiles
-from mcugen.simulate.build import Checks, TargetImages, build_host, build_target
+from mcugen.simulate.build import Checks, TargetImages, build_host, build_parts, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
 from mcugen.simulate.execute import Measure, Program, Run, Sample, TrapError, execute, host_program, qemu_program
@@ -150,6 +150,16 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
 
     keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers")
     return Timing(machine.counter, **{key: readings(key) for key in keys})
+
+
+def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None) -> Sizes:
+    """What functions of a bundle add to a firmware, with all that they need: built for the board, and not run.
+
+    ToolMissingError where the compiler is not installed; UsageError for a board without one (`host`).
+    """
+    with _folder(None) as folder:
+        model, empty = map(read_sizes, build_parts(bundle, board, folder, roots, library))
+    return Sizes(code=model.flash - empty.flash, weights=model.weights, static_ram=model.ram - empty.ram)
 
 
 def _sizes(images: TargetImages) -> Sizes:
