@@ -29,6 +29,8 @@ _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
 _PARALLEL_KEYS = ("burst_wait_states", "clock_hz")
 _OWN = ("abstract", "kits")
+_LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
+"""Bytes: far beyond what chips have."""
 _WORD = 4
 """Bytes of a word, which is what an access brings unless told."""
 _LONGEST_NAME = 100
@@ -171,6 +173,8 @@ class Board:
     set differ in it."""
     caches: tuple[Cache, ...] = ()
     energy: Energy | None = None
+    core_factor: float = 1.0
+    """What the core takes by measurement for what takes one cycle by its timing (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
     """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
     sources: tuple[str, ...] = ()
@@ -343,8 +347,8 @@ class _Fields:
 
     def power_of_two(self, key: str, default: int | None = None) -> int:
         value = self.number(key, 1, default)
-        if value & (value - 1):
-            self.fail(key, "must be a power of two", repr(value))
+        if value & (value - 1) or value > _LONGEST_LINE:
+            self.fail(key, f"must be a power of two, {_LONGEST_LINE} at most", repr(value))
         return value
 
     def positive(self, key: str) -> float:
@@ -426,6 +430,7 @@ def _board(name: str, fields: _Fields) -> Board:
         core=fields.text("core", default=cpu),
         caches=_caches(fields, memories),
         energy=_energy(fields),
+        core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
         kits=fields.texts("kits", ()),
         sources=fields.texts("sources", ()),
     )
@@ -540,6 +545,8 @@ def _cache(table: _Fields, memories: Mapping[str, Memory]) -> Cache:
             table.fail("serves", "must name memories with 'wait_states' or 'serial'", repr(name))
     if cache.size % (cache.line * cache.ways) or cache.sets & (cache.sets - 1):
         table.fail("size", "must be a power of two times 'line' times 'ways'", repr(cache.size))
+    if cache.size > _LARGEST_CACHE:
+        table.fail("size", f"must be {_LARGEST_CACHE:,} at most", repr(cache.size))
     table.finish()
     return cache
 

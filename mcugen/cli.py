@@ -13,6 +13,7 @@ import typer
 
 from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import Program
+from mcugen.commands.calibrate import calibrate_board
 from mcugen.commands.compile import compile_command
 from mcugen.commands.diff import diff
 from mcugen.commands.export import export
@@ -57,6 +58,7 @@ app.command()(run)
 app.command()(inspect)
 app.command()(quantize)
 app.command()(profile)
+app.command("calibrate-board")(calibrate_board)
 app.command()(operators)
 app.command()(version)
 

@@ -167,7 +167,7 @@ def test_unknown_memory_names_the_others():
         ("0x2000_0000", "0xffff_ff00", "'memories[1].size' must end within 32 bits"),
         (", speed = 2", "", "'memories[0].speed' must be given"),
         ("speed = 2", "speed = 2, line_bytes = 8", "'memories[0].line_bytes' must stand beside 'wait_states'"),
-        ("speed = 2", "wait_states = 2, line_bytes = 12", "'memories[0].line_bytes' must be a power of two. found: 12"),
+        ("speed = 2", "wait_states = 2, line_bytes = 12", "'memories[0].line_bytes' must be a power of two, 256"),
         ("speed = 2", f"wait_states = 1, {SERIAL}", "'memories[0].wait_states' must not stand beside 'serial'"),
         ("speed = 2", f"clock_hz = 1, {SERIAL}", "'memories[0].clock_hz' must not stand beside 'serial'"),
         ("speed = 2", SERIAL.replace("4", "3"), "'memories[0].serial.bits_per_clock' must be a power of two"),
@@ -243,6 +243,8 @@ def test_caches_stand_before_memories(tmp_path: Path):
         (CACHE.replace('["flash"]', '["flush"]'), "'caches[0].serves' must name memories of the board. found: 'flush'"),
         (CACHE.replace("256", "96"), "'caches[0].size' must be a power of two times 'line' times 'ways'. found: 96"),
         (CACHE.replace("line = 16", "line = 24"), "'caches[0].line' must be a power of two"),
+        (CACHE.replace("line = 16", "line = 512"), "'caches[0].line' must be a power of two, 256 at most. found: 512"),
+        (CACHE.replace("256", f"{1 << 40}"), "'caches[0].size' must be 16,777,216 at most"),
         (CACHE.replace("ways = 2", "ways = 2, policy = 1"), "'caches[0].policy' is not a key"),
     ],
 )

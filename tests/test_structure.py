@@ -48,6 +48,7 @@ LAYERS = {
     "stepping": 12,
     "mixed": 13,
     "latency": 13,
+    "calibration": 13,
     "compilation": 14,
     "export": 13,
     "cli_options": 14,

@@ -2,9 +2,8 @@
 """Our estimates of cycles beside what others measured on boards: rewrites tables of docs/performance.md.
 
 Two tables: programs of others, built here from their sources and priced by our model of time, which tells how right it
-is; and our own code beside the marks of MLPerf Tiny. Without the sources (--sources: a folder with checkouts of
-raws-labs/tigris, raws-labs/tigris-runtime and ARM-software/CMSIS-NN at 6d9d61d8, by the last part of their names) the
-first table is left out.
+is; and our own code beside the marks of MLPerf Tiny. --sources names a folder with checkouts of the repositories that
+hardware/tigris.py and hardware/tflm.py name; programs whose sources are not there are left out.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import Annotated
 import numpy as np
 import typer
 from benchmark.subjects import MODELS as FOLDER
+from hardware import tflm, tigris
 from hardware.measured import MARKS, MODELS, PROGRAMS, TARGETS, Measured
 from hardware.networks import write_network
-from hardware.tigris import FOLDERS, compile_plan, tigris_bundle, tigris_library
 from markers import replace_between_markers
 from measure_costs import random_inputs
 from rich.console import Console
 
 from mcugen.board import Board, load_board
 from mcugen.compiler import compile_model
-from mcugen.options import CompileOptions
+from mcugen.options import CompileOptions, Places
 from mcugen.simulate import Setup, simulate
 from mcugen.simulate.cycles import Cycles
 
@@ -54,22 +53,40 @@ class Row:
 
 def estimate(measured: Measured, sources: Path, folder: Path) -> Cycles:
     """Of a program, built from its sources in `folder`."""
-    board = load_board(measured.kit)
-    library = tigris_library(board, sources, folder)
-    plan = compile_plan(write_network(measured.network, folder), sources)
-    bundle = tigris_bundle(plan, measured.kernels, SHAPES[measured.network])
-    sample = {"x": np.ones(SHAPES[measured.network][0], np.int8)}
+    board, shapes = load_board(measured.kit), SHAPES[measured.network]
+    if measured.interpreter == "TFLM":
+        library, bundle = tflm.tflm_archive(board, sources, folder), tflm.tflm_bundle(measured.network, sources, shapes)
+    else:
+        library = tigris.tigris_archive(board, sources, folder)
+        plan = tigris.compile_plan(write_network(measured.network, folder), sources)
+        bundle = tigris.tigris_bundle(plan, measured.kernels, shapes)
+    sample = {"x": np.ones(shapes[0], np.int8)}
     run = simulate(bundle, board, [sample], cycles=True, setup=Setup(library=library, timeout=600))
     assert run.cycles is not None
     return run.cycles
 
 
+def estimated(programs: Sequence[Measured], sources: Path | None, folder: Path) -> Iterator[Row]:
+    """Of the programs whose sources are there; what is left out is told."""
+    for measured in programs:
+        folders = tflm.FOLDERS if measured.interpreter == "TFLM" else tigris.FOLDERS
+        missing = [name for name in folders if sources is None or not (sources / name).is_dir()]
+        what = f"{measured.kit}: {measured.network}, {measured.program}"
+        if missing or sources is None:
+            Progress.print(f"{what}: left out, since --sources has no {', '.join(missing)}")
+        elif measured.interpreter == "TFLM" and not tflm.knows(measured.network):
+            Progress.print(f"{what}: left out, since its model is not public")
+        else:
+            Progress.print(what)
+            yield Row(measured, estimate(measured, sources.resolve(), folder.resolve()))
+
+
 def program_table(rows: Sequence[Row]) -> Iterator[str]:
     """Lines of a table in Markdown."""
-    yield "| board | network | kernels | measured | estimate | of that waiting | off by |"
+    yield "| board | network | program | measured | estimate | of that waiting | off by |"
     yield "|---|---|---|---:|---:|---:|---:|"
     for row in rows:
-        told = (row.measured.kit, row.measured.network, row.measured.kernels, f"{row.measured.cycles:,}")
+        told = (row.measured.kit, row.measured.network, row.measured.program, f"{row.measured.cycles:,}")
         if row.cycles.total is None or row.miss is None:
             yield f"| {' | '.join(told)} | - | - | {row.cycles.note} |"
             continue
@@ -82,9 +99,9 @@ def program_table(rows: Sequence[Row]) -> Iterator[str]:
     yield f"Within {NEAR:.0%}: {near} of {len(rows)}; within {NEARER:.0%}: {nearer}."
 
 
-def own_cycles(board: Board, model: str) -> int | None:
-    """Our code for speed, with the weights where the board has them."""
-    compiled = compile_model(FOLDER / f"{model}.onnx", board, CompileOptions(optimize="speed"))
+def own_cycles(board: Board, model: str, options: CompileOptions) -> int | None:
+    """Of our code."""
+    compiled = compile_model(FOLDER / f"{model}.onnx", board, options)
     cycles = compiled.simulate([random_inputs(compiled)], cycles=True).cycles
     return cycles.total if cycles else None
 
@@ -97,10 +114,20 @@ def own_table(kits: Sequence[str]) -> Iterator[str]:
         cells = []
         for model, mark, target in zip(MODELS.values(), MARKS[kit], TARGETS[kit], strict=True):
             Progress.print(f"{kit}: {model}")
-            cycles = own_cycles(load_board(kit), model)
+            cycles = own_cycles(load_board(kit), model, CompileOptions(optimize="speed"))
             own = "-" if cycles is None else f"{cycles / 1e6:.3g}"
             cells.append(f"**{own}** / {mark:g} / {target:g}")
         yield f"| {kit} | " + " | ".join(cells) + " |"
+
+
+def placed_lines() -> Iterator[str]:
+    """The autoencoder on a board whose flash is slow, by where its weights lie."""
+    board, told = load_board("pico2"), []
+    for place in ("flash", "sram"):
+        Progress.print(f"pico2: {MODELS['AD']}, weights in {place}")
+        cycles = own_cycles(board, MODELS["AD"], CompileOptions(place=Places(weights=place)))
+        told.append(f"{(cycles or 0) / 1e6:.3g} with its weights in {place}")
+    yield f"The autoencoder on a pico2, `balanced`: {', '.join(told)}."
 
 
 def main(
@@ -115,21 +142,13 @@ def main(
 ) -> None:
     """Prints the tables."""
     tables = {}
-    wanted = [
-        m for m in PROGRAMS if (not kit or m.kit in kit) and (not network or m.network in network)
-    ]
-    missing = [name for name in FOLDERS if sources is None or not (sources / name).is_dir()]
-    if missing:
-        Progress.print(f"left out: programs of others, since --sources has no {', '.join(missing)}")
-    else:
-        assert sources is not None
-        rows = []
-        for measured in wanted:
-            Progress.print(f"{measured.kit}: {measured.network}, {measured.kernels}")
-            rows.append(Row(measured, estimate(measured, sources.resolve(), folder.resolve())))
+    wanted = [m for m in PROGRAMS if (not kit or m.kit in kit) and (not network or m.network in network)]
+    rows = list(estimated(wanted, sources, folder))
+    if rows:
         tables["hardware"] = "\n".join(program_table(rows))
     if marks:
-        tables["marks"] = "\n".join(own_table([name for name in MARKS if not kit or name in kit]))
+        kits = [name for name in MARKS if not kit or name in kit]
+        tables["marks"] = "\n".join([*own_table(kits), "", *placed_lines()])
     for table in tables.values():
         print(table, end="\n\n")
     if write_docs:

@@ -69,7 +69,7 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     console.print(facts)
     memories = Table("memory", "kind", "address", "bytes", "speed", "waits")
     for m in board.memories:
-        waits = _waits(board, m)
+        waits = waits_text(board, m)
         memories.add_row(escape(m.name), m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits)
     console.print(memories)
     if board.sources:
@@ -84,7 +84,7 @@ def _cache(cache: Cache) -> str:
     return f"{cache.size:,} bytes in lines of {cache.line}, {ways}: {holds} of {', '.join(cache.serves)}"
 
 
-def _waits(board: Board, memory: Memory) -> str:
+def waits_text(board: Board, memory: Memory) -> str:
     """Cycles of the CPU that an access takes beyond one."""
     cycles = board.wait_cycles(memory, memory.line_bytes)
     if not cycles:

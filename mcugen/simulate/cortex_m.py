@@ -194,7 +194,7 @@ def _m85_rule(instruction: Instruction) -> Rule:
         )
     rule, is_memory = _m55_vector(instruction), is_one_of(_VECTOR_MEMORY, instruction)
     units = {"wide store" if instruction.is_store else "wide load": _TWO_BEATS} if is_memory else rule.units
-    return Rule(units, latency=rule.latency + 1, first=not is_memory, last=True)
+    return Rule(units, latency=rule.latency + (not is_memory), first=not is_memory, last=True)
 
 
 M85 = Scoreboard(2, {"load": 2, "store": 2, "alu": 2, "port": 2}, _m85_rule, _m7_needed)

@@ -93,17 +93,22 @@ def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int)
     if (seen := instructions_of(run, code)) != instructions:
         raise VerificationError("the profile must agree with QEMU's timer", f"{seen} and {instructions} instructions")
     note = f"{timing.title}, {_memory(profiler, images.model)}"
-    total, waits = cycles_of(run, code, timing), _waits(run, board)
+    total, waits = _core_cycles(run, code, timing, board), _waits(run, board)
     total += sum(wait.cycles for wait in waits)
     if not images.layers:
         return Cycles(total, None, note, None, waits)
     layers, code = spans[images.layers][:-1], known[images.layers]  # the last span is the way out
     layer_waits = tuple(_waits(span, board) for span in layers)
     each = tuple(
-        cycles_of(span, code, timing) + sum(wait.cycles for wait in waits)
+        _core_cycles(span, code, timing, board) + sum(wait.cycles for wait in waits)
         for span, waits in zip(layers, layer_waits, strict=True)
     )
     return Cycles(total, each, note, tuple(units_of(span, code) for span in layers), waits, layer_waits)
+
+
+def _core_cycles(span: Span, code: Code, timing: Timing, board: Board) -> int:
+    """On memory without wait states, corrected by what was measured."""
+    return round(cycles_of(span, code, timing) * board.core_factor)
 
 
 def _memory(profiler: Profiler, image: Path) -> str:
@@ -154,11 +159,13 @@ def cycles_of(span: Span, code: Code, timing: Timing) -> int:
 
 
 def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
-    """Cycles of the block that ran, and of the way to the next."""
-    block = code.block(edge)
-    cycles = timing.cycles(block)
-    if code.branches(edge):
-        return cycles + timing.refill(block[-1], code.at(edge.to))
-    # QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions.
-    seam = [block[-1], code.at(edge.to)]
-    return cycles + timing.cycles(seam) - sum(timing.cycles([instruction]) for instruction in seam)
+    """Cycles of the block that ran, and of the way to the next.
+
+    QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions. That, and the
+    target of a branch that takes nothing, issues as if it were part of the block.
+    """
+    block, target = code.block(edge), code.at(edge.to)
+    refill = timing.refill(block[-1], target) if code.branches(edge) else 0
+    if refill:
+        return timing.cycles(block) + refill
+    return timing.cycles([*block, target]) - timing.cycles([target])

@@ -13,7 +13,7 @@ from pathlib import Path
 from mcugen.simulate.toolchain import ARM, find_program
 
 _LINE = re.compile(r"\s*([0-9a-f]+):\t((?:[0-9a-f]{4} ?){1,2})\s*\t(\S+)(?:\s+([^@]*))?")
-_OPERAND = re.compile(r"\[[^]]*\]!?|\{[^}]*\}|[^,\[{]+")
+_OPERAND = re.compile(r"\[[^]]*\]!?|\{[^}]*\}|[^,\[{]+(?:\[\d+\])?")
 _REGISTERS = re.compile(r"\b(r|s|d|q)(\d+)(?:-\1(\d+))?\b|\b(sp|lr|pc)\b")
 _CONDITIONAL_BRANCH = re.compile(r"b(?:eq|ne|cs|cc|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)")
 _IF_THEN = re.compile(r"it[te]{0,3}")
@@ -120,9 +120,10 @@ class Instruction:
         return frozenset(registers(text)[0] for text in (*post_indexed, *written_back)) | frozenset(implied)
 
 
-def disassemble(program: Path) -> dict[int, Instruction]:
-    """The code of an Arm program by address."""
-    command = [find_program(ARM.objdump), "-d", "-M", "reg-names-std", str(program)]
+def disassemble(program: Path, architecture: str = "") -> dict[int, Instruction]:
+    """The code of an Arm program by address. For that of Helium, objdump must be told the architecture."""
+    machine = ["-m", architecture] if architecture else []
+    command = [find_program(ARM.objdump), "-d", *machine, "-M", "reg-names-std", str(program)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {instruction.address: instruction for instruction in parse(text.splitlines())}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mcugen.simulate import cortex_m, riscv
@@ -45,14 +46,15 @@ def _but_loops(cycles: int) -> Refill:
     return lambda branch, target: 0 if branch.mnemonic in ("le", "letp") else cycles
 
 
+_HELIUM = partial(disassemble, architecture="armv8.1-m.main")
 TIMINGS = {
     "cortex-m0plus": Timing("Cortex-M0+ by its manual", cortex_m.M0PLUS, _always(1), True),
     "cortex-m3": Timing("Cortex-M3 by its manual", cortex_m.M3, _always(2), True),
     "cortex-m4": Timing("Cortex-M4 by its manual", cortex_m.M4, _always(2), True),
     "cortex-m7": Timing("a model of a Cortex-M7", cortex_m.M7, _always(0), False),
     "cortex-m33": Timing("a model of a Cortex-M33", cortex_m.M33, _always(1), True),
-    "cortex-m55": Timing("a model of a Cortex-M55", cortex_m.M55, _but_loops(2), True),
-    "cortex-m85": Timing("a model of a Cortex-M85", cortex_m.M85, _always(0), False),
+    "cortex-m55": Timing("a model of a Cortex-M55", cortex_m.M55, _but_loops(2), True, _HELIUM),
+    "cortex-m85": Timing("a model of a Cortex-M85", cortex_m.M85, _always(0), False, _HELIUM),
     "hazard3": Timing("Hazard3 by its manual", riscv.HAZARD3, riscv.hazard3_refill, False, riscv.disassemble),
     "esp32c3": Timing("a model of an ESP32-C3", riscv.ESP32, riscv.esp32_refill, False, riscv.disassemble),
     "esp32c6": Timing("a model of an ESP32-C6", riscv.ESP32, riscv.esp32_refill, False, riscv.disassemble),

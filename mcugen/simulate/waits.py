@@ -17,8 +17,8 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.simulate.elf import Range, sections
 from mcugen.simulate.machines import Machine
 
-_ALIGNMENT = 64
-"""No line of a cache is longer; parts keep their place within it."""
+_ALIGNMENT = 256
+"""No line is longer; parts keep their place within it."""
 _CODE = (".vectors", ".text", ".ARM.exidx")
 _KINDS: tuple[Literal["instructions", "data"], ...] = ("instructions", "data")
 

@@ -138,7 +138,8 @@ static uint64_t unaligned;
 static uint64_t now, running; /* cycles: when the segment that runs began, how many it takes */
 static uint64_t next;         /* what follows it, as QEMU has it */
 static const struct place *accessing;
-static uint64_t accesses; /* of that instruction, before this one */
+static uint64_t accesses; /* of that instruction, before this one: words, whatever QEMU makes of vectors */
+static uint64_t word;     /* that it accessed last */
 
 static void *allocate(size_t size)
 {
@@ -361,8 +362,12 @@ static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
         return;
     }
     struct memory *memory = region->memory;
+    if (place == accessing && address / 4 == word) {
+        return;
+    }
     accesses = place == accessing ? accesses + 1 : 0;
     accessing = place;
+    word = address / 4;
     const uint64_t there = region->address + (address - region->begin), time = now + place->cycles + accesses;
     struct cache *cache = memory->through[DATA].cache;
     if (qemu_plugin_mem_is_store(info)) {

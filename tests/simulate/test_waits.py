@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx_models import Net
-from tiny_models import assembled
+from tiny_models import assembled, tiny
 
 from mcugen import CompileOptions, Places, compile_model
 from mcugen.board import Board, Cache, Memory, Parallel, Serial, load_board
@@ -189,6 +189,23 @@ def test_reads_without_a_cache_wait_each(loads: tuple[Bundle, TargetImages]):
 
 
 @pytest.mark.qemu
+def test_vectors_are_read_by_words():
+    code = """
+        adr r1, 2f
+        vldrb.u8 q0, [r1]
+        vldrh.u16 q1, [r1]
+        vldrw.u32 q2, [r1]
+        movs r0, #0
+        bx lr
+        .balign 16
+        2: .word 0, 1, 2, 3
+    """
+    m55 = load_board("corstone300")
+    memories = tuple(replace(m, access=Parallel(2 * (m.kind == "flash"), 0, m55.clock_hz)) for m in m55.memories)
+    assert waits(code, replace(m55, memories=memories)).reads == 3 * 4
+
+
+@pytest.mark.qemu
 def test_weights_in_sram_wait_for_nothing(loads: tuple[Bundle, TargetImages]):
     slow, fast = (loaded(loads, board(waiting(5, 16), weights_memory=name)) for name in ("flash", "sram"))
     # Code still lies in flash, with its three constants.
@@ -204,6 +221,30 @@ def test_code_and_weights_share_a_cache(loads: tuple[Bundle, TargetImages]):
     (alone,), (pushed,) = (loaded(loads, on).waits for on in (apart, shared))
     assert pushed.missed_reads > alone.missed_reads
     assert 0 < pushed.missed_fetches < alone.missed_fetches
+
+
+def counter() -> Bundle:
+    """A model that takes longer each time it is called."""
+    made = tiny(
+        """
+        (void)arena;
+        for (uint32_t i = 0; i < 100 * ++state->calls; i++) {
+            __asm__ volatile("");
+        }
+        return 0;
+        """
+    )
+    declared = "typedef struct { uint32_t calls; } tiny_state;\nvoid tiny_reset(tiny_state *state);\n"
+    run = "int tiny_run(void *arena)", "int tiny_run(void *arena, tiny_state *state)"
+    header = made.files["tiny.h"].replace(f"{run[0]};", f"{declared}{run[1]};")
+    code = made.files["tiny.c"].replace(*run) + "void tiny_reset(tiny_state *state) { state->calls = 0; }\n"
+    return replace(made, files={**made.files, "tiny.h": header, "tiny.c": code}, has_state=True)
+
+
+@pytest.mark.qemu
+def test_the_run_that_fills_caches_leaves_no_state():
+    found = simulate(counter(), M4, ONE, cycles=True)  # or the profile would see more than was counted
+    assert found.cycles is not None and found.cycles.total is not None and found.cycles.total > 100
 
 
 def dense(places: Places) -> Cycles:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What others measured on boards and published, in cycles of the CPU.
 
-Programs: the repository raws-labs/tigris-bench, cortex-m-deployability (README.md, results/summary.json, June 2026): TiGrIS
-with CMSIS-NN at commit 6d9d61d8 and with kernels in plain C, gcc -O2, weights in flash, median of 30 runs, DWT cycle
-counter (RP2350: its timer). Marks: MLPerf Tiny v1.1 to v1.3, closed division, cycles = clock / inferences a second.
+Programs: the repository raws-labs/tigris-bench, cortex-m-deployability (README.md, results/summary.json, June 2026):
+TensorFlow Lite Micro and TiGrIS with CMSIS-NN at commit 6d9d61d8, and TiGrIS with kernels in plain C; gcc -O2, weights
+in flash, median of 30 runs, DWT cycle counter (RP2350: its timer). Marks: MLPerf Tiny v1.1 to v1.3, closed division,
+clock / inferences a second.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal
 
 Network = Literal["ds_cnn", "ad", "ts"]
 Kernels = Literal["cmsis_nn", "plain"]
+Interpreter = Literal["TiGrIS", "TFLM"]
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,26 @@ class Measured:
     network: Network
     kernels: Kernels
     cycles: int
+    interpreter: Interpreter = "TiGrIS"
+
+    @property
+    def program(self) -> str:
+        """For people: "TiGrIS, plain C"."""
+        return f"{self.interpreter}, {'CMSIS-NN' if self.kernels == 'cmsis_nn' else 'plain C'}"
 
 
-def _measured(kit: str, kernels: Kernels, ds_cnn: float, ad: float, ts: float) -> tuple[Measured, ...]:
+def _measured(
+    kit: str, kernels: Kernels, ds_cnn: float, ad: float, ts: float, interpreter: Interpreter = "TiGrIS"
+) -> tuple[Measured, ...]:
     found: dict[Network, float] = {"ds_cnn": ds_cnn, "ad": ad, "ts": ts}
-    return tuple(Measured(kit, network, kernels, round(millions * 1e6)) for network, millions in found.items())
+    return tuple(Measured(kit, net, kernels, round(cycles * 1e6), interpreter) for net, cycles in found.items())
 
 
 PROGRAMS = (
+    *_measured("nucleo-f446re", "cmsis_nn", 12.249, 0.865, 0.324, "TFLM"),
     *_measured("nucleo-f446re", "cmsis_nn", 10.779, 0.894, 0.281),
     *_measured("nucleo-f446re", "plain", 105.39, 2.962, 1.943),
+    *_measured("nucleo-h753zi", "cmsis_nn", 6.141, 0.562, 0.166, "TFLM"),
     *_measured("nucleo-h753zi", "cmsis_nn", 5.361, 0.567, 0.143),
     *_measured("nucleo-h753zi", "plain", 32.06, 1.437, 0.545),
     *_measured("pico2", "cmsis_nn", 9.472, 5.226, 0.395),

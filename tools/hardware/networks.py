@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks of the measured programs, quantized as ONNX Runtime does it: time does not depend on what weights say."""
+"""The networks of the measured programs, quantized by ONNX Runtime: time does not depend on what weights say."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _Graph:
     """Layers one behind the other, with random weights."""
 
     def __init__(self, shape: list[int]) -> None:
-        self.shape, self.top = shape, "x"
+        self.shape, self.top, self.channels = shape, "x", shape[1]
         self.random = np.random.default_rng(0)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
     def conv(self, channels: int, window: tuple[int, int], strides: tuple[int, int], pads: list[int], group: int = 1):
         """A convolution of as many inputs as there are channels, and ReLU."""
-        depth = (self.nodes and self.channels or self.shape[1]) // group
+        depth = self.channels // group
         names = self._constants((channels, depth, *window), depth * window[0] * window[1])
         self._add("Conv", names, kernel_shape=window, strides=strides, pads=pads, group=group)
         self._add("Relu", [])

@@ -13,25 +13,18 @@ import sys
 from pathlib import Path
 
 from hardware.measured import Kernels
+from hardware.programs import Shapes, built_archive, foreign_bundle, foreign_library
 from mcugen.board import Board
-from mcugen.codegen.bundle import Bundle, Port
-from mcugen.codegen.libraries import Library
+from mcugen.codegen.bundle import Bundle
 from mcugen.errors import VerificationError
 from mcugen.options import LibraryFiles
-from mcugen.simulate.toolchain import ARM, Compiler, Unit, find_program, first_lines
+from mcugen.simulate.toolchain import Unit, first_lines
 
 FOLDERS = ("tigris", "tigris-runtime", "CMSIS-NN")
-_LIBRARY = Library("tigris", "TiGrIS", "tigris.h", "1.0.0", ("", ""), ("", ""))
+_LIBRARY = foreign_library("tigris", "TiGrIS", "tigris.h")
 _FAST, _SLOW, _TENSORS = 32768, 8192, 256
 """Bytes of its two arenas, as the measured firmware has them, and the most tensors."""
 
-_HEADER = """\
-#define NETWORK_ARENA_SIZE {arena}u
-#define NETWORK_ARENA_ALIGN 16u
-void *network_x(void *arena);
-const void *network_y(const void *arena);
-int network_run(void *arena);
-"""
 _SOURCE = """\
 #pragma GCC system_header
 #define TIGRIS_HAS_CMSIS_NN
@@ -90,8 +83,8 @@ def compile_plan(model: Path, sources: Path) -> bytes:
     return plan.read_bytes()
 
 
-def tigris_bundle(plan: bytes, kernels: Kernels, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Bundle:
-    """A plan as a model that calls TiGrIS; its input and output have the given shapes."""
+def tigris_bundle(plan: bytes, kernels: Kernels, shapes: Shapes) -> Bundle:
+    """A plan as a model that calls TiGrIS."""
     is_library = kernels == "cmsis_nn"
     source = _SOURCE.format(
         tensors=_TENSORS,
@@ -101,41 +94,14 @@ def tigris_bundle(plan: bytes, kernels: Kernels, shapes: tuple[tuple[int, ...], 
         prepare="tigris_cmsis_nn_prepare(&plan, &mem);" if is_library else "",
         dispatch="tigris_dispatch_kernel_cmsis_nn" if is_library else "tigris_dispatch_kernel_s8",
     )
-    blob = ",".join(map(str, plan))
-    data = f"extern const unsigned char network_plan[{len(plan)}];\n"
-    data += f"__attribute__((aligned(16))) const unsigned char network_plan[{len(plan)}] = {{{blob}}};\n"
-    files = {
-        "network.h": _HEADER.format(arena=_FAST + _SLOW),
-        "network_tigris.h": source,
-        "network.c": '#include "network.h"\n#include "network_tigris.h"\n',
-        "network_weights.c": data,
-    }
-    size = [_elements(shape) for shape in shapes]
-    x, y = (
-        Port(name, f"network_{name}", "int8", (n,), n) for name, n in zip(("x", "y"), size, strict=True)
-    )
-    return Bundle("network", files, _FAST + _SLOW, (x,), (y,), layers=(), libraries=(_LIBRARY,))
+    return foreign_bundle(_LIBRARY, source, plan, _FAST + _SLOW, shapes)
 
 
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for axis in shape:
-        count *= axis
-    return count
-
-
-def tigris_library(board: Board, sources: Path, folder: Path) -> LibraryFiles:
+def tigris_archive(board: Board, sources: Path, folder: Path) -> LibraryFiles:
     """The runtime and CMSIS-NN for a board's CPU, built as the measured programs were."""
-    built, runtime, cmsis = folder / board.cpu, sources / "tigris-runtime", sources / "CMSIS-NN"
-    archive = built / "libtigris.a"
-    if not archive.is_file():
-        built.mkdir(parents=True, exist_ok=True)
-        includes = ("-I", str(runtime / "include"), "-I", str(cmsis / "Include"))
-        flags = ("-std=gnu11", "-O2", "-ffunction-sections", "-fdata-sections", "-DTIGRIS_HAS_CMSIS_NN", "-w", *includes)
-        compiler = Compiler((find_program(ARM.gcc),), (*ARM.library, *flags, *board.cflags), built)
-        files = [*sorted((runtime / "src").glob("*.c")), *sorted((cmsis / "Source").rglob("*.c"))]
-        units = [Unit(str(file.resolve()), f"{file.stem}.o") for file in files]
-        compiler.compile(units)
-        ar = find_program(f"{ARM.name}-ar")
-        subprocess.run([ar, "rcs", archive.name, *(unit.object for unit in units)], cwd=built, check=True)
-    return LibraryFiles(runtime / "include", archive)
+    runtime, cmsis = sources / "tigris-runtime", sources / "CMSIS-NN"
+    includes = ("-I", str(runtime / "include"), "-I", str(cmsis / "Include"))
+    flags = ("-std=gnu11", "-O2", "-w", "-DTIGRIS_HAS_CMSIS_NN", *includes)
+    files = [*sorted((runtime / "src").glob("*.c")), *sorted((cmsis / "Source").rglob("*.c"))]
+    units = [Unit(str(file.resolve()), f"{file.stem}.o") for file in files]
+    return LibraryFiles(runtime / "include", built_archive(board, units, flags, folder / f"tigris-{board.cpu}"))

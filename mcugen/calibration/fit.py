@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A board file after measurements: what the core and its memories take, so that estimates meet runs on the board.
+
+Cycles of a layer are the core's, times a factor, and what it waits for each memory. Least squares over the layers say
+how much more (or less) than estimated each of these is; wait states and overheads follow, as whole numbers, and the
+layers are estimated once more with them, until nothing changes. What the layers do not tell apart stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from mcugen.board import Board, Memory, Parallel, Serial
+from mcugen.errors import UsageError
+
+_ROUNDS, _STEPS, _SWEEPS = 3, 6, 400
+"""At most so many: jumps, steps in one direction, rounds of least squares."""
+_FACTORS = (0.5, 2.0)
+"""Of the core: rules that are further off are not a matter of a factor."""
+_WAITS = (0.0, 8.0)
+_MOST_OVERHEAD = 255
+"""Wait states, or clocks of a serial bus."""
+_LIKELY = (0.25, 4.0)
+"""Measured cycles by estimated ones, of all layers together: beyond that something else was measured."""
+_SMALL = 0.01
+"""Share of a run below which layers count less: hooks and the clock blur them."""
+_ALIKE = 30.0
+"""Condition number from which on layers do not tell terms apart."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a run on the board."""
+
+    model: str
+    name: str
+    cycles: int
+    share: float
+    """Of the run's cycles."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a layer: cycles on memory that never lets the CPU wait, and of waiting by memory."""
+
+    core: int
+    waits: Mapping[str, int]
+
+    def cycles(self, factor: float) -> float:
+        """In all."""
+        return self.core * factor + sum(self.waits.values())
+
+
+Estimator = Callable[[Board], Sequence[Estimate]]
+"""Of the layers, in their order, on a board whose core factor is 1."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """How far off a layer is, as a share of what was measured: before and after."""
+
+    layer: Layer
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The corrected board; `kept` are terms that the layers do not tell from others."""
+
+    board: Board
+    residuals: tuple[Residual, ...]
+    kept: tuple[str, ...]
+
+    @property
+    def before(self) -> float:
+        """Root of the mean square of the residuals."""
+        return _rms([r.before for r in self.residuals])
+
+    @property
+    def after(self) -> float:
+        """The same, corrected."""
+        return _rms([r.after for r in self.residuals])
+
+
+def _rms(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def calibrate(board: Board, layers: Sequence[Layer], estimator: Estimator) -> Calibration:
+    """The board that explains the layers best. UsageError: too few of them, or nothing like the estimates."""
+    first = estimator(replace(board, core_factor=1.0))
+    _check(layers, first, board)
+    terms, kept = _told_apart(layers, first)
+    if len(layers) <= len(terms) + 1:
+        rule = f"runs must have more layers than what is fitted: {', '.join(['the core', *terms])}"
+        raise UsageError(rule, f"{len(layers)} layers", "run more models, or larger ones")
+    best = _climbed(_jumped(_Trial.of(board, layers, first), layers, estimator, terms), layers, estimator, terms)
+    residuals = [
+        Residual(layer, _share(layer, a.cycles(board.core_factor)), _share(layer, b.cycles(best.board.core_factor)))
+        for layer, a, b in zip(layers, first, best.estimates, strict=True)
+    ]
+    return Calibration(best.board, tuple(residuals), kept)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A board that could be the one, and the sum of squares that is to be least."""
+
+    board: Board
+    estimates: Sequence[Estimate]
+    off: float
+
+    @classmethod
+    def of(cls, board: Board, layers: Sequence[Layer], estimates: Sequence[Estimate]) -> _Trial:
+        """With the core's factor that fits best, to a thousandth, where waits are as estimated."""
+        factor = round(_fit(layers, estimates, ())[0], 3)
+        errors = np.array([e.cycles(factor) - layer.cycles for layer, e in zip(layers, estimates, strict=True)])
+        off = float(np.sum(np.square(errors * _weights(layers))))
+        return cls(replace(board, core_factor=factor), estimates, off)
+
+    @classmethod
+    def at(cls, board: Board, layers: Sequence[Layer], estimator: Estimator) -> _Trial:
+        """The same, with the estimates for the board."""
+        return cls.of(board, layers, estimator(replace(board, core_factor=1.0)))
+
+
+def _jumped(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
+    """Where least squares lead, as if waits were in proportion to wait states."""
+    last = best
+    for _ in range(_ROUNDS):
+        corrected = _with_waits(last.board, _fit(layers, last.estimates, terms)[1])
+        if corrected == last.board:
+            break
+        last = _Trial.at(corrected, layers, estimator)
+        best = min(best, last, key=lambda trial: trial.off)
+    return best
+
+
+def _climbed(best: _Trial, layers: Sequence[Layer], estimator: Estimator, terms: Sequence[str]) -> _Trial:
+    """The best in a neighbourhood: what is read ahead hides the first wait states, which are in no proportion then."""
+    for name, step in ((name, step) for name in terms for step in (1, -1)):
+        for _ in range(_STEPS):
+            trial = _Trial.at(_with_step(best.board, name, step), layers, estimator)
+            if trial.off >= best.off:
+                break
+            best = trial
+    return best
+
+
+def _with_step(board: Board, name: str, step: int) -> Board:
+    memories = (_stepped(memory, step) if memory.name == name else memory for memory in board.memories)
+    return replace(board, memories=tuple(memories))
+
+
+def _stepped(memory: Memory, step: int) -> Memory:
+    access = memory.access
+    if access is None:
+        return memory
+    now = access.overhead_clocks if isinstance(access, Serial) else access.wait_states
+    return _with_overhead(memory, min(max(now + step, 0), _MOST_OVERHEAD))
+
+
+def _check(layers: Sequence[Layer], estimates: Sequence[Estimate], board: Board) -> None:
+    if not layers:
+        raise UsageError("runs must have layers", "none", "measure a model with several layers")
+    measured = sum(layer.cycles for layer in layers)
+    estimated = sum(estimate.cycles(board.core_factor) for estimate in estimates)
+    if not _LIKELY[0] <= measured / max(estimated, 1) <= _LIKELY[1]:
+        rule = f"measured cycles must be of a {board.cpu} with the memories of {board.name}"
+        found = f"{measured / max(estimated, 1):.3g} times the estimate"
+        raise UsageError(
+            rule, found, "name the board that was measured, at its clock, or write its file (docs/boards.md)"
+        )
+
+
+def _share(layer: Layer, estimated: float) -> float:
+    return estimated / layer.cycles - 1
+
+
+def _weights(layers: Sequence[Layer]) -> np.ndarray:
+    """Errors count as shares of the layer, of small layers as shares of a hundredth of the run."""
+    return np.array([1 / (layer.cycles * max(1.0, _SMALL / layer.share)) for layer in layers])
+
+
+def _columns(estimates: Sequence[Estimate], terms: Sequence[str]) -> np.ndarray:
+    """Of each layer the core's cycles, then what it waits for each memory."""
+    return np.array([[e.core, *(e.waits.get(term, 0) for term in terms)] for e in estimates], float)
+
+
+def _told_apart(layers: Sequence[Layer], estimates: Sequence[Estimate]) -> tuple[list[str], tuple[str, ...]]:
+    """Memories whose waits the layers tell from the rest, the ones that take most first; and the others."""
+    weights = _weights(layers)[:, None]
+    names = dict.fromkeys(chain.from_iterable(estimate.waits for estimate in estimates))
+    sizes = {name: float(np.sum(weights[:, 0] * _columns(estimates, [name])[:, 1])) for name in names}
+    terms: list[str] = []
+    for name in sorted(names, key=lambda name: (-sizes[name], name)):
+        columns = _columns(estimates, [*terms, name]) * weights
+        lengths = np.linalg.norm(columns, axis=0)
+        if len(layers) > 1 and lengths.all() and np.linalg.cond(columns / lengths) < _ALIKE:
+            terms.append(name)
+    return terms, tuple(sorted(set(names) - set(terms)))
+
+
+def _fit(
+    layers: Sequence[Layer], estimates: Sequence[Estimate], terms: Sequence[str]
+) -> tuple[float, dict[str, float]]:
+    """The core's factor, and how many times as long the CPU waits for each memory."""
+    weights = _weights(layers)
+    fixed = np.array([sum(c for name, c in e.waits.items() if name not in terms) for e in estimates], float)
+    columns = _columns(estimates, terms) * weights[:, None]
+    wanted = (np.array([layer.cycles for layer in layers], float) - fixed) * weights
+    factor, *scales = _bounded_least_squares(columns, wanted, [_FACTORS, *[_WAITS] * len(terms)])
+    return factor, dict(zip(terms, scales, strict=True))
+
+
+def _bounded_least_squares(
+    columns: np.ndarray, wanted: np.ndarray, bounds: Sequence[tuple[float, float]]
+) -> list[float]:
+    """One unknown after the other, again and again: the problem is convex, and has a handful of unknowns."""
+    found = np.ones(columns.shape[1])
+    squares = np.sum(columns * columns, axis=0)
+    for _ in range(_SWEEPS):
+        for i, (low, high) in enumerate(bounds):
+            rest = wanted - columns @ found + columns[:, i] * found[i]
+            found[i] = np.clip(columns[:, i] @ rest / squares[i], low, high)
+    return [float(value) for value in found]
+
+
+def _with_waits(board: Board, scales: Mapping[str, float]) -> Board:
+    """The board whose memories take so many times as long to wait for."""
+    memories = [_scaled(board, memory, scales.get(memory.name, 1.0)) for memory in board.memories]
+    return replace(board, memories=tuple(memories))
+
+
+def _scaled(board: Board, memory: Memory, scale: float) -> Memory:
+    """The whole number of wait states, or of clocks beside the data, that comes nearest for a line of a cache."""
+    before = board.cache(memory, "data") or board.cache(memory, "instructions")
+    nbytes = max(before.line if before else 0, memory.line_bytes)
+    now = board.wait_cycles(memory, nbytes)
+    if not now or scale == 1.0:
+        return memory
+    candidates = [_with_overhead(memory, overhead) for overhead in range(_MOST_OVERHEAD + 1)]
+    return min(candidates, key=lambda m: abs((board.wait_cycles(m, nbytes) or 0) - now * scale))
+
+
+def _with_overhead(memory: Memory, overhead: int) -> Memory:
+    match memory.access:
+        case Serial() as serial:
+            return replace(memory, access=replace(serial, overhead_clocks=overhead))
+        case Parallel() as bus:
+            burst = overhead if bus.burst_wait_states == bus.wait_states else bus.burst_wait_states
+            return replace(memory, access=replace(bus, wait_states=overhead, burst_wait_states=burst))
+    return memory

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured runs beside the simulator's estimates of the same layers, which a calibration brings together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mcugen.board import Board, Memory, Parallel
+from mcugen.calibration.files import Run
+from mcugen.calibration.fit import Calibration, Estimate, Layer, calibrate
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import UsageError, listed
+from mcugen.evaluate import sample_endpoints
+from mcugen.evaluation.samples import random_samples
+from mcugen.options import CompileOptions
+
+
+def calibrate_runs(board: Board, runs: Sequence[Run], models: Sequence[Path], options: CompileOptions) -> Calibration:
+    """The board that explains the runs best; `options` are those that the models were compiled with.
+
+    UsageError: runs of other models, of other code or at several clocks, too few layers, or nothing like the estimates.
+    ToolMissingError, VerificationError: the simulator cannot estimate cycles.
+    """
+    clocks = sorted({run.clock_hz for run in runs})
+    if len(clocks) > 1:
+        found = listed(f"{clock / 1e6:g} MHz" for clock in clocks)
+        raise UsageError("runs must be at one clock of the CPU", found, "calibrate a board file for each clock")
+    compiled = [compile_model(model, board, options) for model in models]
+    by_sha256 = {made.report.model.sha256: made for made in compiled}
+    for run in runs:
+        _check(run, by_sha256)
+    layers = [
+        Layer(run.model, layer.name, layer.cycles, layer.cycles / run.cycles) for run in runs for layer in run.layers
+    ]
+
+    def estimator(corrected: Board) -> list[Estimate]:
+        ran = {run.sha256 for run in runs}
+        known = {sha256: layer_estimates(by_sha256[sha256], corrected) for sha256 in sorted(ran)}
+        return [estimate for run in runs for estimate in known[run.sha256]]
+
+    return calibrate(_at_clock(board, clocks[0]), layers, estimator)
+
+
+def _check(run: Run, by_sha256: Mapping[str, CompiledModel]) -> None:
+    made = by_sha256.get(run.sha256)
+    if made is None:
+        found = f"a run of '{run.model}', sha256 {run.sha256[:12]}…"
+        raise UsageError(
+            "runs must be of the models that --model names", found, "add the file of that model, unchanged"
+        )
+    expected = [(layer.name, layer.kernel) for layer in made.report.layers]
+    ran = [(layer.name, layer.kernel) for layer in run.layers]
+    if ran == expected:
+        return
+    rule = f"runs of '{run.model}' must be of the code that these options and this version of mcugen make"
+    if len(ran) != len(expected):
+        told = f"{len(ran)} layers, not {len(expected)}"
+    else:
+        mine, theirs = next(pair for pair in zip(expected, ran, strict=True) if pair[0] != pair[1])
+        told = f"layer '{theirs[0]}' by {theirs[1]}, not '{mine[0]}' by {mine[1]}"
+    raise UsageError(rule, told, f"the options of the firmware: {run.options}")
+
+
+def layer_estimates(made: CompiledModel, board: Board) -> list[Estimate]:
+    """Of a model's layers on a board; UsageError where the simulator cannot estimate cycles."""
+    (sample,) = random_samples(sample_endpoints(made)).inputs
+    cycles = replace(made, board=board).simulate([sample], per_layer=True, cycles=True).cycles
+    core = cycles.layers_without_waits if cycles else None
+    if cycles is None or core is None or cycles.layer_waits is None:
+        raise UsageError("cycles of the board must be known", cycles.note if cycles else "none are", "another board")
+    waits = [{wait.memory: wait.cycles for wait in layer} for layer in cycles.layer_waits]
+    return [Estimate(*both) for both in zip(core, waits, strict=True)]
+
+
+def _at_clock(board: Board, clock_hz: int) -> Board:
+    """The board with another clock of the CPU, and of the memories that follow it."""
+    memories = tuple(_follows(memory, board.clock_hz, clock_hz) for memory in board.memories)
+    return replace(board, clock_hz=clock_hz, memories=memories)
+
+
+def _follows(memory: Memory, before: int, after: int) -> Memory:
+    access = memory.access
+    if isinstance(access, Parallel) and access.clock_hz == before:
+        return replace(memory, access=replace(access, clock_hz=after))
+    return memory
