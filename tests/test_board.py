@@ -167,7 +167,7 @@ def test_unknown_memory_names_the_others():
         ("0x2000_0000", "0xffff_ff00", "'memories[1].size' must end within 32 bits"),
         (", speed = 2", "", "'memories[0].speed' must be given"),
         ("speed = 2", "speed = 2, line_bytes = 8", "'memories[0].line_bytes' must stand beside 'wait_states'"),
-        ("speed = 2", "wait_states = 2, line_bytes = 12", "'memories[0].line_bytes' must be a power of two, 256 at most"),
+        ("speed = 2", "wait_states = 2, line_bytes = 12", "'memories[0].line_bytes' must be a power of two, 256"),
         ("speed = 2", f"wait_states = 1, {SERIAL}", "'memories[0].wait_states' must not stand beside 'serial'"),
         ("speed = 2", f"clock_hz = 1, {SERIAL}", "'memories[0].clock_hz' must not stand beside 'serial'"),
         ("speed = 2", SERIAL.replace("4", "3"), "'memories[0].serial.bits_per_clock' must be a power of two"),
