@@ -2,8 +2,8 @@
 """TensorFlow Lite Micro with kernels of CMSIS-NN: its programs in mcugen's harness.
 
 A folder of checkouts is given: `tflite-micro` (of June 2026), `CMSIS-NN`, `flatbuffers` (25.9.23), `gemmlowp`, `ruy`,
-and `tiny` (mlcommons/tiny), whose int8 autoencoder is the one that was measured but for its weights. The measured DS-CNN
-is another than MLPerf Tiny's: its mean over the image goes by TensorFlow's reference code.
+and `tiny` (mlcommons/tiny), whose int8 autoencoder is the one that was measured but for its weights. The DS-CNN
+is not there: it is another than MLPerf Tiny's, whose mean over the image goes by TensorFlow's reference code.
 """
 
 from __future__ import annotations
