@@ -224,9 +224,7 @@ class OnnxWriter:
         stored = [tensor for name, tensor in self.initializers.items() if name in used]
         graph = helper.make_graph(live, self.source.graph.name or "model", inputs, outputs, stored)
         imported = list(self.source.opset_import)
-        if not {entry.domain for entry in imported}.intersection(
-            STANDARD_DOMAINS
-        ):
+        if not {entry.domain for entry in imported}.intersection(STANDARD_DOMAINS):
             imported.append(helper.make_opsetid("", onnx.defs.onnx_opset_version()))
         model = helper.make_model(graph, opset_imports=imported, producer_name="mcugen")
         model.ir_version = max(self.source.ir_version, 8)
