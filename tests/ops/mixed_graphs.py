@@ -37,7 +37,9 @@ class _Mixed(Growth):
             self.random.choice(self.steps())(self)
         for index, tensor in enumerate(self.unread):
             self._output(tensor, index)
-        return RandomModel(self.net.model(f"mixed{self.seed}"), FLOAT if self.kind == FLOAT else MIXED, self.seed)
+        model = self.net.model(f"mixed{self.seed}")  # codes may be rounded otherwise where they lie between two
+        has_codes = any(node.op_type == "QuantizeLinear" for node in model.graph.node)
+        return RandomModel(model, FLOAT if self.kind == FLOAT and not has_codes else MIXED, self.seed)
 
     def steps(self) -> Sequence[Callable[[Growth], None]]:
         return _STEPS
@@ -73,6 +75,8 @@ class _Mixed(Growth):
         if not takes(consumer, shape):
             shape = needs(consumer)
             made = self.net.op("Reshape", made, self.net.const(shape, np.int64))
+        if consumer == "Unique":  # reals that differ by their last bits alone would be one value, or two
+            made = self.net.fake(made, 0.05)
         self._results(CONSUMERS[consumer](self.net, made, shape))
 
     def placed(self) -> None:
