@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mcugen.compiled import CompiledModel
     from mcugen.compiler import compile_model
     from mcugen.errors import McugenError
+    from mcugen.linked import Linking
     from mcugen.options import CompileOptions, LibraryFiles, Places
     from mcugen.tasks import Judging, Quantizing
 
@@ -22,6 +23,7 @@ __all__ = [
     "CompiledModel",
     "Judging",
     "LibraryFiles",
+    "Linking",
     "McugenError",
     "Places",
     "Quantizing",
@@ -37,6 +39,7 @@ _HOMES = {
     "CompiledModel": "compiled",
     "Judging": "tasks",
     "LibraryFiles": "options",
+    "Linking": "linked",
     "McugenError": "errors",
     "Places": "options",
     "Quantizing": "tasks",

@@ -130,6 +130,13 @@ Steps = Annotated[
     bool,
     typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
 ]
+MaxStepCycles = Annotated[
+    int | None,
+    typer.Option(
+        help="no step takes longer on the board, as simulated; implies --steps",
+        show_default=False,
+    ),
+]
 Helpers = Annotated[
     bool,
     typer.Option("--helpers", help="the header has functions that write pixels, samples, reals, and read classes"),
@@ -172,6 +179,7 @@ class CompileArguments:
     place: Place = None
     weights_blob: WeightsBlob = False
     steps: Steps = False
+    max_step_cycles: MaxStepCycles = None
     helpers: Helpers = False
     labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
@@ -197,7 +205,8 @@ class CompileArguments:
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
             external_io=self.external_io,
-            steps=self.steps,
+            steps=self.steps or self.max_step_cycles is not None,
+            max_step_cycles=self.max_step_cycles,
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),

@@ -15,9 +15,10 @@ from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
-from mcugen.evaluate import evaluate, metric_of, sample_endpoints, timed
+from mcugen.evaluate import evaluate, metric_of, sample_endpoints, step_cycles, timed
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples
+from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
@@ -34,6 +35,7 @@ from mcugen.quant.quantize import Progress, Quantization, float_model, no_progre
 from mcugen.quant.scheme import Scheme
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Report
+from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing
 
 if TYPE_CHECKING:
@@ -124,17 +126,24 @@ class Compilation:
         if not self.quantizing.is_wanted:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
         deadline = Deadline.of(options, self.target)
-        if deadline is None:
-            return compile_model(model, self.target, options, self.trace)
 
         def make(wanted: CompileOptions) -> CompiledModel:
             return compile_model(model, self.target, wanted, self.trace)
 
+        if options.max_step_cycles is not None:
+            return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
+        if deadline is None:
+            return make(options)
         return within(deadline, options, make, lambda compiled: timed(compiled, self.progress))
 
     def write(self, folder: str | Path | None = None) -> Path:
         """Writes the C files, to a folder called like the model unless told otherwise."""
         return self.compiled.write(folder or self.compiled.bundle.name)
+
+    def export(self, format_: str, folder: str | Path | None = None, packaging: Packaging | None = None) -> Exported:
+        """Writes a package for an IDE or a build system (one of mcugen.export.formats.FORMATS)."""
+        known = declared(format_)
+        return export(self.compiled, known, None if folder is None else Path(folder), packaging or Packaging())
 
     def run(self, inputs: str | SampleSource) -> dict[str, Array]:
         """The outputs of the generated code, with a leading axis of samples, built for the board and run."""

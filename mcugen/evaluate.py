@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
+from mcugen.errors import UsageError
 from mcugen.evaluation.accuracy import compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
@@ -19,6 +21,7 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
 from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
+from mcugen.simulate import Setup, simulate
 
 Sample = Mapping[str, Array]
 
@@ -51,6 +54,22 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
 
     run = compiled.simulate(stored, per_layer=True, cycles=True, progress=step)
     return measured(compiled.report, run, None, compiled.board.energy)
+
+
+def step_cycles(compiled: CompiledModel, progress: Progress = no_progress) -> tuple[int, ...]:
+    """Estimated cycles of each step of a run on a random sample. UsageError where nothing is known of time."""
+    (sample,) = random_samples(sample_endpoints(compiled)).inputs
+    draft, board = compiled.draft, compiled.board
+    assert draft is not None
+    bundle = render(*draft._replace(form=replace(draft.form, hooks_steps=True)))
+    bundle = replace(bundle, layers=tuple(map(str, range(len(bundle.steps)))))
+    setup = Setup(progress=lambda done: progress(f"{board.name}: measuring", done, 1), library=compiled.options.library)
+    stored = [as_stored(sample, compiled.program.inputs)]
+    found = simulate(bundle, board, stored, per_layer=True, cycles=True, setup=setup).cycles
+    if found is None or found.layers is None:
+        reason = found.note if found else f"board '{board.name}' is not simulated"
+        raise UsageError("the cycles of steps need the time that code takes on the board", reason, "use another board")
+    return found.layers
 
 
 def evaluate(

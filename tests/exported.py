@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -82,6 +83,22 @@ def on_mps2(program: Path) -> str:
     command = ("qemu-system-arm", "-M", "mps2-an386", "-display", "none", "-monitor", "none", "-serial", "stdio")
     semihosting = ("-semihosting-config", "enable=on,target=native")
     return run([*command, "-icount", "shift=5", *semihosting, "-kernel", program], program.parent)
+
+
+SECONDS = 20
+
+
+def first_line(command: Sequence[str | Path], folder: Path) -> str:
+    """What a program prints that never ends."""
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        timer = Timer(SECONDS, process.kill)
+        timer.start()
+        try:
+            return process.stdout.readline().strip()
+        finally:
+            timer.cancel()
+            process.kill()
 
 
 RISCV_LINK = (

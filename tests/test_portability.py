@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Timer
 
 import numpy as np
 import pytest
 from batch import combine
+from exported import first_line
 from narrow_int import overflows
 from onnx_models import Net, assert_close
 from portable_models import Portable, models_for, portable_models
@@ -91,7 +91,6 @@ WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werro
 QEMU = ("qemu-system-avr", "-M", "mega2560", "-display", "none", "-monitor", "none", "-serial", "stdio", "-bios")
 RAM = 8192 - 1024
 """Bytes of the ATmega2560, for all data and constants; the rest is stack."""
-SECONDS = 20
 
 
 def for_avr(part: int) -> list[Portable]:
@@ -126,19 +125,7 @@ def on_avr(portable: Portable, folder: Path) -> str | None:
         return None
     sizes = subprocess.run(["avr-size", "avr.elf"], cwd=folder, capture_output=True, text=True, check=True).stdout
     _, data, bss, *_ = map(int, sizes.splitlines()[1].split()[:3])
-    return _first_line([*QEMU, "avr.elf"], folder) if data + bss <= RAM else None
-
-
-def _first_line(command: Sequence[str], folder: Path) -> str:
-    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        timer = Timer(SECONDS, process.kill)
-        timer.start()
-        try:
-            return process.stdout.readline().strip()
-        finally:
-            timer.cancel()
-            process.kill()
+    return first_line([*QEMU, "avr.elf"], folder) if data + bss <= RAM else None
 
 
 @need("avr-gcc", "qemu-system-avr")

@@ -45,6 +45,7 @@ LAYERS = {
     "parameters": 11,
     "compiler": 12,
     "evaluate": 12,
+    "stepping": 12,
     "mixed": 13,
     "latency": 13,
     "calibration": 13,

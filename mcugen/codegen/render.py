@@ -85,6 +85,8 @@ class Form:
     """What the classes of an output are called."""
     steps: bool = False
     """A run is a number of steps that the caller asks for; the run function asks for all of them."""
+    step_cycles: tuple[int, ...] = ()
+    """Of each layer the cycles of its longest step, if they are known."""
     hooks_steps: bool = False
     """The hook of layers is called for steps instead: a form for measuring."""
 
@@ -349,6 +351,8 @@ def _steps_context(form: Form, lines: Sequence[Mapping[str, Any]]) -> dict[str, 
         "step_calls": max(len(_step_layers(lines)), 1),
         "has_events": any(line["calls"] > 1 for line in lines),
         "hooks_steps": form.hooks_steps,
+        "step_cycles": max(form.step_cycles, default=0),
+        "layer_step_cycles": ", ".join(f"{layer}: {cycles:,}" for layer, cycles in enumerate(form.step_cycles)),
     }
 
 

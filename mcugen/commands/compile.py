@@ -56,6 +56,8 @@ def compile_command(
         tell(compiled.report.library_calls)
     if compiled.report.budget is not None:
         tell(str(compiled.report.budget))
+    if compiled.report.steps is not None:
+        tell(str(compiled.report.steps))
     if compiled.report.deadline is not None:
         tell(str(compiled.report.deadline))
     if compiled.quantization:

@@ -91,6 +91,6 @@ CMSIS_PACK = Format(
         "Include `{name}.h`; the user code template `Self-test of {name}` is a main program that runs the self-test.",
         "The layer compiles it for speed (`optimize: speed`) and links libm; elsewhere, set -O2 for the component.",
     ),
-    checked="its .pdsc held against PACK.xsd 1.7.56 and its layer against CMSIS-Toolbox's schema once, by hand; tests "
+    checked="its .pdsc held against PACK.xsd 1.7.60 and its layer against CMSIS-Toolbox's schema once, by hand; tests "
     "read both and find every file that they name in the archive; its files are those that `cmake` builds",
 )

@@ -128,7 +128,8 @@ def _call(e: Call) -> str:
 
 def _at_least(value: str, low: str) -> str:
     """Reals no less than `low`; NaNs stay, as no comparison with them holds."""
-    return f"vpselq_f32(vdupq_n_f32({low}), {value}, vcmpltq_n_f32({value}, {low}))"
+    # not vcmplt, which holds for a NaN (as the condition LT does): greater does not
+    return f"vpselq_f32(vdupq_n_f32({low}), {value}, vcmpgtq_f32(vdupq_n_f32({low}), {value}))"
 
 
 def _at_most(value: str, high: str) -> str:

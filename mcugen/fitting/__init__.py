@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
-from mcugen.fitting.streaming import Streaming, in_order_of_rows, with_groups
+from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits
 from mcugen.kernels.cost import cost_table
@@ -44,6 +44,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     """
     options = options or CompileOptions()
     budget = Budget.of(options)
+    graph = each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
 
     def attempt(name: str, build: Build) -> Attempt:
         restart()

@@ -8,7 +8,7 @@ them depends on neither.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, takewhile
@@ -344,6 +344,33 @@ def with_groups(graph: Graph, stretches: Sequence[Stretch], *, is_streamed_in: b
     for index, (op, nodes) in enumerate(groups):
         _join(graph, replace(op, from_caller=is_streamed_in and index == 0), nodes)
     return graph
+
+
+def each_by_rows(graph: Graph, names: Collection[str], *, is_streamed_in: bool = False) -> Graph:
+    """The graph with the nodes of these outputs in groups of their own, as far as they have a form by rows.
+
+    What reads an input that the caller hands over by rows is in a group in any case.
+    """
+    given = graph.inputs[:is_streamed_in]
+    found = [
+        Stretch(index, index + 1, op, 0, 0.0)
+        for index, node in enumerate(graph.nodes)
+        if node.outputs[0].name in names and not set(given) & set(node.inputs)
+        if (op := _alone(node, graph)) is not None
+    ]
+    return with_groups(graph, found)
+
+
+def undivided_layers(graph: Graph) -> dict[str, str]:
+    """By the name of its first output, why a node cannot be a group of its own."""
+    apart = {node.outputs[0].name: "its rows lie in parts" for node in graph.nodes if _alone(node, graph) is None}
+    return apart | whole_layers(graph)
+
+
+def _alone(node: Node, graph: Graph) -> Streamed | None:
+    """The node by rows, which are narrow if it has no others."""
+    ways = (group_of([node], graph.outputs, narrow=narrow) for narrow in (False, True))
+    return next((op for op in ways if op and all(t.is_contiguous for t in op.tensors[: op.sources])), None)
 
 
 def _join(graph: Graph, op: Streamed, nodes: Sequence[Node]) -> None:

@@ -74,13 +74,18 @@ class Linking:
 
     def report(self, *, build: bool = True) -> LinkReport:
         """The figures; code and flash are measured if the board's compiler is there, and `build` allows it."""
-        report = self._describe()
-        board, library = self.models[0].board, self.models[0].options.library
+        report, bundles = self._describe(), [model.bundle for model in self.models]
+        board = self.models[0].board
+        library = next((model.options.library for model in self.models if model.options.library), None)
         if not build or not board.qemu:
             return report
+        called = [lib.title for bundle in bundles for lib in bundle.libraries]
+        if called and library is None:
+            why = f"{called[0]} is not given, which the models call"
+            return replace(report, notes=(*report.notes, f"flash of code was not measured: {why}"))
         try:
-            alone = [linked_sizes(model.bundle, board, _roots(model.bundle), library) for model in self.models]
-            roots = [root for model in self.models for root in _roots(model.bundle)]
+            alone = [linked_sizes(bundle, board, _roots(bundle), library) for bundle in bundles]
+            roots = [root for bundle in bundles for root in _roots(bundle)]
             linked = linked_sizes(self.firmware.bundle, board, roots, library)
         except ToolMissingError as error:
             return replace(report, notes=(*report.notes, f"flash of code was not measured: {error}"))

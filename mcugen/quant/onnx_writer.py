@@ -14,6 +14,7 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.names import Names
 from mcugen.hir.traits import clamp_of, onnx_form, prefers_source
 from mcugen.hir.types import Array, DType
+from mcugen.importer.functions import STANDARD_DOMAINS
 from mcugen.importer.nodes import reads, rename, rename_inputs
 
 
@@ -222,7 +223,12 @@ class OnnxWriter:
         used = {name for node in live for name in reads(node)}
         stored = [tensor for name, tensor in self.initializers.items() if name in used]
         graph = helper.make_graph(live, self.source.graph.name or "model", inputs, outputs, stored)
-        model = helper.make_model(graph, opset_imports=self.source.opset_import, producer_name="mcugen")
+        imported = list(self.source.opset_import)
+        if not {entry.domain for entry in imported}.intersection(
+            STANDARD_DOMAINS
+        ):
+            imported.append(helper.make_opsetid("", onnx.defs.onnx_opset_version()))
+        model = helper.make_model(graph, opset_imports=imported, producer_name="mcugen")
         model.ir_version = max(self.source.ir_version, 8)
         return model
 

@@ -161,6 +161,23 @@ class DeadlineFigures:
 
 
 @dataclass(frozen=True)
+class StepFigures:
+    """How many steps a run has, the cycles that one may take, and those of the longest, by estimate, in all and by
+    layers. `by_rows` are the layers that are computed row by row so that no step takes longer.
+    """
+
+    count: int
+    max_cycles: int
+    cycles_estimate: int
+    layers_estimate: list[int]
+    by_rows: list[str]
+
+    def __str__(self) -> str:
+        rows = f", {len(self.by_rows)} layers by rows for that" * bool(self.by_rows)
+        return f"{self.count:,} steps of {self.cycles_estimate:,} cycles at most, of {self.max_cycles:,}{rows}"
+
+
+@dataclass(frozen=True)
 class RowFigures:
     """How many layers are computed row by row, in how many groups; by which share of instructions that is slower."""
 
@@ -212,6 +229,8 @@ class Report:
     layers: list[Layer]
     notes: tuple[str, ...] = ()
     """What was taken for granted, and warnings: one sentence each (may hold untrusted text)."""
+    steps: StepFigures | None = None
+    """Of a run whose steps may take only so long."""
 
     @property
     def library_calls(self) -> str:

@@ -199,6 +199,41 @@ def test_options_of_one_model(options: dict[str, bool]):
         np.testing.assert_array_equal(found, model.interpret(sample)["y"])
 
 
+def test_kernels_of_a_library_that_is_not_there():
+    """The folder can be written; what it takes is not measured, and a note says why."""
+    nets = [named(layer(seed=seed), name, "stm32f411", family="cmsis-nn") for seed, name in enumerate("ab")]
+    firmware = Linking(nets, "both")
+    files = firmware.firmware.bundle.files
+    assert '#include "arm_nnfunctions.h"' in files["both_kernels.c"]
+    assert "int both_cmsis_convolve_s8(" in files["both_kernels.h"]
+    assert "CMSIS_NN_INCLUDE" in files["CMakeLists.txt"]
+    report = firmware.report()
+    assert report.flash is None
+    assert "CMSIS-NN is not given" in report.notes[-1]
+
+
+def test_models_with_steps_helpers_and_labels_of_their_own(tmp_path: Path):
+    labels = tuple(f"class {number}" for number in range(288))
+    nets = [named(layer(), "a", steps=True, labels=labels, helpers=True), named(layer(0.04), "a_b", steps=True)]
+    bundle = Linking(nets, "fw").firmware.bundle
+    check_compiles(bundle, tmp_path)
+    main = """
+        #include "fw.h"
+        #include <stdio.h>
+        int main(void)
+        {
+            a_steps a;
+            a_b_steps b;
+            int first = a_begin(&a, a_default_arena()) || a_b_begin(&b, a_b_default_arena());
+            while (a_step(&a) == MCUGEN_AGAIN && a_b_step(&b) == MCUGEN_AGAIN) ++first;
+            printf("%d %s", first, a_labels[a_class_of_output(a_output(a_default_arena())) > 0]);
+            return 0;
+        }
+        """
+    sources = [name for name in bundle.files if name.endswith(".c")]
+    assert build_and_run(main, tmp_path, *sources).partition(" class ")[2] in ("0", "1")
+
+
 # ---------------------------------------------------------------------------------------------------- joint arenas
 
 

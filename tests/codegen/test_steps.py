@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,14 @@ import pytest
 from c_programs import build_and_run, check_compiles
 from onnx_models import Net
 from test_format import branching, floats, quantized, sized, stateful
+from typer.testing import CliRunner
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model
+from mcugen.cli import app
+from mcugen.compilation import Compilation
+from mcugen.errors import DoesNotFitError, McugenError, UsageError
 from mcugen.lir.program import Control
+from mcugen.stepping import in_short_steps
 
 PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalization_37/FusedBatchNormV3;block_12"
 DIM = "a_dimension_with_a_name_that_explains_everything"
@@ -185,7 +191,7 @@ def test_a_hook_that_stops_a_run(steps: bool, tmp_path: Path):
 
 
 @pytest.mark.qemu
-def test_steps_in_several_memories_and_within_a_firmware():
+def test_steps_in_several_memories():
     options = CompileOptions("net", place=Places(arena=("dtcm", "sram")), steps=True)
     stepped = compile_model(quantized().model(), "stm32f746", options)
     samples = samples_of(stepped, 1)
@@ -193,3 +199,84 @@ def test_steps_in_several_memories_and_within_a_firmware():
     found = stepped.simulate(samples, measure=False).outputs
     for name in wanted[0]:
         np.testing.assert_array_equal(found[0][name], wanted[0][name])
+
+
+# -------------------------------------------------------------------------------------------------- short steps
+
+
+def cycles_by_name(made: CompiledModel, of: Mapping[str, int]) -> tuple[int, ...]:
+    """Of each step: `of` the layer, or 100 for a row of one."""
+    names = [made.program.head(layer).name for layer in made.program.layers()]
+    layers = made.bundle.steps
+    return tuple(of.get(names[n], 7) if layers.count(n) == 1 else 100 for n in layers)
+
+
+def in_steps_of(limit: int, of: Mapping[str, int], make: Callable[[], Net] = quantized) -> CompiledModel:
+    """Compiled for such steps, where each layer takes so many cycles as is said of it."""
+    options, model = CompileOptions("net", max_step_cycles=limit), make().model()
+    return in_short_steps(options, lambda o: compile_model(model, options=o), lambda made: cycles_by_name(made, of))
+
+
+def test_layers_that_take_too_long_are_computed_by_rows():
+    whole = compile_model(quantized().model(), options=CompileOptions("net"))
+    first = whole.program.head(whole.program.layers()[2]).name
+    made = in_steps_of(500, {first: 501})
+    assert made.report.steps is not None
+    assert made.report.steps.by_rows == [first]
+    assert made.report.steps.cycles_estimate == 100
+    assert made.report.steps.count == len(made.bundle.steps) > len(whole.bundle.layers)
+    header = made.bundle.files["net.h"]
+    assert "#define NET_STEP_CYCLES 100\n" in header
+    assert "1: 7, 2: 100, 3: 7" in header
+    assert '"by_rows": [\n' in made.bundle.files["net_report.json"]
+    samples = samples_of(whole)
+    for ours, theirs in zip(made.simulate(samples).outputs, whole.simulate(samples).outputs, strict=True):
+        for name in theirs:
+            np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def test_steps_that_are_short_as_they_are():
+    made = in_steps_of(500, {})
+    assert made.report.steps is not None
+    assert made.report.steps.by_rows == []
+
+
+@pytest.mark.parametrize(("limit", "found"), [(99, "takes 100: that is one row"), (0, "positive")])
+def test_steps_that_cannot_be_so_short(limit: int, found: str):
+    whole = compile_model(quantized().model(), options=CompileOptions("net"))
+    first = whole.program.head(whole.program.layers()[2]).name
+    with pytest.raises(McugenError, match=found):
+        in_steps_of(limit, {first: 501})
+
+
+def test_a_layer_whose_rows_lie_in_parts_is_named():
+    whole = compile_model(quantized().model(), options=CompileOptions("net"))
+    transposed = whole.program.head(whole.program.layers()[1]).name
+    with pytest.raises(DoesNotFitError, match="takes 900: its rows lie in parts"):
+        in_steps_of(500, {transposed: 900})
+
+
+def test_a_layer_without_rows_is_named():
+    def products() -> Net:
+        net = Net()
+        net.output(net.op("MatMul", net.input("x", 1, 64), net.const(np.ones((64, 64))), out="y"))
+        return net
+
+    with pytest.raises(DoesNotFitError, match=r"layer 'MatMul_y' takes 900: .* has no form by rows"):
+        in_steps_of(500, {"y": 900}, products)
+
+
+def test_time_that_nobody_knows():
+    with pytest.raises(UsageError, match="'host' is not simulated"):
+        _ = Compilation(quantized().model(), "host", CompileOptions("net", max_step_cycles=500)).compiled
+
+
+@pytest.mark.qemu
+def test_short_steps_on_a_cortex_m4(tmp_path: Path):
+    """By the cycles of the simulator; the sum of all steps is about that of a run."""
+    (tmp_path / "net.onnx").write_bytes(quantized().model().SerializeToString())
+    line = ["compile", str(tmp_path / "net.onnx"), "-b", "nrf52840", "-o", str(tmp_path / "c"), "--json", "-", "-q"]
+    report = json.loads(CliRunner().invoke(app, [*line, "--max-step-cycles", "12000"]).stdout)["steps"]
+    assert 1000 < report["cycles_estimate"] == max(report["layers_estimate"]) <= 12000
+    assert report["by_rows"]
+    assert f"NET_STEP_CYCLES {report['cycles_estimate']}" in (tmp_path / "c" / "net.h").read_text()

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
-from exported import FORMATS, digits, export, need, run, tiny
+from exported import FORMATS, digits, export, first_line, need, run, tiny
 
 from mcugen.export.assemble import package_archive
 from mcugen.export.install import install
@@ -62,11 +61,7 @@ def test_arduinos_builder_takes_the_zipped_library(tmp_path: Path) -> None:
     told = run(["arduino-builder", "-compile", *where, *board, sketch], tmp_path)
     assert "libraries/tiny/src" not in told, "a warning in the model's files"
     command = ["qemu-system-avr", "-M", "mega2560", "-display", "none", "-monitor", "none", "-serial", "stdio"]
-    with subprocess.Popen([*command, "-bios", build / "SelfTest.ino.elf"], stdout=subprocess.PIPE, text=True) as qemu:
-        assert qemu.stdout is not None
-        line = qemu.stdout.readline()
-        qemu.kill()
-    assert line == "tiny: self-test passed\n"
+    assert first_line([*command, "-bios", build / "SelfTest.ino.elf"], tmp_path) == "tiny: self-test passed"
 
 
 SERIAL = """#pragma once

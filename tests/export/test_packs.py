@@ -6,10 +6,11 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from exported import files_of, tiny
+from exported import files_of, need, run, tiny
 from onnx_models import Net
 from test_conv import quantized_conv
 
@@ -53,6 +54,18 @@ def test_the_description_names_what_is_in_the_pack(format_: str) -> None:
     assert {name for name, file in named.items() if file.get("category") == "source" and not file.get("attr")} == {
         *("tiny.c", "tiny_selftest.c", "tiny_weights.c")
     }
+
+
+def test_the_packs_files_build_the_template(tmp_path: Path) -> None:
+    need("gcc")
+    for name, data in contents("cmsis-pack").items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    root = ET.fromstring((tmp_path / "mcugen.tiny.pdsc").read_bytes())
+    sources = [str(file.get("name")) for file in root.iter("file") if file.get("category") == "source"]
+    run(["gcc", "-std=c99", "-I.", *sources, "-lm", "-o", "selftest"], tmp_path)
+    assert run([tmp_path / "selftest"], tmp_path) == "tiny: self-test passed (0)\n"
 
 
 def test_elements_come_in_the_schemas_order() -> None:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An export as a whole: from a compiled model to a package in a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcugen.compiled import CompiledModel
+from mcugen.errors import UsageError, listed
+from mcugen.export.assemble import package_archive, package_files
+from mcugen.export.declaration import Format
+from mcugen.export.formats import FORMATS
+from mcugen.export.install import Installed, install
+from mcugen.export.package import Package
+from mcugen.report.figures import Report
+from mcugen.version import __version__
+
+
+@dataclass(frozen=True)
+class Packaging:
+    """How a model is packed: under which version (MAJOR.MINOR.PATCH), as one zipped file or as a folder.
+
+    `force` overwrites files that were edited, or are not mcugen's.
+    """
+
+    version: str = __version__
+    zipped: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export did to the folder, what people should know of it, and the report of the compilation."""
+
+    format_: Format
+    installed: Installed
+    notes: list[str]
+    steps: list[str]
+    """How a person brings it into a project."""
+    report: Report
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        done = self.installed
+        files = {"written": list(done.written), "removed": list(done.removed), "kept": list(done.kept)}
+        return {"format": self.format_.name, **files, "notes": self.notes, "report": self.report.to_json()}
+
+
+def declared(name: str) -> Format:
+    """The format of that name; UsageError if there is none."""
+    if name not in FORMATS:
+        raise UsageError("--format must be known", f"'{name}'", f"one of: {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def export(compiled: CompiledModel, format_: Format, folder: Path | None, packaging: Packaging) -> Exported:
+    """Writes the package, to a folder called like the model unless told otherwise. See `Package` and `install`."""
+    package = Package(compiled, packaging.version)
+    files = (package_archive if packaging.zipped else package_files)(package, format_)
+    done = install(files, folder or Path(package.name), package.name, force=packaging.force)
+    kept = [f"edited, and kept though the package has it no more: {listed(done.kept)}"] if done.kept else []
+    notes = [*compiled.report.notes, *package.notes, *kept]
+    return Exported(format_, done, notes, [package.filled(step) for step in format_.steps], compiled.report)
