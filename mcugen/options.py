@@ -98,7 +98,7 @@ class CompileOptions:
     `external_io`: inputs and outputs lie in buffers of the caller's, whose addresses the run function takes.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
-    a library; it shapes no code.
+    a library; it shapes no code. `validation` adds the firmware's part of `mcugen validate`, and changes no other file.
     """
 
     name: str = ""
@@ -117,6 +117,7 @@ class CompileOptions:
     library: LibraryFiles | None = None
     integer_io: bool = False
     external_io: bool = False
+    validation: bool = False
 
     @property
     def fixed_dims(self) -> dict[str, int]:

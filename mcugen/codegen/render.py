@@ -25,6 +25,7 @@ from mcugen.codegen.manual import Facts, layer_table, manual
 from mcugen.codegen.memory import Blob, MemoryContext, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
+from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Access, Buffer, Control, Endpoint, Instr, Program, Space
@@ -221,8 +222,11 @@ def render(
     placement: Placement,
     weights_blob: bool = False,
     source: KernelSource = KernelSource(),
+    validation: bool = False,
 ) -> Bundle:
-    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
+    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to;
+    `validation` adds the firmware's part of `mcugen validate`.
+    """
     env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
@@ -258,7 +262,11 @@ def render(
     }
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
-    texts = _texts(env, name, context, json.dumps(report, indent=2, sort_keys=True) + "\n", blobs)
+    texts = _texts(env, name, context, json.dumps(report, indent=2, sort_keys=True) + "\n")
+    checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin")) if validation else None
+    if checked is not None:
+        texts |= validation_texts(env, program, memory, checked, renderer.names, context)
+    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *blobs} - {"CMakeLists.txt"}, context)
     return Bundle(
         name,
         texts,
@@ -273,6 +281,7 @@ def render(
         image_region=identifier(placement.weights.name),
         libraries=libraries,
         blobs=blobs,
+        validation=checked,
     )
 
 
@@ -300,7 +309,7 @@ def _code(
 
 def _taken(name: str, memory: MemoryContext, ports: Sequence[Port]) -> set[str]:
     """Identifiers that nothing of the model may have."""
-    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model")
+    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model", *VALIDATION_FUNCTIONS)
     local = ("state", "status", "read", "context", "layer_names")
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
@@ -376,10 +385,8 @@ def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[
     return {f"{memory.name}_weights.bin": file}
 
 
-def _texts(
-    env: jinja2.Environment, name: str, context: Mapping[str, object], report: str, blobs: Collection[str]
-) -> dict[str, str]:
-    """The files of text, by name: C, CMake, the report, and the pack of all, `blobs` included."""
+def _texts(env: jinja2.Environment, name: str, context: Mapping[str, object], report: str) -> dict[str, str]:
+    """The files of text, by name: C, CMake, and the report."""
     files = {
         f"{name}.h": "model.h.j2",
         f"{name}.c": "model.c.j2",
@@ -394,7 +401,6 @@ def _texts(
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     texts[f"{name}_report.json"] = report
-    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *blobs} - {"CMakeLists.txt"}, context)
     return texts
 
 
