@@ -13,6 +13,7 @@ import jinja2
 
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.validation import validation_files
 from mcugen.options import LibraryFiles
 from mcugen.resources import resource_dir
 from mcugen.simulate.linking import Linked
@@ -117,13 +118,55 @@ def build_target(
     )
 
 
+def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
+    """The firmware for validation as a program of this computer, whose standard input and output are the wire."""
+    library = Linked.of(bundle, files, "host")
+    _write_sources(bundle, folder)
+    command = host_compiler()
+    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
+    units = [*_harness_units(("wire_host", "wire"), ()), *_validated_units(bundle, ())]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(command):
+        return compiler.link("wire.out", [*(unit.object for unit in units), *library.archives], ())
+
+
+def build_wire_target(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
+) -> Path:
+    """The firmware for validation on the machine's first serial port, compiled with the board's flags."""
+    library = Linked.of(bundle, files, board.cpu)
+    _write_sources(bundle, folder)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    toolchain, prefix = machine.toolchain, f"-D{bundle.name.upper()}_VALIDATE"
+    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *library.flags)
+    compiler = Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
+    harness = ("startup", "semihosting", "wire", f"{machine.harness}/reset", f"{machine.harness}/uart")
+    own = ("-include", "harness/stack.h", f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
+    port = (*_NO_MEMSET, f"-DHARNESS_UART={machine.uart:#x}u")
+    units = [*_harness_units(harness, port), *_validated_units(bundle, own)]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(board.cflags):
+        flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
+        return compiler.link("wire.elf", [*(unit.object for unit in units), *library.archives], flags)
+
+
+def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
+    """The model's files and those for validation, which are given `flags` besides."""
+    source, _ = validation_files(bundle.name)
+    return [*_model_units(bundle), Unit(f"model/{source}", "model/validate.o", (*_STRICT, *flags))]
+
+
 def _write_sources(bundle: Bundle, folder: Path) -> None:
     model, harness = folder / "model", folder / "harness"
     model.mkdir(parents=True, exist_ok=True)
-    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts):
+    validation = [file for file in validation_files(bundle.name) if bundle.validation is not None]
+    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts, *validation):
         (model / name).write_text(bundle.files[name])
     shutil.copytree(resource_dir("templates") / "harness", harness, dirs_exist_ok=True)
-    for name in ("main.c", "empty.c"):
+    for name in ("main.c", "empty.c", "wire.c"):
         text = _render(
             f"{name}.j2",
             name=bundle.name,
@@ -152,6 +195,7 @@ def _linker_script(bundle: Bundle, machine: Machine) -> str:
         fragment="".join(bundle.linker_scripts),
         copies=[section.symbol for section in copies],
         weights_object=f"{_weights_stem(bundle)}.o",
+        model_object=f"{bundle.name}.o",
         weights_region=machine.weights_region,
         arena_region=machine.arena_region,
     )
