@@ -20,6 +20,7 @@ from mcugen.commands.profile import profile
 from mcugen.commands.quantize import quantize
 from mcugen.commands.report import report
 from mcugen.commands.run import run
+from mcugen.commands.validate import validate
 from mcugen.version import __version__
 
 app = Program(
@@ -48,6 +49,7 @@ def program(
 app.command("compile")(compile_command)
 app.command()(report)
 app.command()(run)
+app.command()(validate)
 app.command()(inspect)
 app.command()(quantize)
 app.command()(profile)

@@ -77,5 +77,7 @@ def compile_model(
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     report = figures.to_json()
     kernel_source = KernelSource(target.features, registry.templates)
-    bundle = render(program, provenance, sample, report, placement, options.weights_blob, kernel_source, options.validation)
+    bundle = render(
+        program, provenance, sample, report, placement, options.weights_blob, kernel_source, options.validation
+    )
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

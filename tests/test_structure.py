@@ -48,8 +48,9 @@ LAYERS = {
     "mixed": 13,
     "compilation": 14,
     "cli_options": 14,
-    "commands": 15,
-    "cli": 16,
+    "validate": 15,
+    "commands": 16,
+    "cli": 17,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mcugen.quant.quantize import Quantization
     from mcugen.report.figures import Report
     from mcugen.report.memory import MemoryMap
+    from mcugen.validate.figures import ValidationReport
 
 MOST_ISLANDS = 10
 """Operators left in float32 that are named after a compilation."""
@@ -82,7 +83,7 @@ def tell_quantization(quantized: Quantization) -> None:
         tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
 
 
-def write_json(target: str, result: Report | MemoryMap | Trace) -> None:
+def write_json(target: str, result: Report | MemoryMap | Trace | ValidationReport) -> None:
     """What `--json` asked for: to stdout for "-", to a file for a path, nowhere for ""."""
     from mcugen.codegen.write import write_text
 
@@ -124,7 +125,23 @@ def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 def _bars() -> Progress:
     """On stderr, and gone when all is done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=stderr, transient=True)
+    class Rate(ProgressColumn):
+        """How many in a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.3g}/s")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate())
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr, transient=True)

@@ -110,7 +110,7 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     model = report.model
     table = Facts()
     if report.accuracy is not None:
-        _add_accuracy(table, report.accuracy)
+        table.rows += accuracy_rows(report.accuracy, "run under simulation")
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
     if model.dropped_channels:
         table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
@@ -168,25 +168,24 @@ def dropped_text(model: ModelFigures) -> str:
     return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
-def _add_accuracy(table: Facts, accuracy: Accuracy) -> None:
+def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
+    """Label, value and note of how good outputs are; `ran` says where they come from."""
     samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
     metric = described(accuracy.metric)
+    rows = []
     if accuracy.target is not None and accuracy.metric not in ("sqnr", "agreement", "max_abs_error"):
         label = metric.title if metric.by_reference else "accuracy"
-        note = f"{metric.title} on {samples}, run under simulation"
-        table.add_row(label, metric.show(accuracy.target), note)
+        rows.append((label, metric.show(accuracy.target), f"{metric.title} on {samples}, {ran}"))
         if accuracy.quantized is not None:
-            table.add_row("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples")
+            rows.append(("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples"))
         if accuracy.float32 is not None:
             note = "the same model and samples" if accuracy.quantized is None else "in ONNX Runtime, the float model"
-            table.add_row(f"  {accuracy.reference}", metric.show(accuracy.float32), note)
-    table.add_row(
-        "agreement",
-        f"{100 * accuracy.agreement:.2f} %",
-        f"same class as {accuracy.reference}, {samples}",
-    )
+            rows.append((f"  {accuracy.reference}", metric.show(accuracy.float32), note))
     noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
-    table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}")
+    agreement = f"{100 * accuracy.agreement:.2f} %"
+    rows.append(("agreement", agreement, f"same class as {accuracy.reference}, {samples}"))
+    rows.append(("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}"))
+    return rows
 
 
 ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (

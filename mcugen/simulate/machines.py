@@ -92,7 +92,7 @@ _AN547 = _cortex_m(
         Region("DATA", 0x3100_0000, 4 * _MIB),
         Region("BULK", 0x7000_0000, 256 * _MIB),
     ),
-    0x5930_3000,
+    0x4930_3000,
 )
 _MICROBIT = replace(
     _cortex_m(

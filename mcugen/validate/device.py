@@ -32,8 +32,6 @@ _FIRST_RUN = 2.0
 """Seconds: an answer that has not come by then is asked for again, each time after twice as long; that of the first run,
 whose time nobody knows, later.
 """
-_GREETING = 10.0
-"""Seconds that a device has to answer at all."""
 
 
 class SessionLostError(Exception):
@@ -113,8 +111,15 @@ class Traffic:
     requests: int = 0
     answers: int = 0
     repeats: int = 0
+    late: int = 0
+    """Answers that had been asked for again already: of those requests nothing was lost."""
     damaged: int = 0
     resets: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Frames that never came."""
+        return max(self.repeats - self.late, 0)
 
     def seconds(self, baud: int) -> float:
         """What so many bytes take on a serial line, one direction at a time."""
@@ -139,7 +144,7 @@ class Device:
         """Begins a session, whatever the device was doing."""
         drain(self._link, 0.02)
         self._session = int.from_bytes(os.urandom(4), "little") | 1
-        data = self._ask(Kind.HELLO, bytes([PROTOCOL]), min(self._patience, _GREETING))
+        data = self._ask(Kind.HELLO, bytes([PROTOCOL]))
         if data[:1] != bytes([PROTOCOL]) or len(data) != _HELLO.size:
             found = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
             remedy = "flash the files of this version's `mcugen compile --validation`"
@@ -188,6 +193,12 @@ class Device:
         """CRC-32 of an array of constants as it lies in the firmware."""
         return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index)), "little")
 
+    def settle(self) -> None:
+        """Waits for answers that are late."""
+        end = time.monotonic() + _LONGEST_WAIT
+        while self.traffic.lost and time.monotonic() < end:
+            self._answer(Frame(self._session, 0, 0), time.monotonic() + _FIRST_WAIT)
+
     def _run(self, kind: Kind, payload: bytes) -> Progress:
         begin = time.monotonic()
         data = self._ask(kind, payload, wait=2 * self._slowest_run)
@@ -199,13 +210,12 @@ class Device:
         measured = None if stack == _UNKNOWN else stack
         return Progress(State(state), value, cycles if is_timed else None, measured, hook)
 
-    def _ask(self, kind: Kind, payload: bytes = b"", patience: float | None = None, wait: float = 0.0) -> bytes:
+    def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0) -> bytes:
         """The answer's data. `wait` is how long it takes at least."""
         self._sequence = self._sequence % 0xFFFF + 1
         request = Frame(self._session, self._sequence, kind, payload)
         encoded = request.encoded()
-        limit = self._patience if patience is None else patience
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + self._patience
         pause = wait + _FIRST_WAIT + 2 * (len(encoded) + self._chunk) * _BITS_PER_BYTE / self._baud
         self.traffic.requests += 1
         while True:
@@ -215,7 +225,7 @@ class Device:
             if answer is not None:
                 return answer
             if time.monotonic() >= deadline:
-                raise self._silence(kind, limit)
+                raise self._silence(kind)
             self.traffic.repeats += 1
             pause = min(2 * pause, max(pause, _LONGEST_WAIT))
 
@@ -225,7 +235,8 @@ class Device:
             self.traffic.received += len(data)
             for frame in self._decoder.feed(data):
                 if (frame.session, frame.sequence) != (request.session, request.sequence):
-                    continue  # of an earlier repeat, or of another's session
+                    self.traffic.late += frame.session == request.session
+                    continue
                 self.traffic.answers += 1
                 if frame.kind == REFUSAL:
                     raise _refusal(request, frame.payload)
@@ -234,15 +245,17 @@ class Device:
             self.traffic.damaged = self._decoder.damaged
         return None
 
-    def _silence(self, kind: Kind, seconds: float) -> BoardError:
-        name, traffic = self._link.name, self.traffic
+    def _silence(self, kind: Kind) -> BoardError:
+        name, traffic, seconds = self._link.name, self.traffic, self._patience
         if traffic.answers:
             found = f"silent for {seconds:g} s after {traffic.answers:,} answers, when asked to {kind.name.lower()}"
             remedy = "did it crash (stack overflow, fault, watchdog), or run longer: --timeout SECONDS"
             return BoardError(f"{name}: the board must answer", found, remedy)
         if traffic.received:
             found = f"{traffic.received:,} bytes within {seconds:g} s, and none of them an answer"
-            remedy = "--baud must be the firmware's, with 8 data bits, no parity; is it another firmware, or its console"
+            remedy = (
+                "--baud must be the firmware's, with 8 data bits, no parity; is it another firmware, or its console"
+            )
             return BoardError(f"{name}: the board must answer", found, remedy)
         found = f"nothing at all within {seconds:g} s"
         remedy = "is it the right port, are RX and TX crossed, does the firmware call NAME_validate_poll"
