@@ -13,6 +13,8 @@ from mcugen.hir.types import Array
 from mcugen.validate.device import Identity
 from mcugen.validate.figures import Verdict
 
+_TINY = 2.0**-126
+
 _LINES = (32, 64)
 """Bytes of a line of usual data caches."""
 
@@ -34,8 +36,8 @@ def judged(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
     if board.tobytes() == reference.tobytes():
         return Verdict.EXACT
     if board.dtype.kind == "f":
-        largest = float(np.max(np.abs(reference[np.isfinite(reference)]), initial=0.0))
-        limit = FLOAT_TOLERANCE * max(largest, np.finfo(np.float32).tiny)
+        largest = float(np.max(np.abs(reference[np.isfinite(reference)]), initial=_TINY))
+        limit = FLOAT_TOLERANCE * largest
         is_close = np.allclose(board, reference, rtol=0.0, atol=limit, equal_nan=True)
         return Verdict.CLOSE if is_close else Verdict.DIFFERENT
     steps = np.abs(board.astype(np.float64) - reference.astype(np.float64)).max(initial=0.0)
@@ -103,8 +105,8 @@ def causes(
         )
     if is_plain_equal:
         told.append(
-            "the outputs of the network without hooks are right: the compiler made other code of the same file, so that "
-            "a bug of the compiler or a damaged build is likely; compile everything anew, or try another -O"
+            "the outputs of the network without hooks are right: the compiler made other code of the same file, and "
+            "has a bug, or the build is damaged; compile everything anew, or try another -O"
         )
     if is_float:
         told.append("flags of the FPU: flush-to-zero, another rounding mode, or -ffp-contract=fast")

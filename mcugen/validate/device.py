@@ -29,8 +29,8 @@ _BITS_PER_BYTE = 10
 _FIRST_WAIT = 0.25
 _LONGEST_WAIT = 4.0
 _FIRST_RUN = 2.0
-"""Seconds: an answer that has not come by then is asked for again, each time after twice as long; that of the first run,
-whose time nobody knows, later.
+"""Seconds: an answer that has not come by then is asked for again, each time after twice as long; that of the first
+run, whose time nobody knows, later.
 """
 
 
@@ -253,9 +253,7 @@ class Device:
             return BoardError(f"{name}: the board must answer", found, remedy)
         if traffic.received:
             found = f"{traffic.received:,} bytes within {seconds:g} s, and none of them an answer"
-            remedy = (
-                "--baud must be the firmware's, with 8 data bits, no parity; is it another firmware, or its console"
-            )
+            remedy = "--baud must be the firmware's, with 8 data bits, no parity; or is it another firmware's console"
             return BoardError(f"{name}: the board must answer", found, remedy)
         found = f"nothing at all within {seconds:g} s"
         remedy = "is it the right port, are RX and TX crossed, does the firmware call NAME_validate_poll"
@@ -265,6 +263,6 @@ class Device:
 def _refusal(request: Frame, payload: bytes) -> Exception:
     reason = payload[0] if payload else 0
     if reason in (Reason.NO_SESSION, Reason.NOT_PAUSED):  # it was reset, or given up in the middle of a run
-        return SessionLostError
+        return SessionLostError(Reason(reason).name)
     what = f"{Kind(request.kind).name} with {len(request.payload)} bytes"
     return BoardError("the board must take what it is asked", what, "flash the files that belong to this model")

@@ -125,4 +125,5 @@ def _frame(stuffed: bytes) -> Frame | None:
     body, crc = body[: -_CRC.size], body[-_CRC.size :]
     if _CRC.unpack(crc)[0] != zlib.crc32(body):
         return None
-    return Frame(*HEAD.unpack(body[: HEAD.size]), body[HEAD.size :])
+    session, sequence, kind = HEAD.unpack(body[: HEAD.size])
+    return Frame(session, sequence, kind, body[HEAD.size :])

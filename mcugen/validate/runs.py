@@ -25,7 +25,7 @@ def add_run(path: Path, report: ValidationReport) -> None:
 def _runs(path: Path) -> list[Any]:
     rule = f"{path}: --runs must be a file of runs, or a new one"
     try:
-        data = json.loads(read_bounded(path, 64 * BOARD_BYTES, "file of runs"))
+        data = json.loads(read_bounded(path, 64 * BOARD_BYTES))
     except ValueError as error:
         raise UsageError(rule, str(error)) from error
     known = isinstance(data, dict) and (data.get("format"), data.get("version")) == (FORMAT, VERSION)

@@ -323,8 +323,17 @@ class _Session:
             is_repeatable=is_repeatable,
             is_plain_equal=is_plain_equal,
         )
-        values = (found.element, found.board, found.reference, found.count, found.compared)
-        return Difference(*where, str(board.dtype), *values, is_repeatable, reasons)
+        return Difference(
+            *where,
+            dtype=str(board.dtype),
+            element=found.element,
+            board=found.board,
+            reference=found.reference,
+            count=found.count,
+            compared=found.compared,
+            is_repeatable=is_repeatable,
+            causes=reasons,
+        )
 
 
 def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring, port: str) -> ValidationReport:

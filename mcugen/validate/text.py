@@ -13,7 +13,7 @@ from rich.table import Table
 from mcugen.errors import printable
 from mcugen.report.figures import layer_title
 from mcugen.report.pages import rendered
-from mcugen.report.text import accuracy_rows
+from mcugen.report.text import WIDE, accuracy_rows
 from mcugen.validate.figures import Cycles, LayerCheck, ValidationReport, Verdict
 
 _WORDS = {
@@ -29,9 +29,9 @@ COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
     ("kernel", False, lambda layer: layer.kernel),
     ("bits", False, lambda layer: _WORDS[Verdict(layer.verdict)] if layer.verdict else ""),
     ("MACs", True, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
-    ("cycles", True, lambda layer: _number(layer.cycles)),
-    ("instructions", True, lambda layer: _number(layer.instructions)),
-    ("cycles, est.", True, lambda layer: _number(layer.cycles_estimate)),
+    ("cycles", True, lambda layer: _number(layer.cycles, "")),
+    ("instructions", True, lambda layer: _number(layer.instructions, "")),
+    ("cycles, est.", True, lambda layer: _number(layer.cycles_estimate, "")),
 )
 """Of layers: head, whether it stands to the right, and what it shows."""
 
@@ -49,7 +49,7 @@ def totals(report: ValidationReport) -> list[Row]:
         rows += accuracy_rows(report.accuracy, "run on the board")
     rows += _times(report)
     if report.stack is not None:
-        note = "bytes below the caller's frame" + _beside(report.simulated and report.simulated.stack)
+        note = "bytes below the caller's frame" + _beside(report.simulated.stack if report.simulated else None)
         rows.append(("peak stack", _number(report.stack), note))
     firmware, wire = report.firmware, report.wire
     rows.append(("arena", _number(firmware.arena), "bytes"))
@@ -116,16 +116,17 @@ def print_validation(report: ValidationReport, console: Console) -> None:
     for row in totals(report):
         table.add_row(*(escape(printable(text)) for text in row))
     console.print(table)
-    console.print(_table(report))
+    console.print(_table(report, console.width))
     for line in findings(report):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
 
-def _table(report: ValidationReport) -> Table:
+def _table(report: ValidationReport, console_width: int) -> Table:
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("layer", overflow="ellipsis", no_wrap=True)
-    shown = [column for column in COLUMNS if any(column[2](layer) for layer in report.layers)]
+    known = [column for column in COLUMNS if any(column[2](layer) for layer in report.layers)]
+    shown = [column for column in known if console_width >= WIDE or column[0] not in ("kernel", "MACs")]
     for head, is_right, _ in shown:
         table.add_column(head, justify="right" if is_right else "left", no_wrap=True)
     for number, layer in enumerate(report.layers):
@@ -148,5 +149,5 @@ def validation_page(report: ValidationReport) -> str:
     )
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+def _number(value: int | None, unknown: str = "-") -> str:
+    return unknown if value is None else f"{value:,}"
