@@ -46,6 +46,7 @@ LAYERS = {
     "compiler": 12,
     "evaluate": 12,
     "mixed": 13,
+    "latency": 13,
     "compilation": 14,
     "cli_options": 14,
     "validate": 15,
