@@ -242,12 +242,12 @@ class _Session:
         total = len(self.board.samples)
         chosen = list(range(min(count, total)))
         chosen += [index for index in self.different[:1] if index not in chosen]
-        for done, index in enumerate(chosen, 1):
+        for index in chosen:
             self._compare_sample(index)
-            self.progress("layers", done, len(chosen))
+            self.compared += 1
+            self.progress("layers", self.compared, len(chosen))
             if self.difference is not None:
                 return
-        self.compared = len(chosen)
         if self.different and self.difference is None:
             self.difference = self._output_difference(self.different[0])
 
@@ -281,7 +281,15 @@ class _Session:
             return {hard[0]: Verdict.DIFFERENT}
         wanted = {n: min(results[n].nbytes // results[n].dtype.nbytes, _MOST_FLOATS) for n in unequal}
         mine, theirs = self.board.results(index, wanted), self.reference.results(index, wanted)
-        return {n: judged(mine[n], theirs[n], True) for n in unequal}
+        return {n: self._judged(results[n], mine[n], theirs[n]) for n in unequal}
+
+    @staticmethod
+    def _judged(result: Result, board: Array, reference: Array) -> Verdict:
+        """Of what was fetched of a result whose digests differ: they may differ behind it, or only at times."""
+        found = judged(board, reference, True)
+        if found is not Verdict.EXACT:
+            return found
+        return Verdict.DIFFERENT if board.nbytes == result.nbytes else Verdict.UNKNOWN
 
     def _layer_difference(self, index: int, number: int, digest: int) -> Difference:
         assert self.reference is not None
