@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import jinja2
 import numpy as np
 
-from mcugen.codegen.identifiers import c_string
+from mcugen.codegen.folding import folded
+from mcugen.codegen.identifiers import c_string, comment
+from mcugen.codegen.literals import c_rows
 from mcugen.codegen.memory import MemoryContext
 from mcugen.hir.types import DType
 from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
@@ -137,7 +139,7 @@ def validation_texts(
         "least_frame": LEAST_FRAME,
         "model_bytes": _bytes(bytes.fromhex(provenance["sha256"] or "00" * 32)),
         "code_bytes": _bytes(found.code),
-        "options_literal": c_string(f"board {provenance['board']}; {provenance['options']}"),
+        "options_literal": c_string(comment(f"board {provenance['board']}; {provenance['options']}", 110)),
         "tensors": results,
         "bases": bases.expressions,
         "checked_constants": constants,
@@ -145,7 +147,7 @@ def validation_texts(
     }
     source, header = validation_files(program.name)
     return {
-        source: env.get_template("validate/validate.c.j2").render(values),
+        source: folded(env.get_template("validate/validate.c.j2").render(values)),
         header: env.get_template("validate/validate.h.j2").render(values),
     }
 
@@ -164,14 +166,14 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _bytes(data: bytes) -> list[str]:
-    return [f"0x{byte:02x}" for byte in data]
+    return list(c_rows(np.frombuffer(data, np.uint8)))
 
 
 class _Bases:
     """What tensors' offsets count from, as C expressions: areas of the arena, members of the state, lent buffers."""
 
     def __init__(self, program: Program, memory: MemoryContext, names: Mapping[Buffer, str]) -> None:
-        arena = f"{program.name.upper()}_VALIDATE_ARENA"
+        arena = "MCUGEN_ARENA"
         several = len(memory.areas) > 1
         self._areas = [f"{arena}[{i}]" if several else arena for i in range(len(memory.areas))]
         self._names = names

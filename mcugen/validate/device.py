@@ -256,9 +256,7 @@ class Device:
             remedy = "--baud must be the firmware's, with 8 data bits, no parity; or is it another firmware's console"
             return BoardError(f"{name}: the board must answer", found, remedy)
         found = f"nothing at all within {seconds:g} s"
-        remedy = (
-            "is it the right port, is --baud the firmware's, are RX and TX crossed, does it call NAME_validate_poll"
-        )
+        remedy = "is it the right port, is --baud the firmware's, are RX and TX crossed, does it poll"
         return BoardError(f"{name}: the board must answer", found, remedy)
 
 

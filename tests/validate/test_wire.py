@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import Done, mcugen
+from lines import Chatter, Fault, Noise, Resets, Rubbish, Silence, WrongBaud, on_socket, on_terminal
 from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
@@ -21,7 +22,6 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.compiled import CompiledModel
 from mcugen.simulate.build import Checks, build_wire_host
 from mcugen.simulate.execute import host_program
-from lines import Chatter, Fault, Noise, Resets, Rubbish, Silence, WrongBaud, on_socket, on_terminal
 
 SAMPLES = 5
 PATIENCE = 30
