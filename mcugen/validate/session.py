@@ -29,6 +29,7 @@ from mcugen.validate.compare import causes, gap, judged, worst
 from mcugen.validate.device import Device, Identity
 from mcugen.validate.figures import Cycles, Difference, LayerCheck, Simulated, ValidationReport, Verdict, Wire
 from mcugen.validate.links import Link, ProcessLink, open_port
+from mcugen.validate.probes import is_probe, open_probe
 from mcugen.validate.runner import Runner
 
 SIMULATOR = "simulator"
@@ -98,7 +99,7 @@ def _port(compiled: CompiledModel, wiring: Wiring, folder: Path) -> Iterator[tup
     if wiring.port == SIMULATOR:
         link, ticks = _simulator(compiled, folder)
     else:
-        link = open_port(wiring.port, wiring.baud)
+        link = open_probe(wiring.port) if is_probe(wiring.port) else open_port(wiring.port, wiring.baud)
     try:
         yield link, ticks
     finally:
