@@ -13,7 +13,7 @@ from mcugen.errors import BoardError, printable, shortened
 from mcugen.validate.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
 from mcugen.validate.links import Link, drain
 
-COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own")
+COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", "esp_cpu")
 """What counts cycles, by the number that the device tells."""
 
 NO_PAUSE = 0xFFFF

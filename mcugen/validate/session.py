@@ -232,7 +232,7 @@ class _Session:
         if counts is None or identity is None or identity.counter == "none":
             return None
         clock = identity.clock_hz or self.compiled.board.clock_hz
-        is_short = identity.counter in ("DWT", "CCOUNT", "the firmware's own")
+        is_short = identity.counter in ("DWT", "CCOUNT", "the firmware's own", "esp_cpu")
         if is_short and seconds is not None and self.ticks == 1 and seconds * clock > 2**32:
             self.notes.append("a run took longer than its counter of 32 bits counts: it is not timed")
             return None
