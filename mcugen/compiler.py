@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 
 from mcugen.board import Board, load_board
+from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
-from mcugen.codegen.render import KernelSource, Provenance, render
+from mcugen.codegen.render import Draft, Form, Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
@@ -26,6 +27,7 @@ from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
+from mcugen.report.basis import Basis
 from mcugen.report.figures import describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
@@ -71,13 +73,12 @@ def compile_model(
         memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
         notes = [*graph.notes, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
-        figures = describe(fit, graph, target, source.sha256, kernels, memories, notes, estimate)
+        described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
+        basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
+        figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
-    described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
-    report = figures.to_json()
+    form = Form(options.weights_blob, options.helpers, options.labels, options.steps, options.validation)
     kernel_source = KernelSource(target.features, registry.templates)
-    bundle = render(
-        program, provenance, sample, report, placement, options.weights_blob, kernel_source, options.validation
-    )
-    return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)
+    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    return CompiledModel(source.proto, target, graph, program, render(*draft), figures, options, quantized, draft)

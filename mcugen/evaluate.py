@@ -17,6 +17,7 @@ from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
+from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
 
 Sample = Mapping[str, Array]
@@ -48,7 +49,8 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
     def step(done: int) -> None:
         progress(f"{compiled.board.name}: measuring", done, 1)
 
-    return measured(compiled.report, compiled.simulate(stored, per_layer=True, cycles=True, progress=step), None)
+    run = compiled.simulate(stored, per_layer=True, cycles=True, progress=step)
+    return measured(compiled.report, run, None, compiled.board.energy)
 
 
 def evaluate(
@@ -57,11 +59,11 @@ def evaluate(
     metric: Metric,
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
-    wait_states: int = 0,
+    wait_states: int | None = None,
 ) -> Report:
     """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
 
-    `wait_states` are flash's, in the estimate of cycles.
+    `wait_states` of flash, instead of the board's, are for the estimate of cycles.
     """
 
     def step(what: str) -> Callable[[int], None]:
@@ -71,8 +73,8 @@ def evaluate(
     running = step(f"{compiled.board.name}: running")
     run = compiled.simulate(stored, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
     accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
-    result = measured(compiled.report, run, accuracy)
-    result = replace(result, notes=(*result.notes, *samples.notes))
+    result = measured(compiled.report, run, accuracy, compiled.board.energy)
+    result = replace(result, basis=_basis(compiled, samples), notes=(*result.notes, *samples.notes))
     if compiled.quantization is None:
         return result
     some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
@@ -97,6 +99,15 @@ def judge(
     inputs = reals(stored, compiled.program.inputs)
     found = compare(compiled.program.outputs, outputs, reference, samples.labels, against, metric, twin, inputs)
     return found, reference
+
+
+def _basis(compiled: CompiledModel, samples: Samples) -> Basis:
+    """What the figures rest on, now that it ran."""
+    from mcugen.simulate.machines import tool_versions
+
+    compiler, simulator = tool_versions(compiled.board)
+    digest = samples_sha256(samples.inputs, samples.labels)
+    return replace(compiled.report.basis, compiler=compiler, simulator=simulator, data_sha256=digest)
 
 
 def _with_states(model: FloatModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:

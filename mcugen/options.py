@@ -95,6 +95,8 @@ class CompileOptions:
     `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.fitting.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory. `integer_io`: what a
     quantized model converts at its borders, the caller converts: its inputs and outputs are codes.
+    With `helpers` the header has inline functions that write inputs and read outputs; `labels` name the classes of an
+    output. With `steps` the caller may ask for one layer, or row group, after the other.
     `external_io`: inputs and outputs lie in buffers of the caller's, whose addresses the run function takes.
     `max_cycles`, or `max_latency` in seconds, is the longest that a call may take on the board, by estimated cycles;
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
@@ -120,6 +122,9 @@ class CompileOptions:
     integer_io: bool = False
     external_io: bool = False
     validation: bool = False
+    helpers: bool = False
+    labels: tuple[str, ...] = ()
+    steps: bool = False
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
@@ -151,6 +156,8 @@ class CompileOptions:
         parts += ["input row by row"] * self.stream_input
         parts += ["integers at its borders"] * self.integer_io
         parts += ["inputs and outputs of the caller's"] * self.external_io
+        parts += ["steps"] * self.steps
+        parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
         parts += [f"at most {n} cycles" for n in (self.max_cycles,) if n is not None]

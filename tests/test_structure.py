@@ -48,8 +48,10 @@ LAYERS = {
     "mixed": 13,
     "latency": 13,
     "compilation": 14,
+    "export": 13,
     "cli_options": 14,
     "validate": 15,
+    "linked": 15,
     "commands": 16,
     "cli": 17,
 }

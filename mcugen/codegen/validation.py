@@ -143,6 +143,7 @@ def validation_texts(
         "tensors": results,
         "bases": bases.expressions,
         "checked_constants": constants,
+        "twice": [*["labels"] * bool(context["labels"]), *["begin", "step"] * bool(context["steps"])],
         "ordered_outputs": _ordered(program, context),
     }
     source, header = validation_files(program.name)
