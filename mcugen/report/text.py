@@ -23,7 +23,7 @@ WORST = 10
 
 def print_report(report: Report, console: Console, all_layers: bool = False) -> None:
     """Totals, then one line a layer; of a quantized model also its worst layers, or all in order."""
-    console.print(_totals(report))
+    console.print(table_of_facts(title(report), totals(report)))
     console.print(_layers(report, console.width))
     if report.quantization is not None:
         print_comparison(report.quantization, console, all_layers)
@@ -95,12 +95,13 @@ def title(report: Report) -> str:
     return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}"
 
 
-def _totals(report: Report) -> Table:
-    table = Table(title=escape(printable(title(report))), show_header=False)
+def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Labels, values and notes, whose texts may be untrusted."""
+    table = Table(title=escape(printable(heading)), show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim")
-    for row in totals(report):
+    for row in rows:
         table.add_row(*(escape(printable(text)) for text in row))
     return table
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from mcugen.errors import printable
 from mcugen.report.figures import layer_title
 from mcugen.report.pages import rendered
-from mcugen.report.text import WIDE, accuracy_rows
+from mcugen.report.text import WIDE, accuracy_rows, table_of_facts
 from mcugen.validate.figures import Cycles, LayerCheck, ValidationReport, Verdict
 
 _WORDS = {
@@ -109,13 +109,7 @@ def findings(report: ValidationReport) -> list[str]:
 
 def print_validation(report: ValidationReport, console: Console) -> None:
     """Totals, a line a layer, and what is wrong."""
-    table = Table(title=escape(printable(title(report))), show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-    for row in totals(report):
-        table.add_row(*(escape(printable(text)) for text in row))
-    console.print(table)
+    console.print(table_of_facts(title(report), totals(report)))
     console.print(_table(report, console.width))
     for line in findings(report):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)

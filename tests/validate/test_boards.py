@@ -74,6 +74,7 @@ def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     assert ours == pytest.approx(theirs, rel=0.01)  # the compiler may inline otherwise where the hooks are
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 def test_a_pseudo_terminal_with_noise_and_resets(data: Path, tmp_path: Path):
     device = firmware("stm32f411", tmp_path)

@@ -55,7 +55,11 @@ def check(compiled: CompiledModel, port: str) -> ValidationReport:
     return result
 
 
-@pytest.mark.parametrize("name", MODELS)
+OFTEN = ("sizes", "state", "blocks", "input row by row", "steps", "weights of their own", "several memories")
+"""What is different of the device's C; the others are looked at in `make sweep`."""
+
+
+@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
 def test_on_this_computer(name: str, tmp_path: Path):
     compiled = compiled_form(name)
     program = build_wire_host(compiled.bundle, tmp_path, Checks.TELL)
