@@ -23,7 +23,7 @@ REPORT_KEYS = {
     "": {
         *("model", "board", "cpu", "precision", "kernels", "instructions", "instructions_per_mac"),
         *("instructions_estimate", "cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
-        *("stalls", "microjoules_estimate", "cycles", "ms", "deadline"),
+        *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes"),
     },
