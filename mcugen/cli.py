@@ -24,6 +24,7 @@ from mcugen.commands.profile import profile
 from mcugen.commands.quantize import quantize
 from mcugen.commands.report import report
 from mcugen.commands.run import run
+from mcugen.commands.validate import validate
 from mcugen.version import __version__
 
 app = Program(
@@ -55,6 +56,7 @@ app.command()(link)
 app.command()(report)
 app.command()(diff)
 app.command()(run)
+app.command()(validate)
 app.command()(inspect)
 app.command()(quantize)
 app.command()(profile)

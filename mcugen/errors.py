@@ -103,3 +103,9 @@ class OutputError(McugenError):
     """A result cannot be written: no space, no permission."""
 
     exit_code = 9
+
+
+class BoardError(McugenError):
+    """A board on a wire does not answer, or not as it must."""
+
+    exit_code = 10

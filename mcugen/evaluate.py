@@ -9,7 +9,7 @@ from dataclasses import replace
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
-from mcugen.evaluation.accuracy import compare, reals
+from mcugen.evaluation.accuracy import Accuracy, compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
@@ -91,13 +91,7 @@ def evaluate(
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     running = step(f"{compiled.board.name}: running")
     run = compiled.simulate(stored, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
-    reference = compiled.reference(stored, step(f"{compiled.reference_name}: running"))
-    against, twin = compiled.reference_name, None
-    if compiled.quantization is not None:
-        against, twin = "float32", reference
-        reference = compiled.float_reference(samples.inputs, step("float32: running"))
-    inputs = reals(stored, compiled.program.inputs)
-    accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
+    accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
     result = measured(compiled.report, run, accuracy, compiled.board.energy)
     result = replace(result, basis=_basis(compiled, samples), notes=(*result.notes, *samples.notes))
     if compiled.quantization is None:
@@ -105,6 +99,25 @@ def evaluate(
     some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
     layers = compare_layers(compiled.quantization, some, threshold_db, lambda n: progress("layers", n, len(some)))
     return replace(result, quantization=layers)
+
+
+def judge(
+    compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], metric: Metric, progress: Progress
+) -> tuple[Accuracy, list[dict[str, Array]]]:
+    """How good outputs of the generated code are, beside the reference's, which are returned, too."""
+
+    def step(what: str) -> Callable[[int], None]:
+        return lambda done: progress(what, done, len(samples.inputs))
+
+    stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
+    reference = compiled.reference(stored, step(f"{compiled.reference_name}: running"))
+    against, twin = compiled.reference_name, None
+    if compiled.quantization is not None:
+        against, twin = "float32", reference
+        reference = compiled.float_reference(samples.inputs, step("float32: running"))
+    inputs = reals(stored, compiled.program.inputs)
+    found = compare(compiled.program.outputs, outputs, reference, samples.labels, against, metric, twin, inputs)
+    return found, reference
 
 
 def _basis(compiled: CompiledModel, samples: Samples) -> Basis:

@@ -103,7 +103,7 @@ class CompileOptions:
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
-    a library; it shapes no code.
+    a library; it shapes no code. `validation` adds the firmware's part of `mcugen validate`, and changes no other file.
     """
 
     name: str = ""
@@ -122,6 +122,7 @@ class CompileOptions:
     library: LibraryFiles | None = None
     integer_io: bool = False
     external_io: bool = False
+    validation: bool = False
     helpers: bool = False
     labels: tuple[str, ...] = ()
     steps: bool = False

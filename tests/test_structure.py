@@ -52,6 +52,7 @@ LAYERS = {
     "compilation": 14,
     "export": 13,
     "cli_options": 14,
+    "validate": 15,
     "linked": 15,
     "commands": 16,
     "cli": 17,

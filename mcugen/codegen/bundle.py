@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.libraries import Library
 from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
+
+if TYPE_CHECKING:
+    from mcugen.codegen.validation import Validation
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ class Bundle:
     """Of each step of a run the number of its layer, where there are steps."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Files that are no text: the weights, where the run function takes them."""
+    validation: Validation | None = None
+    """What the firmware for validation on the target looks at, if the files have it."""
 
     @property
     def streamed(self) -> Port | None:
@@ -148,8 +154,9 @@ class Bundle:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The C files of the model itself (not the self-test), in a fixed order."""
-        return tuple(f for f in sorted(self.files) if f.endswith(".c") and not f.endswith("_selftest.c"))
+        """The C files of the model itself (neither self-test nor validation), in a fixed order."""
+        beside = (f"{self.name}_selftest.c", f"{self.name}_validate.c")
+        return tuple(f for f in sorted(self.files) if f.endswith(".c") and f not in beside)
 
     @property
     def linker_scripts(self) -> tuple[str, ...]:

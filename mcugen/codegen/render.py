@@ -27,6 +27,7 @@ from mcugen.codegen.memory import MemoryContext, words
 from mcugen.codegen.shared import ALONE, Shared, array_key
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
+from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Access, Buffer, Control, Endpoint, Instr, Program, Space
@@ -87,6 +88,8 @@ class Form:
     """A run is a number of steps that the caller asks for; the run function asks for all of them."""
     step_cycles: tuple[int, ...] = ()
     """Of each layer the cycles of its longest step, if they are known."""
+    validation: bool = False
+    """Beside the model's files there is the firmware's part of `mcugen validate`."""
     hooks_steps: bool = False
     """The hook of layers is called for steps instead: a form for measuring."""
 
@@ -236,6 +239,10 @@ def render(
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
+    checked = None
+    if form.validation and not shared.name:
+        checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
+        texts |= validation_texts(env, program, memory, checked, renderer.names, context)
     if not shared.name:
         texts |= folder_texts(env, context, report, {*texts, *blobs})
     return Bundle(
@@ -253,6 +260,7 @@ def render(
         image_region=identifier(placement.weights.name),
         libraries=libraries,
         blobs=blobs,
+        validation=checked,
     )
 
 
@@ -299,7 +307,17 @@ def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str,
 
 def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form) -> set[str]:
     """Identifiers that nothing of the model may have."""
-    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model", *["labels"] * bool(form.labels))
+    own = (
+        "run",
+        "selftest",
+        "default_arena",
+        "reset",
+        "state",
+        "read_rows",
+        "model",
+        *["labels"] * bool(form.labels),
+        *VALIDATION_FUNCTIONS,
+    )
     local = ("state", "status", "read", "context", "layer_names")
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
     roles = [port.accessor.removeprefix(f"{name}_") for port in ports]

@@ -31,6 +31,8 @@ _OWN = (
         "{}_weights.bin",
         "{}_memory.ld",
         "{}_selftest.c",
+        "{}_validate.c",
+        "{}_validate.h",
     ),
     *("{}_kernels.c", "{}_report.json", "mcugen.{}.pdsc"),
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,9 @@ def compile_command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="folder; else one called like the model", show_default=False)
     ] = None,
+    validation: Annotated[
+        bool, typer.Option("--validation", help="adds the firmware's part of `mcugen validate` (docs/validate.md)")
+    ] = False,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
@@ -34,7 +38,8 @@ def compile_command(
     from mcugen.report.text import holds
 
     trace = Trace(watching.dump_after)
-    net = Compilation(model, board, options, quantizing, judging, trace=trace)
+    wanted = replace(options, validation=validation)
+    net = Compilation(model, board, wanted, quantizing, judging, trace=trace)
     with watched(net, telling.quiet):
         folder = net.write(output)
     compiled = net.compiled

@@ -129,7 +129,23 @@ def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 def _bars() -> Progress:
     """On stderr, and gone when all is done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=stderr, transient=True)
+    class Rate(ProgressColumn):
+        """How many in a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.3g}/s")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate())
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=stderr, transient=True)

@@ -23,7 +23,7 @@ WORST = 10
 
 def print_report(report: Report, console: Console, all_layers: bool = False) -> None:
     """Totals, then one line a layer; of a quantized model also its worst layers, or all in order."""
-    console.print(_totals(report))
+    console.print(table_of_facts(title(report), totals(report)))
     console.print(_layers(report, console.width))
     if report.quantization is not None:
         print_comparison(report.quantization, console, all_layers)
@@ -95,12 +95,13 @@ def title(report: Report) -> str:
     return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}"
 
 
-def _totals(report: Report) -> Table:
-    table = Table(title=escape(printable(title(report))), show_header=False)
+def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
+    """Labels, values and notes, whose texts may be untrusted."""
+    table = Table(title=escape(printable(heading)), show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column(style="dim")
-    for row in totals(report):
+    for row in rows:
         table.add_row(*(escape(printable(text)) for text in row))
     return table
 
@@ -110,7 +111,7 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     model = report.model
     table = Facts()
     if report.accuracy is not None:
-        _add_accuracy(table, report.accuracy)
+        table.rows += accuracy_rows(report.accuracy, "run under simulation")
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
     if model.dropped_channels:
         table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
@@ -176,25 +177,24 @@ def dropped_text(model: ModelFigures) -> str:
     return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
 
 
-def _add_accuracy(table: Facts, accuracy: Accuracy) -> None:
+def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
+    """Label, value and note of how good outputs are; `ran` says where they come from."""
     samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
     metric = described(accuracy.metric)
+    rows = []
     if accuracy.target is not None and accuracy.metric not in ("sqnr", "agreement", "max_abs_error"):
         label = metric.title if metric.by_reference else "accuracy"
-        note = f"{metric.title} on {samples}, run under simulation"
-        table.add_row(label, metric.show(accuracy.target), note)
+        rows.append((label, metric.show(accuracy.target), f"{metric.title} on {samples}, {ran}"))
         if accuracy.quantized is not None:
-            table.add_row("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples")
+            rows.append(("  quantized", metric.show(accuracy.quantized), "in ONNX Runtime, the same samples"))
         if accuracy.float32 is not None:
             note = "the same model and samples" if accuracy.quantized is None else "in ONNX Runtime, the float model"
-            table.add_row(f"  {accuracy.reference}", metric.show(accuracy.float32), note)
-    table.add_row(
-        "agreement",
-        f"{100 * accuracy.agreement:.2f} %",
-        f"same class as {accuracy.reference}, {samples}",
-    )
+            rows.append((f"  {accuracy.reference}", metric.show(accuracy.float32), note))
     noise = "exact" if accuracy.sqnr_db is None else f"SQNR {accuracy.sqnr_db:.1f} dB"
-    table.add_row("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}")
+    agreement = f"{100 * accuracy.agreement:.2f} %"
+    rows.append(("agreement", agreement, f"same class as {accuracy.reference}, {samples}"))
+    rows.append(("largest error", f"{accuracy.max_abs_error:.3g}", f"against {accuracy.reference}; {noise}"))
+    return rows
 
 
 ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (

@@ -14,6 +14,7 @@ import jinja2
 
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.validation import validation_files
 from mcugen.options import LibraryFiles
 from mcugen.resources import resource_dir
 from mcugen.simulate.linking import Linked
@@ -115,6 +116,45 @@ def build_target(
     )
 
 
+def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
+    """The firmware for validation as a program of this computer, whose standard input and output are the wire."""
+    library = Linked.of(bundle, files, "host")
+    _write_sources(bundle, folder)
+    command = host_compiler()
+    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
+    units = [*_harness_units(("wire_host", "wire"), ()), *_validated_units(bundle, ())]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(command):
+        return compiler.link("wire.out", [*(unit.object for unit in units), *library.archives], ())
+
+
+def build_wire_target(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
+) -> Path:
+    """The firmware for validation on the machine's first serial port, compiled with the board's flags."""
+    library = Linked.of(bundle, files, board.cpu)
+    _write_sources(bundle, folder)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    prefix = f"-D{bundle.name.upper()}_VALIDATE"
+    compiler = _target_compiler(board, machine, library, folder)
+    harness = ("startup", "semihosting", "wire", f"{machine.harness}/reset", f"{machine.harness}/uart")
+    own = ("-include", "harness/stack.h", f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
+    port = (*_NO_MEMSET, f"-DHARNESS_UART={machine.uart:#x}u")
+    units = [*_harness_units(harness, port), *_validated_units(bundle, own)]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    with library.blamed_for_archive(board.cflags):
+        return compiler.link("wire.elf", [*(unit.object for unit in units), *library.archives], _LINK)
+
+
+def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
+    """The model's files and those for validation, which are given `flags` besides."""
+    source, _ = validation_files(bundle.name)
+    return [*_model_units(bundle), Unit(f"model/{source}", "model/validate.o", (*_STRICT, *flags))]
+
+
 def build_parts(
     bundle: Bundle, board: Board, folder: Path, roots: Sequence[str], files: LibraryFiles | None = None
 ) -> tuple[Path, Path]:
@@ -146,7 +186,7 @@ def _harness_sources(machine: Machine) -> tuple[str, ...]:
 
 def _write_sources(bundle: Bundle, folder: Path) -> None:
     harness = _write_model(bundle, folder)
-    for name in ("main.c", "empty.c"):
+    for name in ("main.c", "empty.c", "wire.c"):
         text = _render(
             f"{name}.j2",
             name=bundle.name,
@@ -167,7 +207,8 @@ def _write_model(bundle: Bundle, folder: Path) -> Path:
     """The model's files, and the folder of the harness's beside."""
     model, harness = folder / "model", folder / "harness"
     model.mkdir(parents=True, exist_ok=True)
-    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts):
+    validation = [file for file in validation_files(bundle.name) if bundle.validation is not None]
+    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts, *validation):
         (model / name).write_text(bundle.files[name])
     shutil.copytree(resource_dir("templates") / "harness", harness, dirs_exist_ok=True)
     return harness
@@ -184,6 +225,7 @@ def _linker_script(bundle: Bundle, machine: Machine) -> str:
         aliases=[(name, machine.weights_region) for name in sorted(images - named.keys())],
         fragment="".join(bundle.linker_scripts),
         copies=[section.symbol for section in copies],
+        model_object=f"{bundle.name}.o",
         weights_objects=[f"{stem}.o" for stem in _weights_stems(bundle)],
         weights_region=machine.weights_region,
         arena_region=machine.arena_region,

@@ -69,15 +69,17 @@ def host_program(image: Path) -> Program:
     return Program((*([find_program(USER_MODE[cpu])] if is_foreign else []), str(image.resolve())), image)
 
 
-def qemu_program(image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "") -> Program:
+def qemu_program(
+    image: Path, machine: Machine, *, count_instructions: bool = False, plugin: str = "", serial: str = "none"
+) -> Program:
     """QEMU running the image; counting instructions is slower, and makes virtual time follow them.
 
-    `plugin` is a plugin's file and its arguments, between commas.
+    `plugin` is a plugin's file and its arguments, between commas; `serial` is where the first serial line goes.
     """
     clock = ("-icount", f"shift={machine.counter.shift}") if count_instructions else ()
     command = (
         *(find_program(machine.toolchain.qemu), *machine.options),
-        *("-display", "none", "-monitor", "none", "-serial", "none", "-net", "none"),
+        *("-display", "none", "-monitor", "none", "-serial", serial, "-net", "none"),
         *("-semihosting-config", "enable=on,target=native"),
         *clock,
         *(("-plugin", plugin) if plugin else ()),
@@ -122,7 +124,7 @@ def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure
             sizes = sizes_of(bundle, sample, index)
             file.write(_swapped(np.array([sizes[s.name] for s in bundle.arguments], np.int32), swaps).tobytes())
             for port in bundle.inputs:
-                data = _swapped(_input_array(port, sample, index, sizes), swaps).tobytes()
+                data = _swapped(input_array(port, sample, index, sizes), swaps).tobytes()
                 file.write(data + b"\xa5" * (port.nbytes - len(data)))
 
 
@@ -149,7 +151,8 @@ def _swapped(array: np.ndarray, swaps: bool) -> np.ndarray:
     return array.byteswap() if swaps else array
 
 
-def _input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndarray:
+def input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndarray:
+    """An input as the code takes it; UsageError unless the sample has it in that type and shape."""
     where = f"input '{port.name}' of sample {index}"
     if port.name not in sample:
         raise UsageError(f"{where} must be given", "inputs " + ", ".join(sorted(sample)))
@@ -161,17 +164,22 @@ def _input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.nda
 
 
 def _read_outputs(path: Path, bundle: Bundle, samples: Sequence[Sample], swaps: bool) -> list[dict[str, np.ndarray]]:
-    """The program leaves the largest outputs; they are cut to their actual sizes, which some outputs tell."""
+    """The program leaves the largest outputs."""
     outputs: list[dict[str, np.ndarray]] = []
-    telling = {s.output: s for s in bundle.symbols if s.output}
     with path.open("rb") as file:
         for sample in samples:
             arrays = {port.name: _swapped(_output(port, file.read(port.nbytes)), swaps) for port in bundle.outputs}
-            sizes = sizes_of(bundle, sample)
-            sizes |= {symbol.name: _told(symbol, arrays[name]) for name, symbol in telling.items()}
-            ports = [port for port in bundle.outputs if port.name not in telling]
-            outputs.append({port.name: _cut(arrays[port.name], port.shape_at(sizes)) for port in ports})
+            outputs.append(cut_outputs(bundle, sample, arrays))
     return outputs
+
+
+def cut_outputs(bundle: Bundle, sample: Sample, arrays: Sample) -> dict[str, np.ndarray]:
+    """Outputs of the largest sizes, cut to their actual ones, which some outputs tell."""
+    telling = {s.output: s for s in bundle.symbols if s.output}
+    sizes = sizes_of(bundle, sample)
+    sizes |= {symbol.name: _told(symbol, arrays[name]) for name, symbol in telling.items()}
+    ports = [port for port in bundle.outputs if port.name not in telling]
+    return {port.name: _cut(arrays[port.name], port.shape_at(sizes)) for port in ports}
 
 
 def _told(symbol: Symbol, array: np.ndarray) -> int:

@@ -50,6 +50,8 @@ class Machine:
     regions: tuple[Region, ...]
     weights_region: str = "BULK"
     arena_region: str = "BULK"
+    uart: int = 0
+    """Address of its first serial port; 0 where the harness has no driver for that."""
 
     def with_memories(self, sizes: Mapping[str, int]) -> tuple[Region, ...]:
         """The regions, and one of its own for each memory (bytes by name), at the expense of the arena's.
@@ -76,19 +78,19 @@ def _regions(code: int, data: int, bulk: tuple[int, int]) -> tuple[Region, ...]:
     )
 
 
-def _cortex_m(name: str, clock_hz: int, regions: tuple[Region, ...]) -> Machine:
-    return Machine(name, ARM, ("-M", name), "arm", SysTick(clock_hz), regions)
+def _cortex_m(name: str, clock_hz: int, regions: tuple[Region, ...], uart: int = 0) -> Machine:
+    return Machine(name, ARM, ("-M", name), "arm", SysTick(clock_hz), regions, uart=uart)
 
 
 def _mps2(name: str, psram: int) -> Machine:
-    return _cortex_m(name, 25_000_000, _regions(0, 0x2000_0000, (psram, 16 * _MIB)))
+    return _cortex_m(name, 25_000_000, _regions(0, 0x2000_0000, (psram, 16 * _MIB)), 0x4000_4000)
 
 
 _AN385 = _mps2("mps2-an385", 0x2100_0000)
 _AN386 = _mps2("mps2-an386", 0x2100_0000)
 _AN500 = _mps2("mps2-an500", 0x6000_0000)
 # The secure aliases: these CPUs start in the secure state.
-_AN505 = _cortex_m("mps2-an505", 20_000_000, _regions(0x1000_0000, 0x3800_0000, (0x8000_0000, 16 * _MIB)))
+_AN505 = _cortex_m("mps2-an505", 20_000_000, _regions(0x1000_0000, 0x3800_0000, (0x8000_0000, 16 * _MIB)), 0x5020_0000)
 _AN547 = _cortex_m(
     "mps3-an547",
     32_000_000,
@@ -98,6 +100,7 @@ _AN547 = _cortex_m(
         Region("DATA", 0x3100_0000, 4 * _MIB),
         Region("BULK", 0x7000_0000, 256 * _MIB),
     ),
+    0x4930_3000,
 )
 _MICROBIT = replace(
     _cortex_m(
@@ -121,7 +124,7 @@ def _virt(extensions: str) -> Machine:
     cpu = ",".join(["rv32", *(f"{name}={'on' if on else 'off'}" for name, on in switches.items())])
     options = ("-M", "virt", "-bios", "none", "-m", "288M", "-cpu", cpu)
     regions = _regions(0x8000_0000, 0x8040_0000, (0x8080_0000, 256 * _MIB))
-    return Machine(f"virt-rv32i{extensions}", RISCV, options, "riscv", Minstret(), regions)
+    return Machine(f"virt-rv32i{extensions}", RISCV, options, "riscv", Minstret(), regions, uart=0x1000_0000)
 
 
 _VIRT = tuple(_virt(extensions) for extensions in ("mc", "mac", "mafc"))

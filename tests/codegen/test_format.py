@@ -5,128 +5,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from onnx_models import Net
+from forms import MODELS
 
-from mcugen import CompileOptions, Places, compile_model
+from mcugen import compile_model
 from mcugen.resources import resource_dir
 
 STYLE = resource_dir("templates") / ".clang-format"
-LONG = "a_network_whose_name_is_as_long_as_it_may_be_in_identifiers"
-PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalization_37/FusedBatchNormV3;block_12"
-
-
-def quantized(long: str = "") -> Net:
-    """Convolutions, a sum, a pool, a dense layer, Softmax, and floats at both ends."""
-    random = np.random.default_rng(0)
-    net = Net()
-    x = net.fake(net.input(f"{long}image", 1, 3, 9, 9), 0.05, 3)
-
-    def weights(*shape: int) -> str:
-        return net.dequantize(net.const(random.integers(-127, 128, shape), np.int8), 0.003)
-
-    a = net.fake(net.op("Relu", net.op("Conv", x, weights(8, 3, 3, 3), pads=[1] * 4, out=f"{long}/conv1")), 0.03, -128)
-    b = net.fake(net.op("Conv", a, weights(8, 1, 3, 3), pads=[1] * 4, group=8, out=f"{long}/depthwise"), 0.03, 4)
-    c = net.fake(net.op("Add", a, b), 0.05, 0)
-    d = net.fake(net.op("Flatten", net.op("GlobalAveragePool", c)), 0.04, 0)
-    e = net.fake(net.op("MatMul", d, weights(8, 4)), 0.1, 0)
-    net.output(net.fake(net.op("Softmax", e), 1 / 256, -128, out=f"{long}scores"))
-    return net
-
-
-def floats() -> Net:
-    net = Net()
-    x = net.op("Conv", net.input("x", 1, 2, 8, 8), net.const(np.ones((4, 2, 3, 3)) / 7), out="y.1")
-    y = net.op("LeakyRelu", net.op("Tanh", x), alpha=0.25)
-    net.output(net.op("MaxPool", y, kernel_shape=[2, 2]), net.op("ReduceMean", y, keepdims=0))
-    net.output(net.op("Where", net.op("Greater", y, net.const([np.inf])), net.const([-np.inf]), y))
-    return net
-
-
-def sized() -> Net:
-    """A product over a sequence of any length."""
-    net = Net()
-    x = net.input(f"{PATH}/tokens", "a_dimension_with_a_name_that_explains_everything", 8)
-    y = net.op("Softmax", net.op("MatMul", x, net.const(np.ones((8, 8)))))
-    net.output(net.op("ReduceMean", y, axes=[0]), net.op("Transpose", y))
-    return net
-
-
-def stateful() -> Net:
-    net = Net()
-    half = net.op("Mul", net.input(f"{PATH}/state", 1, 4), net.const([0.5]))
-    after = net.op("Add", half, net.input("x", 1, 4), out="after")
-    net.output(net.op("Mul", after, net.const([3.0]), out="y"), after)
-    return net
-
-
-def branching() -> Net:
-    """A loop and a branch in it."""
-    body = Net(prefix="body_")
-    body.inputs += [_scalar("step", np.int64), _scalar("go_on", bool)]
-    total = body.input("body_total", 4)
-    body.output(body.op("Identity", "go_on", out="go_on_out"), dtype=bool, shape=[])
-    body.output(body.op("Tanh", body.op("Add", total, body.const([1.0, 2.0, 3.0, 4.0]))))
-    net = Net()
-    x = net.input("x", 4)
-    left, right = Net(prefix="left_"), Net(prefix="right_")
-    left.output(left.op("Exp", x))
-    right.output(right.op("Sqrt", x))
-    found = net.op("If", net.input("is_left", 1, dtype=bool), then_branch=left.graph("l"), else_branch=right.graph("r"))
-    loop = net.op("Loop", net.const(3, np.int64), "", found, body=body.graph("body"), out=f"{PATH}/loop")
-    net.output(loop)
-    return net
-
-
-def _scalar(name: str, dtype: type) -> object:
-    from onnx_models import _info
-
-    return _info(name, dtype, [])
-
-
-Make = Callable[[], Net]
-MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
-    "int8 on Cortex-M4": (quantized, "nrf52840", CompileOptions(name="net")),
-    "int8 on Cortex-M0+": (quantized, "rp2040", CompileOptions(name="net")),
-    "int8 on Cortex-M3": (quantized, "stm32f103", CompileOptions(name="net")),
-    "int8 on Helium": (quantized, "corstone300", CompileOptions(name="net")),
-    "int8 on RISC-V": (quantized, "esp32c3", CompileOptions(name="net")),
-    "long names": (lambda: quantized(PATH), "host", CompileOptions(name=LONG)),
-    "floats": (floats, "rt1060", CompileOptions(name="net")),
-    "floats in RAM": (floats, "host", CompileOptions(name="net", optimize="ram")),
-    "sizes": (
-        sized,
-        "host",
-        CompileOptions(name=LONG, dims={"a_dimension_with_a_name_that_explains_everything": (1, 37)}),
-    ),
-    "state": (stateful, "nrf52840", CompileOptions(name=LONG, states={"after": f"{PATH}/state"})),
-    "blocks": (branching, "host", CompileOptions(name="net")),
-    "input row by row": (lambda: quantized(PATH), "host", CompileOptions(name=LONG, stream_input=True)),
-    "row by row": (quantized, "corstone300", CompileOptions(name="net", optimize="ram")),
-    "steps": (quantized, "host", CompileOptions(name=LONG, optimize="ram", steps=True)),
-    "helpers and labels": (
-        quantized,
-        "host",
-        CompileOptions(name="net", helpers=True, labels=("a", "\u00e9" * 99, "c", "?"), integer_io=True),
-    ),
-    "weights of their own": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, weights_blob=True)),
-    "several memories": (
-        lambda: quantized(PATH),
-        "stm32f746",
-        CompileOptions(name=LONG, place=Places(arena=("dtcm", "sram"), weights="flash", hot_weights=("itcm", 512))),
-    ),
-}
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def files(request: pytest.FixtureRequest) -> dict[str, str]:
     """The C files of a model, by their names."""
     make, board, options = MODELS[request.param]
-    bundle = compile_model(make().model(), board, options).bundle
+    bundle = compile_model(make().model(), board, replace(options, validation=True)).bundle
     return {name: text for name, text in bundle.files.items() if name.endswith((".c", ".h"))}
 
 

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What validation on the target looks at: results of layers, constants, and which code it is (templates/validate)."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import jinja2
+import numpy as np
+
+from mcugen.codegen.folding import folded
+from mcugen.codegen.identifiers import c_string, comment
+from mcugen.codegen.literals import c_rows
+from mcugen.codegen.memory import MemoryContext
+from mcugen.hir.types import DType
+from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
+
+LEAST_FRAME = 64
+"""Bytes of data that a frame has room for, at least: the answer to the first request has as many."""
+
+VALIDATION_FUNCTIONS = ("validate_getc", "validate_putc", "validate_poll")
+"""Names behind the model's own that the firmware defines."""
+
+_PATTERN = "{name}_validate.{ending}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a layer computes and later ones read, or a part of that: `count` elements from byte `offset` on."""
+
+    layer: int
+    buffer: Buffer
+    offset: int
+    nbytes: int
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements."""
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An array of constants in the firmware: its name in C, and the CRC-32 of its bytes, little-endian."""
+
+    name: str
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What the firmware for validation has tables of, in their order, and what tells this code from any other."""
+
+    code: bytes
+    results: tuple[Result, ...]
+    constants: tuple[Constant, ...]
+
+
+def validation_files(name: str) -> tuple[str, str]:
+    """What its C file and its header are called."""
+    return _PATTERN.format(name=name, ending="c"), _PATTERN.format(name=name, ending="h")
+
+
+def results_of_layers(program: Program) -> tuple[Result, ...]:
+    """What each layer leaves for later ones, for the caller, or for the next call; not where sizes are known at run
+    time only: what lies behind the elements is nothing.
+    """
+    return () if program.symbols else tuple(_results(program))
+
+
+def _results(program: Program) -> Iterator[Result]:
+    ranges = program.live_ranges()
+    for number, span in enumerate(program.layers()):
+        found: dict[Buffer, tuple[int, int]] = {}
+        for instr in (program.instrs[i] for i in span):
+            is_part = instr.kernel == MOVE and len(span) == 1  # what else the buffer holds may be nothing yet
+            for operand in instr.operands:
+                buffer, access = operand.buffer, operand.access
+                is_kept = buffer.space in (Space.STATE, Space.TAKEN) or ranges.get(buffer, (0, -1))[1] > span[-1]
+                if access not in (Access.IN, Access.SCRATCH) and buffer.count and is_kept:
+                    found[buffer] = instr.part(operand.role) if is_part else (0, buffer.nbytes)
+        for buffer, (offset, nbytes) in found.items():
+            yield Result(number, buffer, offset, nbytes)
+
+
+def validation_of(
+    program: Program, memory: MemoryContext, texts: Mapping[str, str], weights: bytes | None
+) -> Validation:
+    """`texts` are the files of C, whose banners do not count; `weights` is the file of weights, if there is one."""
+    name = program.name
+    digest = hashlib.sha256()
+    for file in (f"{name}.c", f"{name}_kernels.h", f"{name}_weights.c"):
+        digest.update(texts[file][texts[file].index("*/") :].encode())
+    return Validation(digest.digest()[:16], results_of_layers(program), tuple(_constants(memory, weights)))
+
+
+def _constants(memory: MemoryContext, weights: bytes | None) -> Iterator[Constant]:
+    for buffer in memory.arrays:
+        assert buffer.data is not None
+        data = np.ascontiguousarray(buffer.data)
+        yield Constant(buffer.name, zlib.crc32(data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()))
+    if weights is not None:
+        yield Constant("the file of weights", zlib.crc32(weights))
+
+
+def validation_texts(
+    env: jinja2.Environment,
+    program: Program,
+    memory: MemoryContext,
+    found: Validation,
+    names: Mapping[Buffer, str],
+    context: Mapping[str, object],
+) -> dict[str, str]:
+    """The C file and the header; `names` are those of buffers in C."""
+    bases = _Bases(program, memory, names)
+    results = [
+        {
+            "layer": result.layer,
+            "base": bases.number(result.buffer),
+            "offset": (result.buffer.offset or 0) * result.buffer.planned + result.offset,
+            "nbytes": result.nbytes,
+            "width": result.dtype.nbytes,
+        }
+        for result in found.results
+    ]
+    constants = [
+        {"c": f"{program.name}_{names[b]}", "nbytes": b.nbytes, "width": b.dtype.nbytes} for b in memory.arrays
+    ]
+    if memory.blob is not None:
+        file = {"c": f"{program.name.upper()}_VALIDATE_WEIGHTS", "nbytes": len(memory.blob), "width": 1}
+        constants.append(file)
+    provenance = context["provenance"]
+    assert isinstance(provenance, dict)
+    values = {
+        **context,
+        "least_frame": LEAST_FRAME,
+        "model_bytes": _bytes(bytes.fromhex(provenance["sha256"] or "00" * 32)),
+        "code_bytes": _bytes(found.code),
+        "options_literal": c_string(comment(f"board {provenance['board']}; {provenance['options']}", 110)),
+        "tensors": results,
+        "bases": bases.expressions,
+        "checked_constants": constants,
+        "twice": [*["labels"] * bool(context["labels"]), *["begin", "step"] * bool(context["steps"])],
+        "ordered_outputs": _ordered(program, context),
+    }
+    source, header = validation_files(program.name)
+    return {
+        source: folded(env.get_template("validate/validate.c.j2").render(values)),
+        header: env.get_template("validate/validate.h.j2").render(values),
+    }
+
+
+def _ordered(program: Program, context: Mapping[str, object]) -> list[object]:
+    """The outputs, those that tell sizes among them, in the program's order."""
+    tensors = [*_list(context["outputs"]), *_list(context["size_outputs"])]
+    computed = {symbol.output for symbol in program.symbols}
+    plain, sizes = iter(tensors), iter(tensors[len(_list(context["outputs"])) :])
+    return [next(sizes if endpoint.name in computed else plain) for endpoint in program.outputs]
+
+
+def _list(value: object) -> Sequence[object]:
+    assert isinstance(value, list)
+    return value
+
+
+def _bytes(data: bytes) -> list[str]:
+    return list(c_rows(np.frombuffer(data, np.uint8)))
+
+
+class _Bases:
+    """What tensors' offsets count from, as C expressions: areas of the arena, members of the state, lent buffers."""
+
+    def __init__(self, program: Program, memory: MemoryContext, names: Mapping[Buffer, str]) -> None:
+        arena = "MCUGEN_ARENA"
+        several = len(memory.areas) > 1
+        self._areas = [f"{arena}[{i}]" if several else arena for i in range(len(memory.areas))]
+        self._names = names
+        self.expressions: list[str] = []
+
+    def number(self, buffer: Buffer) -> int:
+        """Of the expression in the table."""
+        text = self._expression(buffer)
+        if text not in self.expressions:
+            self.expressions.append(text)
+        return self.expressions.index(text)
+
+    def _expression(self, buffer: Buffer) -> str:
+        if buffer.space is Space.STATE:
+            return f"mcugen_hooked_state.{self._names[buffer]}"
+        if buffer.space is Space.TAKEN:
+            return f"mcugen_lent_{self._names[buffer]}"
+        return self._areas[buffer.area]

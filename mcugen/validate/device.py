@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device is asked over the wire: requests that may be repeated, each answered once."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mcugen.errors import BoardError, printable, shortened
+from mcugen.validate.frames import ANSWER, PROTOCOL, REFUSAL, Decoder, Frame, Kind, Reason
+from mcugen.validate.links import Link, drain
+
+COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", "esp_cpu")
+"""What counts cycles, by the number that the device tells."""
+
+NO_PAUSE = 0xFFFF
+"""In place of a layer's number: the run does not wait."""
+
+_HELLO = struct.Struct("<BBBBHII32s16s")
+_PROGRESS = struct.Struct("<BiBQII")
+_UNKNOWN = 0xFFFF_FFFF
+_TEXTS = 5
+_BITS_PER_BYTE = 10
+"""On a serial line: a start bit, eight of data, a stop bit."""
+
+_FIRST_WAIT = 0.25
+_LONGEST_WAIT = 4.0
+_FIRST_RUN = 2.0
+"""Seconds: an answer that has not come by then is asked for again, each time after twice as long; that of the first
+run, whose time nobody knows, later.
+"""
+
+
+class SessionLostError(Exception):
+    """The device knows nothing of this session: it was reset."""
+
+
+class Mode(IntEnum):
+    """What a run is for."""
+
+    PLAIN = 0
+    """The network as the firmware ships it."""
+    DIGESTS = 1
+    """With a digest behind each layer."""
+    TIMES = 2
+    """With each layer's cycles."""
+
+
+class State(IntEnum):
+    """How a run stands."""
+
+    DONE = 0
+    PAUSED = 1
+    ROWS = 2
+
+
+class Store(IntEnum):
+    """What can be read."""
+
+    OUTPUT = 0
+    RESULT = 1
+    WORDS = 2
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the firmware says of itself. Its texts are nobody's but the board's: untrusted."""
+
+    name: str
+    version: str
+    options: str
+    compiler: str
+    flags: str
+    counter: str
+    has_layers: bool
+    is_big_endian: bool
+    frame: int
+    """Bytes of data in a frame."""
+    arena: int
+    clock_hz: int
+    """How often its counter counts in a second; 0 if it does not say."""
+    sha256: str
+    """Of the model."""
+    code: str
+    """Of the generated code."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: done with a status, or waiting behind a layer or for rows from a number on (`value`).
+
+    `cycles` and `stack` (bytes) are None where they were not measured. `hook` is what a layer's hook takes in cycles.
+    """
+
+    state: State
+    value: int
+    cycles: int | None
+    stack: int | None
+    hook: int
+
+
+@dataclass
+class Traffic:
+    """What went over the wire, in bytes and frames, and what went wrong on it."""
+
+    sent: int = 0
+    received: int = 0
+    requests: int = 0
+    answers: int = 0
+    repeats: int = 0
+    late: int = 0
+    """Answers that had been asked for again already: of those requests nothing was lost."""
+    damaged: int = 0
+    resets: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Frames that never came."""
+        return max(self.repeats - self.late, 0)
+
+    def seconds(self, baud: int) -> float:
+        """What so many bytes take on a serial line, one direction at a time."""
+        return (self.sent + self.received) * _BITS_PER_BYTE / baud
+
+
+class Device:
+    """A device on a link. `patience` is how many seconds of silence are too many.
+
+    Methods raise SessionLostError where the device was reset, and BoardError where it is silent or refuses.
+    """
+
+    def __init__(self, link: Link, baud: int, patience: float) -> None:
+        self.traffic = Traffic()
+        self._link, self._baud, self._patience = link, baud, patience
+        self._decoder = Decoder()
+        self._session = self._sequence = 0
+        self._chunk = 64
+        self._slowest_run = _FIRST_RUN
+
+    def greet(self) -> Identity:
+        """Begins a session, whatever the device was doing."""
+        drain(self._link, 0.02)
+        self._session = int.from_bytes(os.urandom(4), "little") | 1
+        data = self._ask(Kind.HELLO, bytes([PROTOCOL]))
+        if data[:1] != bytes([PROTOCOL]) or len(data) != _HELLO.size:
+            found = f"{data[0] if data else 'none'}, this is {PROTOCOL}"
+            remedy = "flash the files of this version's `mcugen compile --validation`"
+            raise BoardError("the firmware must speak this version of the protocol", found, remedy)
+        _, counter, layers, is_big, frame, arena, hz, sha256, code = _HELLO.unpack(data)
+        self._chunk = frame
+        texts = [self._ask(Kind.TEXT, bytes([i])).decode("ascii", "replace") for i in range(_TEXTS)]
+        counts = COUNTERS[counter] if counter < len(COUNTERS) else str(counter)
+        name, version, options, compiler, flags = (printable(shortened(text, 400)) for text in texts)
+        told = (counts, bool(layers), bool(is_big), frame, arena, hz, sha256.hex(), code.hex())
+        return Identity(name, version, options, compiler, flags, *told)
+
+    def spoil(self, pattern: int) -> None:
+        """Fills the arena."""
+        self._ask(Kind.SPOIL, bytes([pattern]))
+
+    def write(self, index: int, data: bytes) -> None:
+        """An input from its beginning on, little-endian."""
+        step = self._chunk - 5
+        for at in range(0, len(data), step):
+            self._ask(Kind.WRITE, struct.pack("<BI", index, at) + data[at : at + step])
+
+    def run(self, mode: Mode, pause: int = NO_PAUSE, sizes: tuple[int, ...] = (), *, paints: bool = False) -> Progress:
+        """Runs what was written, up to the layer behind which it shall pause."""
+        return self._run(Kind.RUN, struct.pack(f"<BBH{len(sizes)}i", mode, paints, pause, *sizes))
+
+    def resume(self, pause: int = NO_PAUSE) -> Progress:
+        """Lets a run go on that pauses."""
+        return self._run(Kind.CONTINUE, struct.pack("<H", pause))
+
+    def read(self, store: Store, index: int, nbytes: int) -> bytes:
+        """So many bytes of an output, of a result that a run pauses behind, or of digests or times; little-endian."""
+        parts = []
+        for at in range(0, nbytes, self._chunk):
+            count = min(self._chunk, nbytes - at)
+            parts.append(self._ask(Kind.READ, struct.pack("<BHIH", store, index, at, count)))
+            if len(parts[-1]) != count:
+                raise BoardError("the board must send what it was asked for", f"{len(parts[-1])} of {count} bytes")
+        return b"".join(parts)
+
+    def reset(self) -> None:
+        """Forgets the state of a stream."""
+        self._ask(Kind.RESET)
+
+    def constant(self, index: int) -> int:
+        """CRC-32 of an array of constants as it lies in the firmware."""
+        return int.from_bytes(self._ask(Kind.CONSTANT, struct.pack("<H", index)), "little")
+
+    def settle(self) -> None:
+        """Waits for answers that are late."""
+        end = time.monotonic() + _LONGEST_WAIT
+        while self.traffic.lost and time.monotonic() < end:
+            self._answer(Frame(self._session, 0, 0), time.monotonic() + _FIRST_WAIT)
+
+    def _run(self, kind: Kind, payload: bytes) -> Progress:
+        begin = time.monotonic()
+        data = self._ask(kind, payload, wait=2 * self._slowest_run)
+        seconds = time.monotonic() - begin
+        self._slowest_run = seconds if self._slowest_run == _FIRST_RUN else max(self._slowest_run, seconds)
+        if len(data) != _PROGRESS.size or data[0] not in list(State):
+            raise BoardError("the board must tell how a run stands", f"{len(data)} bytes")
+        state, value, is_timed, cycles, stack, hook = _PROGRESS.unpack(data)
+        measured = None if stack == _UNKNOWN else stack
+        return Progress(State(state), value, cycles if is_timed else None, measured, hook)
+
+    def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0) -> bytes:
+        """The answer's data. `wait` is how long it takes at least."""
+        self._sequence = self._sequence % 0xFFFF + 1
+        request = Frame(self._session, self._sequence, kind, payload)
+        encoded = request.encoded()
+        deadline = time.monotonic() + self._patience
+        pause = wait + _FIRST_WAIT + 2 * (len(encoded) + self._chunk) * _BITS_PER_BYTE / self._baud
+        self.traffic.requests += 1
+        while True:
+            self._link.write(encoded)
+            self.traffic.sent += len(encoded)
+            answer = self._answer(request, min(time.monotonic() + pause, deadline))
+            if answer is not None:
+                return answer
+            if time.monotonic() >= deadline:
+                raise self._silence(kind)
+            self.traffic.repeats += 1
+            pause = min(2 * pause, max(pause, _LONGEST_WAIT))
+
+    def _answer(self, request: Frame, until: float) -> bytes | None:
+        while (left := until - time.monotonic()) > 0:
+            data = self._link.read(left)
+            self.traffic.received += len(data)
+            for frame in self._decoder.feed(data):
+                if (frame.session, frame.sequence) != (request.session, request.sequence):
+                    self.traffic.late += frame.session == request.session
+                    continue
+                self.traffic.answers += 1
+                if frame.kind == REFUSAL:
+                    raise _refusal(request, frame.payload)
+                if frame.kind == request.kind | ANSWER:
+                    return frame.payload
+            self.traffic.damaged = self._decoder.damaged
+        return None
+
+    def _silence(self, kind: Kind) -> BoardError:
+        name, traffic, seconds = self._link.name, self.traffic, self._patience
+        if traffic.answers:
+            found = f"silent for {seconds:g} s after {traffic.answers:,} answers, when asked to {kind.name.lower()}"
+            remedy = "did it crash (stack overflow, fault, watchdog), or run longer: --timeout SECONDS"
+            return BoardError(f"{name}: the board must answer", found, remedy)
+        if traffic.received:
+            found = f"{traffic.received:,} bytes within {seconds:g} s, and none of them an answer"
+            remedy = "--baud must be the firmware's, with 8 data bits, no parity; or is it another firmware's console"
+            return BoardError(f"{name}: the board must answer", found, remedy)
+        found = f"nothing at all within {seconds:g} s"
+        remedy = "is it the right port, is --baud the firmware's, are RX and TX crossed, does it poll"
+        return BoardError(f"{name}: the board must answer", found, remedy)
+
+
+def _refusal(request: Frame, payload: bytes) -> Exception:
+    reason = payload[0] if payload else 0
+    if reason in (Reason.NO_SESSION, Reason.NOT_PAUSED):  # it was reset, or given up in the middle of a run
+        return SessionLostError(Reason(reason).name)
+    what = f"{Kind(request.kind).name} with {len(request.payload)} bytes"
+    return BoardError("the board must take what it is asked", what, "flash the files that belong to this model")

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of the wire: a body and its CRC-32, in COBS between zeros; what is damaged is dropped whole."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+PROTOCOL = 1
+"""Version of what is said; both ends must have the same."""
+
+HEAD = struct.Struct("<IHB")
+"""Session, sequence number, kind."""
+
+_CRC = struct.Struct("<I")
+_LONGEST_RUN = 254
+_MOST = 1 << 16
+"""Bytes without a zero that are kept: more are no frame."""
+
+
+class Kind(IntEnum):
+    """What a request is for; its answer has ANSWER added."""
+
+    HELLO = 1
+    TEXT = 2
+    SPOIL = 3
+    WRITE = 4
+    RUN = 5
+    CONTINUE = 6
+    READ = 7
+    RESET = 8
+    CONSTANT = 9
+
+
+ANSWER = 0x80
+REFUSAL = 0xFF
+
+
+class Reason(IntEnum):
+    """Why the device refuses a request."""
+
+    NO_SESSION = 1
+    BAD_REQUEST = 2
+    NOT_PAUSED = 3
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of either end. An answer has session and sequence number of what it answers."""
+
+    session: int
+    sequence: int
+    kind: int
+    payload: bytes = b""
+
+    def encoded(self) -> bytes:
+        """As it goes over the wire."""
+        body = HEAD.pack(self.session, self.sequence, self.kind) + self.payload
+        return b"\0" + _stuffed(body + _CRC.pack(zlib.crc32(body))) + b"\0"
+
+
+def _stuffed(body: bytes) -> bytes:
+    """COBS: runs without zeros of up to 254 bytes, each behind its length plus one."""
+    out = bytearray()
+    rest = body
+    while True:
+        zero = rest.find(b"\0", 0, _LONGEST_RUN)
+        run = rest[: _LONGEST_RUN if zero < 0 else zero]
+        out.append(len(run) + 1)
+        out += run
+        if len(run) == len(rest):
+            return bytes(out)
+        rest = rest[len(run) + (zero >= 0) :]
+
+
+def _plain(stuffed: bytes) -> bytes | None:
+    """The body; None if that is no COBS."""
+    out = bytearray()
+    at = 0
+    while at < len(stuffed):
+        code = stuffed[at]
+        run = stuffed[at + 1 : at + code]
+        if len(run) != code - 1:
+            return None
+        out += run
+        at += code
+        if code <= _LONGEST_RUN and at < len(stuffed):
+            out.append(0)
+    return bytes(out)
+
+
+class Decoder:
+    """Finds whole frames in whatever comes; text between them, noise and damaged frames are passed over."""
+
+    def __init__(self) -> None:
+        self.damaged = 0
+        """Runs of bytes between zeros that were no frame."""
+        self._open = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that end within these bytes."""
+        *ended, begun = data.split(b"\0")
+        for part in ended:
+            whole, self._open = bytes(self._open + part), bytearray()
+            if not whole:
+                continue
+            frame = _frame(whole)
+            if frame is None:
+                self.damaged += 1
+            else:
+                yield frame
+        self._open += begun
+        if len(self._open) > _MOST:
+            self._open.clear()
+            self.damaged += 1
+
+
+def _frame(stuffed: bytes) -> Frame | None:
+    body = _plain(stuffed)
+    if body is None or len(body) < HEAD.size + _CRC.size:
+        return None
+    body, crc = body[: -_CRC.size], body[-_CRC.size :]
+    if _CRC.unpack(crc)[0] != zlib.crc32(body):
+        return None
+    session, sequence, kind = HEAD.unpack(body[: HEAD.size])
+    return Frame(session, sequence, kind, body[HEAD.size :])
