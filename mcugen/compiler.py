@@ -78,7 +78,7 @@ def compile_model(
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
-    form = Form(options.weights_blob, options.helpers, options.labels, options.steps, options.validation)
+    form = Form(options.weights_blob, options.helpers, options.labels, options.steps, validation=options.validation)
     kernel_source = KernelSource(target.features, registry.templates)
     draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, target, graph, program, render(*draft), figures, options, quantized, draft)
