@@ -7,13 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mcugen.calibration.files import FORMAT, VERSION
 from mcugen.codegen.write import write_text
 from mcugen.errors import UsageError
 from mcugen.limits import BOARD_BYTES, read_bounded
 from mcugen.validate.figures import ValidationReport
-
-FORMAT = "mcugen-runs"
-VERSION = 1
 
 
 def add_run(path: Path, report: ValidationReport) -> None:
