@@ -125,6 +125,15 @@ ExternalIo = Annotated[
     typer.Option("--external-io", help="inputs and outputs lie in buffers of your own: no memory for them"),
 ]
 
+InputPipeline = Annotated[
+    str,
+    typer.Option(
+        help="how the input is made of raw data, for the firmware as for samples: 'image=rgb565, rgb, scale=1/255', or "
+        "a file (docs/pipelines.md)",
+        show_default=False,
+    ),
+]
+
 MaxRam = Annotated[
     str, typer.Option(help="the model must do with so many bytes of RAM: 20000, or 20KB", show_default=False)
 ]
@@ -144,6 +153,7 @@ class CompileArguments:
     kernel: Kernels = None
     stream_input: StreamInput = False
     external_io: ExternalIo = False
+    input_pipeline: InputPipeline = ""
     max_ram: MaxRam = ""
     max_flash: MaxFlash = ""
     place: Place = None
@@ -169,6 +179,7 @@ class CompileArguments:
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
             external_io=self.external_io,
+            input_pipeline=self.input_pipeline,
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
         )
 

@@ -24,9 +24,10 @@ from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
+from mcugen.pipelines import bind
 from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
-from mcugen.report.figures import describe, memory_use
+from mcugen.report.figures import InputFigures, describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
 
@@ -75,7 +76,13 @@ def compile_model(
         sample = variants.sample(graph, symbols, program)
     described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
+    feed = bind(options.input_pipeline, program.inputs) if options.input_pipeline else None
+    if feed and program.streamed is not None:
+        raise UsageError("an input that is made of raw data lies in memory", "--stream-input", "leave one out")
+    if feed:
+        figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))
     report = figures.to_json()
     kernel_source = KernelSource(target.features, registry.templates)
-    bundle = render(program, provenance, sample, report, placement, options.weights_blob, kernel_source)
+    maker = feed.code if feed else None
+    bundle = render(program, provenance, sample, report, placement, options.weights_blob, kernel_source, maker)
     return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)

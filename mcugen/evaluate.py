@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mcugen.compiled import CompiledModel
+from mcugen.errors import VerificationError
 from mcugen.evaluation.accuracy import compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
@@ -18,6 +23,9 @@ from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
 from mcugen.report.figures import Report, measured
+
+if TYPE_CHECKING:
+    from mcugen.simulate import Execution
 
 Sample = Mapping[str, Array]
 
@@ -58,7 +66,8 @@ def evaluate(
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     running = step(f"{compiled.board.name}: running")
-    run = compiled.simulate(stored, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
+    given = samples.fed(stored)
+    run = compiled.simulate(given, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
     reference = compiled.reference(stored, step(f"{compiled.reference_name}: running"))
     against, twin = compiled.reference_name, None
     if compiled.quantization is not None:
@@ -68,11 +77,26 @@ def evaluate(
     accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
     result = measured(compiled.report, run, accuracy)
     result = replace(result, notes=(*result.notes, *samples.notes))
+    if samples.raw is not None:
+        result = _with_input(result, compiled, stored, run)
     if compiled.quantization is None:
         return result
     some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
     layers = compare_layers(compiled.quantization, some, threshold_db, lambda n: progress("layers", n, len(some)))
     return replace(result, quantization=layers)
+
+
+def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample], run: Execution) -> Report:
+    """With what making the input takes. VerificationError where its bits are not numpy's."""
+    (port, *_), figures, ram = compiled.bundle.inputs, report.input_pipeline, report.ram
+    assert figures is not None
+    for number, (sample, crc) in enumerate(zip(stored, run.input_crcs, strict=True)):
+        if zlib.crc32(np.ascontiguousarray(sample[port.name]).tobytes()) != crc:
+            found = f"another input for sample {number}"
+            raise VerificationError("the generated pipeline must give the bits that numpy gives", found)
+    figures = replace(figures, instructions=run.input_instructions, verified=len(stored))
+    total = None if ram.total is None else ram.total + figures.state
+    return replace(report, input_pipeline=figures, ram=replace(ram, total=total))
 
 
 def _with_states(model: FloatModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:

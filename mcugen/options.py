@@ -96,6 +96,8 @@ class CompileOptions:
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory. `integer_io`: what a
     quantized model converts at its borders, the caller converts: its inputs and outputs are codes.
     `external_io`: inputs and outputs lie in buffers of the caller's, whose addresses the run function takes.
+    `input_pipeline` describes, or names a file that describes, how the input is made of raw data (mcugen.pipelines):
+    code for that is generated, and samples are raw.
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
     a library; it shapes no code.
@@ -117,6 +119,7 @@ class CompileOptions:
     library: LibraryFiles | None = None
     integer_io: bool = False
     external_io: bool = False
+    input_pipeline: str = ""
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -145,6 +148,7 @@ class CompileOptions:
         parts += ["input row by row"] * self.stream_input
         parts += ["integers at its borders"] * self.integer_io
         parts += ["inputs and outputs of the caller's"] * self.external_io
+        parts += ["input of raw data"] * bool(self.input_pipeline)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, Port
+from mcugen.codegen.bundle import Bundle, InputCode, Port
 from mcugen.codegen.features import for_features
 from mcugen.codegen.folding import folded
 from mcugen.codegen.identifiers import WIDTH, c_string, comment, comment_lines, identifier, own_names
@@ -221,8 +221,12 @@ def render(
     placement: Placement,
     weights_blob: bool = False,
     source: KernelSource = KernelSource(),
+    input_code: MakeInputCode | None = None,
 ) -> Bundle:
-    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to."""
+    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to.
+
+    `input_code` makes the code that makes the first input.
+    """
     env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
@@ -258,7 +262,10 @@ def render(
     }
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
-    texts = _texts(env, name, context, json.dumps(report, indent=2, sort_keys=True) + "\n", blobs)
+    made = input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if input_code else None
+    context["input_code"] = made is not None
+    files = _input_files(env, made, context)
+    texts = _texts(env, name, context, json.dumps(report, indent=2, sort_keys=True) + "\n", blobs, files)
     return Bundle(
         name,
         texts,
@@ -273,7 +280,27 @@ def render(
         image_region=identifier(placement.weights.name),
         libraries=libraries,
         blobs=blobs,
+        input_code=made,
     )
+
+
+MakeInputCode = Callable[[str, str], InputCode]
+"""Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
+
+
+def _encoder(name: str, tensor: Mapping[str, Any]) -> str:
+    return f"{name}_encode_{tensor['role']}" if tensor["limits"] else ""
+
+
+def _input_files(env: jinja2.Environment, code: InputCode | None, context: Mapping[str, Any]) -> dict[str, str]:
+    """The files that make the input of raw data."""
+    if code is None:
+        return {}
+    files = {".c": code.template, ".h": "pipeline/input.h.j2"}
+    return {
+        f"{context['name']}_input{suffix}": env.get_template(template).render({**context, **code.context})
+        for suffix, template in files.items()
+    }
 
 
 def _code(
@@ -377,9 +404,14 @@ def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[
 
 
 def _texts(
-    env: jinja2.Environment, name: str, context: Mapping[str, object], report: str, blobs: Collection[str]
+    env: jinja2.Environment,
+    name: str,
+    context: Mapping[str, object],
+    report: str,
+    blobs: Collection[str],
+    more: Mapping[str, str],
 ) -> dict[str, str]:
-    """The files of text, by name: C, CMake, the report, and the pack of all, `blobs` included."""
+    """The files of text, by name: C (`more` included), CMake, the report, and the pack of all, `blobs` included."""
     files = {
         f"{name}.h": "model.h.j2",
         f"{name}.c": "model.c.j2",
@@ -392,6 +424,7 @@ def _texts(
     if context["memory_sections"]:
         files[f"{name}_memory.ld"] = "memory.ld.j2"
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
+    texts |= more
     texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
     texts[f"{name}_report.json"] = report
     texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *blobs} - {"CMakeLists.txt"}, context)

@@ -30,6 +30,8 @@ _OWN = (
         "{}_weights.bin",
         "{}_memory.ld",
         "{}_selftest.c",
+        "{}_input.c",
+        "{}_input.h",
     ),
     *("{}_report.json", "mcugen.{}.pdsc"),
 )
