@@ -137,6 +137,11 @@ InputPipeline = Annotated[
 MaxRam = Annotated[
     str, typer.Option(help="the model must do with so many bytes of RAM: 20000, or 20KB", show_default=False)
 ]
+MaxLatency = Annotated[
+    str,
+    typer.Option(help="a call must take no longer on the board: 20ms (docs/memory.md)", show_default=False),
+]
+MaxCycles = Annotated[str, typer.Option(help="the same in estimated cycles: 1500000", show_default=False)]
 MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
 
 
@@ -156,6 +161,8 @@ class CompileArguments:
     input_pipeline: InputPipeline = ""
     max_ram: MaxRam = ""
     max_flash: MaxFlash = ""
+    max_latency: MaxLatency = ""
+    max_cycles: MaxCycles = ""
     place: Place = None
     weights_blob: WeightsBlob = False
     cmsis_nn_include: CmsisNnInclude = None
@@ -176,6 +183,8 @@ class CompileArguments:
             self.stream_input,
             max_ram=_size("--max-ram", self.max_ram),
             max_flash=_size("--max-flash", self.max_flash),
+            max_latency=_seconds("--max-latency", self.max_latency),
+            max_cycles=_cycles("--max-cycles", self.max_cycles),
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
             external_io=self.external_io,
@@ -489,6 +498,25 @@ def _size(option: str, text: str) -> int | None:
     if text and number is None:
         raise UsageError(f"{option} must be a positive number of bytes", f"'{text}'", "e.g. 20000, or 20KB")
     return number * _UNITS[(found[2] or "").upper()] if found and number else None
+
+
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(us|µs|ms|s)")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def _seconds(option: str, text: str) -> float | None:
+    """A time with its unit. None where nothing is given."""
+    found = _TIME.fullmatch(text)
+    if text and (found is None or not float(found[1])):
+        raise UsageError(f"{option} must be a positive time with its unit", f"'{text}'", "e.g. 20ms, 500us or 1.5s")
+    return float(found[1]) * _SECONDS[found[2]] if found else None
+
+
+def _cycles(option: str, text: str) -> int | None:
+    """A number of cycles. None where nothing is given."""
+    if text and _positive(text) is None:
+        raise UsageError(f"{option} must be a positive number of cycles", f"'{text}'", "e.g. 1500000")
+    return _positive(text)
 
 
 def _states(texts: list[str]) -> dict[str, str]:

@@ -15,11 +15,12 @@ from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel, stacked
 from mcugen.compiler import compile_model
 from mcugen.errors import UsageError
-from mcugen.evaluate import evaluate, metric_of, sample_endpoints
+from mcugen.evaluate import evaluate, metric_of, sample_endpoints, timed
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples, random_samples
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
+from mcugen.latency import Deadline, within
 from mcugen.mixed import Demand, Search
 from mcugen.options import MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
@@ -117,11 +118,18 @@ class Compilation:
     @cached_property
     def compiled(self) -> CompiledModel:
         """The model as it is, or quantized first."""
-        if self.quantizing.is_wanted:
-            return compile_model(self.quantized, self.target, self.options, self.trace)
-        scheme = self.quantizing.scheme
-        wanted = self.options.integer_io or (scheme is not None and scheme.integer_io)
-        return compile_model(self.model, self.target, replace(self.options, integer_io=wanted), self.trace)
+        scheme, options = self.quantizing.scheme, self.options
+        model = self.quantized if self.quantizing.is_wanted else self.model
+        if not self.quantizing.is_wanted:
+            options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
+        deadline = Deadline.of(options, self.target)
+        if deadline is None:
+            return compile_model(model, self.target, options, self.trace)
+
+        def make(wanted: CompileOptions) -> CompiledModel:
+            return compile_model(model, self.target, wanted, self.trace)
+
+        return within(deadline, options, make, lambda compiled: timed(compiled, self.progress))
 
     def write(self, folder: str | Path | None = None) -> Path:
         """Writes the C files, to a folder called like the model unless told otherwise."""

@@ -15,7 +15,7 @@ from mcugen.errors import VerificationError
 from mcugen.evaluation.accuracy import compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
-from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints
+from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
 from mcugen.plugins import load_function
@@ -46,6 +46,17 @@ def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
         if quantized is None
         else graph_endpoints(quantized.model.graph, compiled.options.states)
     )
+
+
+def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
+    """The report with what one run on a random sample measures, time among it."""
+    (sample,) = random_samples(sample_endpoints(compiled)).inputs
+    stored = [as_stored(sample, compiled.program.inputs)]
+
+    def step(done: int) -> None:
+        progress(f"{compiled.board.name}: measuring", done, 1)
+
+    return measured(compiled.report, compiled.simulate(stored, per_layer=True, cycles=True, progress=step), None)
 
 
 def evaluate(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,7 @@ GOALS = ("balanced", "speed", "ram", "flash")
 
 OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
-"""Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever takes fewer
-instructions."""
+"""Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever serves the goal."""
 
 METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
@@ -98,6 +98,8 @@ class CompileOptions:
     `external_io`: inputs and outputs lie in buffers of the caller's, whose addresses the run function takes.
     `input_pipeline` describes, or names a file that describes, how the input is made of raw data (mcugen.pipelines):
     code for that is generated, and samples are raw.
+    `max_cycles`, or `max_latency` in seconds, is the longest that a call may take on the board, by estimated cycles;
+    `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
     a library; it shapes no code.
@@ -120,6 +122,9 @@ class CompileOptions:
     integer_io: bool = False
     external_io: bool = False
     input_pipeline: str = ""
+    max_cycles: int | None = None
+    max_latency: float | None = None
+    most_instructions: float = math.inf
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -151,5 +156,7 @@ class CompileOptions:
         parts += ["input of raw data"] * bool(self.input_pipeline)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
+        parts += [f"at most {n} cycles" for n in (self.max_cycles,) if n is not None]
+        parts += [f"at most {1e3 * seconds:g} ms" for seconds in (self.max_latency,) if seconds is not None]
         parts += [f"optimize {self.optimize}"] * (self.optimize != GOALS[0])
         return "; ".join(parts) or "default options"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
@@ -162,12 +162,13 @@ def lowered(
     Kernels are chosen within `limits`, or else those of the board.
     """
     costs = cost_table(board.cpu)
+    limits = limits or Limits(board.total_ram, board.total_flash)
     choices = choose_kernels(
         graph,
         board.features,
         costs,
         options.optimize,
-        limits or Limits(board.total_ram, board.total_flash),
+        replace(limits, instructions=options.most_instructions),
         family=options.family,
         wanted=options.kernels,
         any_size=any_size,

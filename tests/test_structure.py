@@ -47,6 +47,7 @@ LAYERS = {
     "compiler": 12,
     "evaluate": 12,
     "mixed": 13,
+    "latency": 13,
     "compilation": 14,
     "cli_options": 14,
     "commands": 15,

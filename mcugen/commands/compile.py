@@ -59,5 +59,7 @@ def compile_command(
         tell(compiled.report.library_calls)
     if compiled.report.budget is not None:
         tell(str(compiled.report.budget))
+    if compiled.report.deadline is not None:
+        tell(str(compiled.report.deadline))
     if compiled.quantization:
         tell_quantization(compiled.quantization)

@@ -24,6 +24,7 @@ def report(
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
     from mcugen.codegen.write import write_text
     from mcugen.compilation import Compilation
+    from mcugen.latency import Deadline
     from mcugen.report.figures import require_fit
     from mcugen.report.html import report_page
     from mcugen.report.memory import memory_map
@@ -44,3 +45,6 @@ def report(
     if telling.json_ != "-":
         print_report(result, stdout, reporting.compare_layers)
     require_fit(result, compiled.board)
+    deadline = Deadline.of(options, compiled.board)
+    if deadline is not None:
+        deadline.require(result)

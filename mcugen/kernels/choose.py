@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.kernels.cost import CostTable
-from mcugen.kernels.library import library_kernels, own_kernel
+from mcugen.kernels.library import alone, library_kernels, own_kernel
 from mcugen.lir.builder import trial
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.lower import lower
@@ -25,7 +25,7 @@ from mcugen.lir.spec import own_kernels
 from mcugen.memory.order import reorder
 from mcugen.memory.regions import Lives, freedom, joined_regions
 from mcugen.memory.spans import bytes_at
-from mcugen.options import AUTO, CMSIS_NN, OWN
+from mcugen.options import AUTO, OWN
 
 SURROUNDINGS = (32768, 0)
 """Bytes of RAM and flash that count besides: so that products do not chase a few bytes of RAM."""
@@ -36,16 +36,28 @@ LEAST_BESIDES = 1024
 FAVOUR = {"speed": 1024, "ram": 25, "flash": 1024}
 """What matters most counts so many times; a hundredth of RAM, whose last bytes cost most, as a quarter of speed."""
 
+ENOUGH = 0.25
+MOST_SLOWDOWN = 1.25
+"""`balanced` takes at most so many times the instructions that this share of RAM and flash allows."""
+
 MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan must not exceed, in bytes; of RAM, `taken` bytes are so anyway, if not by what is in no body."""
+    """What a plan must not exceed, in bytes; of RAM, `taken` bytes are so anyway, if not by what is in no body.
+
+    `instructions` are those of nodes with a choice, by estimate.
+    """
 
     ram: int
     flash: int
     taken: int = 0
+    instructions: float = math.inf
+
+    def excess(self, cost: Cost) -> int:
+        """Bytes that a plan takes beyond."""
+        return max(cost.ram - self.ram, 0) + max(cost.flash - self.flash, 0)
 
     def counted(self, offer: Sequence[Candidate]) -> list[Candidate]:
         """Candidates as they count outside of bodies."""
@@ -85,6 +97,10 @@ _TOTALS = ("speed", "ram", "flash")
 """The goal that each total serves; `balanced` favours none."""
 
 
+Rank = Callable[[Cost], tuple[float, ...]]
+"""Of two plans the one with less is taken."""
+
+
 def choose_kernels(
     graph: Graph,
     features: frozenset[str],
@@ -98,20 +114,18 @@ def choose_kernels(
 ) -> dict[Node, Kernel]:
     """A kernel for each node that has several, or one of a library; of the names `wanted` wherever one fits.
 
-    `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits, `auto` where it
-    takes fewer instructions than what was chosen of our own, both as measured. `any_size` leaves those whose
-    parameters follow from sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
+    `family` is one of mcugen.options.FAMILIES: `cmsis-nn` takes a library's kernel wherever one fits; for `auto` it is
+    one more to choose from, where it was measured as our own were. `any_size` leaves those whose parameters follow from
+    sizes that are known at run time. UsageError for a wanted kernel that fits nowhere.
     """
     fitting = all_fitting(graph, features, any_size)
     library = {} if family == OWN or any_size else library_kernels(graph, features, costs, goal, wanted)
     _require(wanted, {k.name for found in (*fitting.values(), library.values()) for k in found})
-    if family == CMSIS_NN:
-        fitting = {node: found for node, found in fitting.items() if node not in library}
-    settled = {} if family == AUTO else library
-    own = _chosen(graph, features, costs, goal, limits, fitting, wanted, settled)
     if family == AUTO:
-        library = {node: k for node, k in library.items() if _is_cheaper(k, node, own.get(node), features, costs)}
-    return own | library
+        fitting, library = fitting | _compared(library, fitting, features, costs), {}
+    fitting = {node: found for node, found in fitting.items() if node not in library}
+    taken = _chosen(graph, features, costs, goal, limits, fitting, wanted, library)
+    return {node: kernel for node, kernel in taken.items() if kernel.emit} | library
 
 
 def _chosen(
@@ -146,7 +160,8 @@ def offers_of(
 
     Some of those have kernels already: `settled`.
     """
-    program = lower(graph, features, choices={**(settled or {}), **{node: found[0] for node, found in fitting.items()}})
+    firsts = {node: found[0] for node, found in fitting.items() if found[0].emit}
+    program = lower(graph, features, choices={**(settled or {}), **firsts})
     reorder(program)
     alive = alive_at(program)
     lasting = {v for g in graph.nested() if g is not graph for v in g.inputs}
@@ -160,12 +175,23 @@ def offers_of(
     return offers, {name: alive[name].nbytes - alive[name].saved for name in others}
 
 
-def _is_cheaper(kernel: Kernel, node: Node, own: Kernel | None, features: frozenset[str], costs: CostTable) -> bool:
-    """Whether a library's kernel takes fewer instructions than our own, which has been measured too."""
-    mine = own or own_kernel(node, features)
-    if mine is None or not (costs.knows(node, kernel) and costs.knows(node, mine)):
-        return False
-    return costs.instructions(node, kernel) < costs.instructions(node, mine)
+def _compared(
+    library: Mapping[Node, Kernel],
+    fitting: Mapping[Node, Sequence[Kernel]],
+    features: frozenset[str],
+    costs: CostTable,
+) -> dict[Node, list[Kernel]]:
+    """Our kernels and a library's, by the nodes of which both were measured.
+
+    Of an operator without a choice, what it writes itself stands for a kernel (own_kernel).
+    """
+    found = {}
+    for node, theirs in library.items():
+        alone = own_kernel(node, features)
+        ours = list(fitting.get(node, [alone] if alone else []))
+        if costs.knows(node, theirs) and any(costs.knows(node, kernel) for kernel in ours):
+            found[node] = [*ours, theirs]
+    return found
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
@@ -268,7 +294,7 @@ def _candidate(
 
     `lasting` are values that nothing may overwrite; `numbers` are of what lies in flash, and get more.
     """
-    builder = trial(node, kernel, features)
+    builder = trial(node, kernel, features) if kernel.emit else alone(node, features)
     program, code = builder.program, costs.code_of(kernel.name)
     stored: dict[object, int] = {instr.function_key: code for instr in program.instrs}
     stored |= {b.data.tobytes(): b.nbytes for b in program.buffers if b.space is Space.CONST and b.data is not None}
@@ -368,17 +394,32 @@ class _Largest:
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, floor: int) -> list[Candidate]:
     """The best end of the descents from the extremes; the other nodes take at least `floor` bytes of RAM."""
 
-    def rank(cost: Cost) -> tuple[float, float]:
-        over = max(cost.ram - limits.ram, 0) + max(cost.flash - limits.flash, 0)
-        return over, cost.rank(goal)
+    slowest = limits.instructions
+    if goal == "balanced":
+        slowest = min(slowest, _slowest(offers, limits, floor))
 
+    def rank(cost: Cost) -> tuple[float, float, float]:
+        return limits.excess(cost), max(cost.instructions - slowest, 0.0), cost.rank(goal)
+
+    return _best_end(offers, floor, rank).taken
+
+
+def _slowest(offers: Sequence[Sequence[Candidate]], limits: Limits, floor: int) -> float:
+    """The most instructions that `balanced` may take: where there is room, bytes that it saves serve nobody."""
+    room = replace(limits, ram=int(ENOUGH * limits.ram), flash=int(ENOUGH * limits.flash))
+    fastest = _best_end(offers, floor, lambda cost: (room.excess(cost), cost.rank("speed"))).cost()
+    return math.inf if room.excess(fastest) else MOST_SLOWDOWN * fastest.instructions
+
+
+def _best_end(offers: Sequence[Sequence[Candidate]], floor: int, rank: Rank) -> _Plan:
+    """Of what the descents come to, that of the least rank."""
     ends = []
     starts = {tuple(map(id, start)): start for start in _starts(offers)}
     for start in starts.values():
         plan = _Plan(start, floor)
         _descend(plan, offers, rank)
         ends.append(plan)
-    return min(ends, key=lambda plan: rank(plan.cost())).taken
+    return min(ends, key=lambda plan: rank(plan.cost()))
 
 
 def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
@@ -393,7 +434,7 @@ def _starts(offers: Sequence[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
         yield [min(offer, key=lambda c: (c.kernel.name != name, flash(c))) for offer in offers]
 
 
-def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Callable[[Cost], tuple[float, float]]) -> None:
+def _descend(plan: _Plan, offers: Sequence[Sequence[Candidate]], rank: Rank) -> None:
     """Changes one node at a time until nothing gets better."""
     for _ in range(MAX_ROUNDS):
         changed = False

@@ -50,11 +50,16 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
     }
 
 
-def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
-    """The kernel of an operator without a choice, if it writes one instruction; its costs are by what it computes."""
+def alone(node: Node, features: frozenset[str]) -> Builder:
+    """A node as its operator writes it, without a choice of kernels."""
     builder = Builder(Program("trial"), features)
     node.op.lower(node, builder)  # type: ignore[attr-defined]
-    names = {instr.kernel for instr in builder.program.instrs}
+    return builder
+
+
+def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
+    """The kernel of an operator without a choice, if it writes one instruction; its costs are by what it computes."""
+    names = {instr.kernel for instr in alone(node, features).program.instrs}
     way = f"{node.op.name}_{node.sig.input(0).dtype.value}"
     return Kernel(names.pop(), way=lambda _: way) if len(names) == 1 else None
 

@@ -127,6 +127,23 @@ class BudgetFigures:
 
 
 @dataclass(frozen=True)
+class DeadlineFigures:
+    """The cycles that a call may take, those that it takes, and those of the program without a deadline, by estimate.
+
+    `step` names how the program was made to be fast enough.
+    """
+
+    max_cycles: int
+    cycles_estimate: int
+    asked_cycles_estimate: int
+    step: str
+
+    def __str__(self) -> str:
+        asked = f", {self.asked_cycles_estimate:,} as asked" * (self.asked_cycles_estimate != self.cycles_estimate)
+        return f"{self.cycles_estimate:,} of {self.max_cycles:,} cycles: {self.step}{asked}"
+
+
+@dataclass(frozen=True)
 class RowFigures:
     """How many layers are computed row by row, in how many groups; by which share of instructions that is slower."""
 
@@ -173,6 +190,7 @@ class Report:
     flash: Flash
     ram: Ram
     budget: BudgetFigures | None
+    deadline: DeadlineFigures | None
     rows: RowFigures | None
     memories: list[MemoryUse]
     """Those that the arena and the weights lie in."""
@@ -268,6 +286,7 @@ def describe(
         flash=Flash(None, sum(m.weights for m in memories) or program.weights_size, None),
         ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
         budget=_budget(fit),
+        deadline=None,
         rows=_rows(program, fit),
         memories=list(memories),
         accuracy=None,

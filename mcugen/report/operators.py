@@ -81,8 +81,8 @@ def _left_out(registry: Registry) -> Iterator[str]:
 def _library_rows(library: Library) -> Iterator[str]:
     """Which layers a library may compute."""
     yield (
-        f"`--kernels {library.key}` takes these kernels wherever they fit, `--kernels auto` where they take fewer "
-        "instructions (docs/kernels.md). Layers are those of the graph after optimization (`mcugen inspect`)."
+        f"`--kernels {library.key}` takes these kernels wherever they fit, `--kernels auto` where that serves the goal "
+        "(docs/kernels.md). Layers are those of the graph after optimization (`mcugen inspect`)."
     )
     yield from ("", "| layer | kernel | where |", "|---|---|---|")
     for operator in sorted(_subclasses(Operator), key=lambda c: c.__name__):

@@ -153,6 +153,8 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
         table.add_row("budget: RAM", _number(budget.ram), "bytes of arena, state, copies of weights")
         table.add_row("budget: flash, estimate", _number(budget.flash_estimate), "bytes of weights and code")
         table.add_row("budget: kept by", "", str(budget))
+    if report.deadline is not None:
+        table.add_row("deadline: cycles", _number(report.deadline.max_cycles), str(report.deadline))
     return table.rows
 
 

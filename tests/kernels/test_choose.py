@@ -91,6 +91,15 @@ def test_each_goal_takes_the_kernel_that_serves_it(monkeypatch: pytest.MonkeyPat
     assert chosen(monkeypatch, kernels, table, goal) == [name]
 
 
+@pytest.mark.parametrize(("flash", "name"), [(1 << 20, "fast"), (20_000, "small")])
+def test_balanced_spares_no_bytes_where_there_is_room(monkeypatch: pytest.MonkeyPatch, flash: int, name: str) -> None:
+    """At most 1.25 times the instructions of what fits a quarter of the flash; if nothing fast does, bytes count."""
+    kernels = (kernel("fast", constants=8_000), kernel("small"))
+    table = costs(fast=(100, 100), small=(126, 100))
+    assert chosen(monkeypatch, kernels, table, limits=Limits(1 << 20, flash)) == [name]
+    assert chosen(monkeypatch, kernels, costs(fast=(100, 100), small=(124, 100))) == ["small"]
+
+
 @pytest.mark.parametrize(("limits", "name"), [(PLENTY, "fast"), (Limits(4_000, 1 << 20), "lean")])
 def test_speed_is_what_fits_the_board(monkeypatch: pytest.MonkeyPatch, limits: Limits, name: str) -> None:
     kernels = (kernel("fast", scratch=8_000), kernel("lean"))
@@ -98,7 +107,7 @@ def test_speed_is_what_fits_the_board(monkeypatch: pytest.MonkeyPatch, limits: L
 
 
 def test_code_that_another_layer_needs_anyway_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = costs(short=(100, 100), long=(60, 2_000))
+    table = costs(short=(100, 100), long=(85, 2_000))
     short = kernel("short", when=(lambda layer: layer.weights[0, 0] == 1,))
     assert chosen(monkeypatch, (short, kernel("long")), table) == ["short"]
     assert chosen(monkeypatch, (short, kernel("long")), table, layers=2) == ["long", "long"]
@@ -169,7 +178,7 @@ def way(layer: ConvSpec) -> str:
     ],
 )
 def test_families(monkeypatch: pytest.MonkeyPatch, family: str, table: dict[str, tuple[int, int]], taken: str) -> None:
-    """`auto` takes what was measured to take fewer instructions, and guesses nothing."""
+    """`auto` takes what was measured to be better, and guesses nothing."""
     monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
     assert chosen(monkeypatch, (kernel("mine"),), costs(**table), layers=2, family=family) == [taken] * 2
 
@@ -180,6 +189,14 @@ def test_auto_compares_with_the_best_of_our_own(monkeypatch: pytest.MonkeyPatch)
     table = {"slow": (90, 1), "fast": (10, 1)}
     assert chosen(monkeypatch, kernels, costs(**table, theirs=(20, 1)), family="auto") == ["fast"]
     assert chosen(monkeypatch, kernels, costs(**table, theirs=(5, 1)), family="auto") == ["theirs"]
+
+
+def test_auto_counts_the_code_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few instructions are not worth kilobytes, except to speed."""
+    monkeypatch.setattr(Dense, "library", (of_library("theirs"),))
+    table = costs(mine=(1_000, 500), theirs=(990, 8_000))
+    assert chosen(monkeypatch, (kernel("mine"),), table, family="auto") == ["mine"]
+    assert chosen(monkeypatch, (kernel("mine"),), table, "speed", family="auto") == ["theirs"]
 
 
 def test_auto_knows_the_ways_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
