@@ -20,6 +20,7 @@ from mcugen.commands.profile import profile
 from mcugen.commands.quantize import quantize
 from mcugen.commands.report import report
 from mcugen.commands.run import run
+from mcugen.commands.update import update
 from mcugen.version import __version__
 
 app = Program(
@@ -51,6 +52,7 @@ app.command()(run)
 app.command()(inspect)
 app.command()(quantize)
 app.command()(profile)
+app.command()(update)
 app.command()(operators)
 app.command()(version)
 

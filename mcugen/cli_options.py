@@ -115,6 +115,14 @@ Place = Annotated[
 WeightsBlob = Annotated[
     bool, typer.Option("--weights-blob", help="the run function takes the weights, as a file apart from the code")
 ]
+Updatable = Annotated[
+    bool,
+    typer.Option(
+        "--updatable",
+        help="--weights-blob with all that training changes: a model trained again is a new file (docs/memory.md)",
+    ),
+]
+WeightsVersion = Annotated[int, typer.Option(min=0, help="of --updatable: what the firmware may compare")]
 StreamInput = Annotated[
     bool,
     typer.Option("--stream-input", help="the first input comes row by row, by a function of yours: no memory for it"),
@@ -165,6 +173,8 @@ class CompileArguments:
     max_cycles: MaxCycles = ""
     place: Place = None
     weights_blob: WeightsBlob = False
+    updatable: Updatable = False
+    weights_version: WeightsVersion = 0
     cmsis_nn_include: CmsisNnInclude = None
     cmsis_nn_lib: CmsisNnLib = None
     plugin: Plugin = None
@@ -187,6 +197,8 @@ class CompileArguments:
             max_cycles=_cycles("--max-cycles", self.max_cycles),
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
+            updatable=self.updatable,
+            weights_version=self.weights_version,
             external_io=self.external_io,
             input_pipeline=self.input_pipeline,
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),

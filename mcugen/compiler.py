@@ -10,7 +10,7 @@ import onnx
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.identifiers import identifier
-from mcugen.codegen.memory import weights_bytes
+from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import KernelSource, Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
@@ -19,6 +19,7 @@ from mcugen.fitting.budget import Budget
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
+from mcugen.lir.kernel import UPDATABLE
 from mcugen.memory.place import place
 from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, CompileOptions
@@ -44,7 +45,8 @@ def compile_model(
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     Budget.of(options)  # a wrong one is told before anything is loaded
-    target = board if isinstance(board, Board) else load_board(board)
+    hardware = board if isinstance(board, Board) else load_board(board)
+    target = replace(hardware, features=hardware.features | {UPDATABLE}) if options.updatable else hardware
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -64,12 +66,13 @@ def compile_model(
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
         placement = place(program, target, options.place)
-        if options.weights_blob and placement.copies:
-            found = "--weights-blob and copies to RAM"
+        file = _weights_file(options)
+        if file and placement.copies:
+            found = f"--{'updatable' if file.updatable else 'weights-blob'} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
         kernels = ", ".join(options.kernels) or options.family
-        memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
+        memories = memory_use(program, placement, weights_bytes(program, file))
         notes = [*graph.notes, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
         figures = describe(fit, graph, target, source.sha256, kernels, memories, notes, estimate)
@@ -82,7 +85,17 @@ def compile_model(
     if feed:
         figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))
     report = figures.to_json()
-    kernel_source = KernelSource(target.features, registry.templates)
+    kernel_source = KernelSource(hardware.features, registry.templates)
     maker = feed.code if feed else None
-    bundle = render(program, provenance, sample, report, placement, options.weights_blob, kernel_source, maker)
-    return CompiledModel(source.proto, target, graph, program, bundle, figures, options, quantized)
+    bundle = render(program, provenance, sample, report, placement, file, kernel_source, maker)
+    return CompiledModel(source.proto, hardware, graph, program, bundle, figures, options, quantized)
+
+
+def _weights_file(options: CompileOptions) -> WeightsFile | None:
+    """How weights are a file, if they are. UsageError for a version that the file has no place for."""
+    if not 0 <= options.weights_version < 1 << 32:
+        raise UsageError("--weights-version must fit 32 bits", str(options.weights_version))
+    if options.weights_version and not options.updatable:
+        raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
+    is_file = options.weights_blob or options.updatable
+    return WeightsFile(options.updatable, options.weights_version) if is_file else None

@@ -56,7 +56,8 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
     def step(done: int) -> None:
         progress(f"{compiled.board.name}: measuring", done, 1)
 
-    return measured(compiled.report, compiled.simulate(stored, per_layer=True, cycles=True, progress=step), None)
+    run = compiled.given_inputs.simulate(stored, per_layer=True, cycles=True, progress=step)
+    return measured(compiled.report, run, None)
 
 
 def evaluate(

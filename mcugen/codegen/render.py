@@ -22,7 +22,7 @@ from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
 from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
-from mcugen.codegen.memory import Blob, MemoryContext, words
+from mcugen.codegen.memory import Blob, MemoryContext, WeightsFile, words
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
@@ -126,6 +126,8 @@ class _Renderer:
     """Where constants lie that are read from a file of weights."""
     events: list[dict[str, object]] = field(default_factory=list)
     """The tables of streams."""
+    updatable: bool = False
+    """Whether the text must not depend on what training changes."""
 
     def __post_init__(self) -> None:
         self.symbols = symbol_names(self.program.symbols, self.taken)
@@ -219,21 +221,22 @@ def render(
     sample: Sample,
     report: Mapping[str, object],
     placement: Placement,
-    weights_blob: bool = False,
+    weights_file: WeightsFile | None = None,
     source: KernelSource = KernelSource(),
     input_code: MakeInputCode | None = None,
 ) -> Bundle:
-    """All files of the generated folder. With `weights_blob` the weights are a file that the code gets a pointer to.
+    """All files of the generated folder. With a `weights_file` the code gets a pointer to the weights.
 
     `input_code` makes the code that makes the first input.
     """
     env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
-    memory = MemoryContext(program, placement, weights_blob)
+    memory = MemoryContext(program, placement, weights_file)
     taken = _taken(name, memory, (*inputs, *outputs))
-    renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob)
-    sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
+    renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob, updatable=memory.updatable)
+    stored = [memory.blob.place] if memory.blob else []
+    sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique, *stored)
     lines = _lines(renderer, sized)
     functions = {key: kernel.function for key, kernel in renderer.kernels.items()}
     layers = layers_of(program, renderer.titles, functions)
@@ -397,10 +400,17 @@ def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[
     if memory.blob is None:
         return {}
     files = (env.get_template(template).render(context) for template in ("kernels.h.j2", "model.c.j2"))
-    file = memory.blob.file("".join(text[text.index("\n#") :] for text in files))
+    code = "".join(text[text.index("\n#") :] for text in files)
+    file = memory.blob.file(code + _outside_of_file(context) * memory.updatable)
     context["weights_head"] = words(file)
     context["weights_rows"] = list(c_rows(np.frombuffer(file, np.uint8)))
     return {f"{memory.name}_weights.bin": file}
+
+
+def _outside_of_file(context: Mapping[str, Any]) -> str:
+    """What training may change and an updatable file has not: codes at the borders, and outputs that are constant."""
+    codes = [(t["accessor"], t["scale"], t["zero_point"]) for t in (*context["all_inputs"], *context["outputs"])]
+    return json.dumps([codes, [constant["rows"] for constant in context["constants"]]])
 
 
 def _texts(
@@ -668,7 +678,7 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
-    is_sized = bool(instr.formulas)
+    is_sized = not sized.is_known(instr)
     head = f"{'status = ' * bool(instr.library)}{kernel.function}"
     text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
@@ -687,7 +697,8 @@ def _heading(renderer: _Renderer, instr: Instr) -> list[str]:
     """What stands above a call: what it computes, the ONNX nodes that it comes from if that says more, its tensors."""
     title, origin = renderer.titles[instr.name], ", ".join(instr.origin)
     nodes = [f"ONNX: {origin}"] if origin not in ("", title) else []
-    return [f"{instr.op} {title}", *nodes, instr.note]
+    told = [instr.note] * (not renderer.updatable)  # it has scales
+    return [f"{instr.op} {title}", *nodes, *told]
 
 
 def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:

@@ -27,6 +27,15 @@
 #define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
 #define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
 #define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
+#define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
+#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights is damaged */
+#define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
+#define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
+#define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
+
+/* A function of the caller's that says whether a signature is that of some data: 0 if it is. */
+typedef int (*mcugen_verify)(void *context, const void *data, uint32_t nbytes, const void *signature,
+    uint32_t signature_nbytes);
 
 /* What MCUGEN_ON_LAYER is told of a model. There is one only where that is defined, as NAME_model. */
 typedef struct {
