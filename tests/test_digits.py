@@ -24,7 +24,7 @@ REPORT_KEYS = {
         *("model", "board", "cpu", "precision", "kernels", "instructions", "instructions_per_mac"),
         *("instructions_estimate", "cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
-        *("quantization_estimate", "layers", "notes"),
+        *("quantization_estimate", "layers", "notes", "input_pipeline"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total"},

@@ -17,6 +17,7 @@ from mcugen.resources import resource_dir
 
 STYLE = resource_dir("templates") / ".clang-format"
 LONG = "a_network_whose_name_is_as_long_as_it_may_be_in_identifiers"
+STATISTICS = "mean;rms;std;peak;range;crest;skewness;kurtosis"
 PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalization_37/FusedBatchNormV3;block_12"
 
 
@@ -108,6 +109,30 @@ MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
     "input row by row": (lambda: quantized(PATH), "host", CompileOptions(name=LONG, stream_input=True)),
     "row by row": (quantized, "corstone300", CompileOptions(name="net", optimize="ram")),
     "weights of their own": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, weights_blob=True)),
+    "updatable": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, updatable=True)),
+    "updatable floats": (floats, "host", CompileOptions(name="net", updatable=True)),
+    "an image": (
+        lambda: quantized(PATH),
+        "host",
+        CompileOptions(name=LONG, input_pipeline="image=uyvy, crop=20x20+1+2, bgr, scale=1/255, mean=0.5;0.4;0.3"),
+    ),
+    "a small image": (
+        quantized,
+        "host",
+        CompileOptions(name="net", input_pipeline="image=rgb565, crop=center, nearest"),
+    ),
+    "a sound": (
+        lambda: quantized(PATH),
+        "host",
+        CompileOptions(name=LONG, input_pipeline="sound=8000, frame=99/50, mel=9:10:4000, dct=9, stack=27"),
+    ),
+    "a vibration": (
+        quantized,
+        "host",
+        CompileOptions(
+            name="net", input_pipeline=f"vibration=99x3, frame=9/12, stats={STATISTICS}, bins=1:1:40, stack=9"
+        ),
+    ),
     "several memories": (
         lambda: quantized(PATH),
         "stm32f746",
