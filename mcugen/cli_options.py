@@ -122,6 +122,13 @@ Updatable = Annotated[
         help="--weights-blob with all that training changes: a model trained again is a new file (docs/memory.md)",
     ),
 ]
+WeightsReader = Annotated[
+    bool,
+    typer.Option(
+        "--weights-reader",
+        help="--weights-blob for memory without addresses: a function of yours reads a layer's weights into the arena",
+    ),
+]
 WeightsVersion = Annotated[int, typer.Option(min=0, help="of --updatable: what the firmware may compare")]
 StreamInput = Annotated[
     bool,
@@ -175,6 +182,7 @@ class CompileArguments:
     weights_blob: WeightsBlob = False
     updatable: Updatable = False
     weights_version: WeightsVersion = 0
+    weights_reader: WeightsReader = False
     cmsis_nn_include: CmsisNnInclude = None
     cmsis_nn_lib: CmsisNnLib = None
     plugin: Plugin = None
@@ -199,6 +207,7 @@ class CompileArguments:
             weights_blob=self.weights_blob,
             updatable=self.updatable,
             weights_version=self.weights_version,
+            weights_reader=self.weights_reader,
             external_io=self.external_io,
             input_pipeline=self.input_pipeline,
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),

@@ -20,6 +20,7 @@ from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
 from mcugen.lir.kernel import UPDATABLE
+from mcugen.lir.weights import largest_read
 from mcugen.memory.place import place
 from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, CompileOptions
@@ -44,6 +45,7 @@ def compile_model(
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
+    file = _weights_file(options)
     Budget.of(options)  # a wrong one is told before anything is loaded
     hardware = board if isinstance(board, Board) else load_board(board)
     target = replace(hardware, features=hardware.features | {UPDATABLE}) if options.updatable else hardware
@@ -66,14 +68,14 @@ def compile_model(
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
         placement = place(program, target, options.place)
-        file = _weights_file(options)
         if file and placement.copies:
-            found = f"--{'updatable' if file.updatable else 'weights-blob'} and copies to RAM"
+            found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
         kernels = ", ".join(options.kernels) or options.family
         memories = memory_use(program, placement, weights_bytes(program, file))
-        notes = [*graph.notes, *(quantized.notes if quantized else ())]
+        read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
+        notes = [*graph.notes, *read, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
         figures = describe(fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
@@ -91,11 +93,17 @@ def compile_model(
     return CompiledModel(source.proto, hardware, graph, program, bundle, figures, options, quantized)
 
 
+_READ_NOTE = "--weights-reader: the weights of a layer take up to {:,} bytes of the arena while it runs"
+
+
 def _weights_file(options: CompileOptions) -> WeightsFile | None:
     """How weights are a file, if they are. UsageError for a version that the file has no place for."""
     if not 0 <= options.weights_version < 1 << 32:
         raise UsageError("--weights-version must fit 32 bits", str(options.weights_version))
     if options.weights_version and not options.updatable:
         raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
-    is_file = options.weights_blob or options.updatable
-    return WeightsFile(options.updatable, options.weights_version) if is_file else None
+    if options.weights_reader and (options.optimize == "ram" or options.stream_input):
+        found = "--stream-input" if options.stream_input else "--optimize ram"
+        raise UsageError("with --weights-reader layers are computed one after the other", found, "leave one out")
+    is_file = options.weights_blob or options.updatable or options.weights_reader
+    return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

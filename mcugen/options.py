@@ -102,8 +102,9 @@ class CompileOptions:
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `updatable` puts all else into it that training changes, and its
-    `weights_version`, so that a model that was trained again is another file for the same code. `library` is what the
-    code is linked with where it runs, if it calls a library; it shapes no code.
+    `weights_version`, so that a model that was trained again is another file for the same code. With `weights_reader`
+    no pointer reaches the file: a function of the caller's reads each layer's part into the arena. `library` is what
+    the code is linked with where it runs, if it calls a library; it shapes no code.
     """
 
     name: str = ""
@@ -121,6 +122,7 @@ class CompileOptions:
     weights_blob: bool = False
     updatable: bool = False
     weights_version: int = 0
+    weights_reader: bool = False
     library: LibraryFiles | None = None
     integer_io: bool = False
     external_io: bool = False
@@ -153,6 +155,7 @@ class CompileOptions:
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"place {self.place.describe()}"] * (self.place != Places())
         parts += ["weights blob"] * self.weights_blob + ["updatable"] * self.updatable
+        parts += ["weights read"] * self.weights_reader
         parts += ["input row by row"] * self.stream_input
         parts += ["integers at its borders"] * self.integer_io
         parts += ["inputs and outputs of the caller's"] * self.external_io

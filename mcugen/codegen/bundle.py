@@ -155,6 +155,8 @@ class Bundle:
     """What the code calls, and does not bring along."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Files that are no text: the weights, where the run function takes them."""
+    reads_weights: bool = False
+    """Whether the run function takes a `mcugen_reader` of that file, in place of a pointer to it."""
     input_code: InputCode | None = None
     """What makes the input of raw data, where there is such code: samples are raw then."""
 

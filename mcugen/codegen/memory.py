@@ -31,6 +31,18 @@ class WeightsFile:
 
     updatable: bool = False
     version: int = 0
+    is_read: bool = False
+    """Whether the code gets a function that reads it, in place of a pointer."""
+
+    @property
+    def option(self) -> str:
+        """By which it is asked for."""
+        return "--weights-reader" if self.is_read else "--updatable" if self.updatable else "--weights-blob"
+
+    @property
+    def parameter(self) -> str:
+        """Of C functions."""
+        return f"const {'mcugen_reader' if self.is_read else 'void'} *weights"
 
     @property
     def format(self) -> int:
@@ -142,6 +154,8 @@ class MemoryContext:
     def __init__(self, program: Program, placement: Placement, file: WeightsFile | None) -> None:
         self.name = program.name
         self.updatable = file is not None and file.updatable
+        self.is_read = file is not None and file.is_read
+        self.weights_parameter = file.parameter if file else ""
         self.blob = None if file is None else Blob(program, file)
         self._program, self._placement = program, placement
         self.several = len(placement.arenas) > 1
@@ -221,6 +235,8 @@ class MemoryContext:
             "constant_places": self._constant_places,
             "weights_header": HEADER_BYTES,
             "updatable": self.updatable,
+            "is_read": self.is_read,
+            "weights_parameter": self.weights_parameter,
             "weights_file_size": len(self.blob) if self.blob else 0,
             "weights_head": ["0"] if self.blob else [],
             "weights_rows": [],
@@ -234,6 +250,8 @@ class MemoryContext:
         """Typed pointers into the file, for the constants that instructions read."""
         used = {o.buffer for i in self._program.instrs for o in i.operands if o.buffer.count and not i.moves_nothing}
         offsets = self.blob.offsets if self.blob else {}
+        if self.is_read:
+            used = set()
         constants = [(names[b], b.dtype, offset, b.nbytes) for b, offset in offsets.items() if b in used]
         return [
             {"name": name, "ctype": dtype.c, "offset": offset, "nbytes": nbytes}

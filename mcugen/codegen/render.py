@@ -27,7 +27,19 @@ from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_na
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Access, Buffer, Control, Endpoint, Instr, Program, Space
+from mcugen.lir.program import (
+    ALIGNMENT,
+    READ_ROWS,
+    READ_WEIGHTS,
+    WORD,
+    Access,
+    Buffer,
+    Control,
+    Endpoint,
+    Instr,
+    Program,
+    Space,
+)
 from mcugen.memory.place import Placement
 from mcugen.resources import resource_dir
 from mcugen.version import __version__
@@ -283,6 +295,7 @@ def render(
         image_region=identifier(placement.weights.name),
         libraries=libraries,
         blobs=blobs,
+        reads_weights=memory.is_read,
         input_code=made,
     )
 
@@ -368,7 +381,7 @@ def _run_parameters(
     return (
         memory.arena_type
         + "".join(f", {_lent(e, names)}" for e in (*program.inputs, *program.outputs) if e.buffer.space.is_callers)
-        + ", const void *weights" * (memory.blob is not None)
+        + f", {memory.weights_parameter}" * (memory.blob is not None)
         + (f", {program.name}_read_rows read, void *context" if program.streamed else "")
         + (f", {program.name}_state *state" if program.states else "")
         + "".join(f", int32_t {size['name']}" for size in sizes)
@@ -674,6 +687,8 @@ def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
 def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, Any]:
     if instr.kernel == READ_ROWS:
         return _callback(renderer, instr, indent)
+    if instr.kernel == READ_WEIGHTS:
+        return _reading(renderer, instr, indent)
     kernel = renderer.kernel(instr)
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
@@ -709,6 +724,15 @@ def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
         "text": _stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8),
         "comment": _heading(renderer, instr),
     }
+
+
+def _reading(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
+    """The caller reads constants of a layer."""
+    assert renderer.blob is not None, "what is read is in a file"
+    constant, to = instr.operand("x").buffer, _argument(renderer, instr.operand("y").buffer)
+    call = f"weights->read(weights->context, {renderer.blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
+    check = [fitted(f"if ({call} != 0) {{", indent - 4), "    return MCUGEN_ERROR_READ;", "}"]
+    return {"text": _stacked(check, indent - 8), "comment": []}
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:

@@ -111,6 +111,8 @@ MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
     "weights of their own": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, weights_blob=True)),
     "updatable": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, updatable=True)),
     "updatable floats": (floats, "host", CompileOptions(name="net", updatable=True)),
+    "weights that are read": (lambda: quantized(PATH), "host", CompileOptions(name=LONG, weights_reader=True)),
+    "updates that are read": (floats, "host", CompileOptions(name="net", weights_reader=True, updatable=True)),
     "an image": (
         lambda: quantized(PATH),
         "host",

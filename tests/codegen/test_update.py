@@ -189,16 +189,133 @@ null 1 odd 2
 """
 
 
-def test_each_fault_of_an_update_has_an_error_of_its_own(tmp_path: Path):
-    model = compiled(network(1), weights_version=7)
-    folder = model.write(tmp_path / "net")
+def built_and_run(program: str, folder: Path) -> str:
+    """What a program prints around the model in a folder, under the sanitizers; no compiler warns of the model."""
     assert_accepted(folder, "net.c", "net_weights.c", "net_selftest.c")
-    (folder / "main.c").write_text(textwrap.dedent(PROGRAM))
+    (folder / "main.c").write_text(textwrap.dedent(program))
     sources = sorted(path.name for path in folder.glob("*.c"))
     checks = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     subprocess.run(["gcc", "-std=c99", *STRICT, *checks, *sources, "-lm", "-o", "a.out"], cwd=folder, check=True)
-    done = subprocess.run([folder / "a.out"], check=True, capture_output=True, text=True)
-    assert done.stdout == FOUND
+    return subprocess.run([folder / "a.out"], check=True, capture_output=True, text=True).stdout
+
+
+def test_each_fault_of_an_update_has_an_error_of_its_own(tmp_path: Path):
+    folder = compiled(network(1), weights_version=7).write(tmp_path / "net")
+    assert built_and_run(PROGRAM, folder) == FOUND
+
+
+# ------------------------------------------------------------------------------------------ files without addresses
+
+READER = CompileOptions("net", weights_reader=True, updatable=True, weights_version=3)
+
+
+@pytest.mark.parametrize("board", ["host", pytest.param("nrf52840", marks=pytest.mark.qemu)])
+@pytest.mark.parametrize("updatable", [False, True])
+def test_weights_that_a_function_reads_give_the_same_bits(board: str, updatable: bool):
+    options = CompileOptions("net", weights_reader=True, updatable=updatable)
+    read, plain = (compiled(network(1), board, o) for o in (options, CompileOptions("net")))
+    image = {"image": np.random.default_rng(0).normal(0, 2, (1, 3, 9, 9)).astype(np.float32)}
+    found, expected = (m.simulate([image], measure=False, sanitize=board == "host").outputs for m in (read, plain))
+    np.testing.assert_array_equal(found[0]["scores"], expected[0]["scores"])
+    assert len(read.report.layers) == len(plain.report.layers)
+    assert [layer.kernel for layer in read.report.layers] == [layer.kernel for layer in plain.report.layers]
+
+
+def test_the_arena_holds_the_weights_of_one_layer():
+    """It grows by those of the largest at most, which a note tells."""
+    read, plain = (compiled(network(1), options=o) for o in (READER, CompileOptions("net")))
+    (note,) = [note for note in read.report.notes if "--weights-reader" in note]
+    held = {layer.name: layer.flash for layer in plain.report.layers}
+    assert f"up to {max(held.values()):,} bytes" in note
+    assert plain.report.ram.arena < read.report.ram.arena <= plain.report.ram.arena + max(held.values()) + 64
+    assert read.report.ram.arena < plain.report.ram.arena + sum(held.values())
+
+
+READ_PROGRAM = """
+    #include <stdio.h>
+    #include "net.h"
+
+    static MCUGEN_ALIGN(16) unsigned char arena[NET_ARENA_SIZE];
+    static unsigned char flash[NET_WEIGHTS_SIZE + 4];
+    static int calls, broken = -1;
+
+    static int read_flash(void *context, uint32_t offset, void *to, uint32_t nbytes)
+    {
+        if (context != flash || offset > sizeof flash || nbytes > sizeof flash - offset || calls++ == broken) {
+            return -5;
+        }
+        memcpy(to, flash + offset, nbytes);
+        return 0;
+    }
+
+    static int verify(void *context, const mcugen_reader *file, uint32_t nbytes, uint32_t signature_nbytes)
+    {
+        unsigned char signature[4];
+        if (signature_nbytes != sizeof signature || file->read(file->context, nbytes, signature, 4) != 0) {
+            return -1;
+        }
+        return memcmp(signature, context, sizeof signature);
+    }
+
+    int main(void)
+    {
+        const mcugen_reader file = {read_flash, flash};
+        char key[] = "good";
+        int checks, runs, i, errors = 0;
+        memcpy(flash, net_default_weights(), NET_WEIGHTS_SIZE);
+        memcpy(flash + NET_WEIGHTS_SIZE, key, 4);
+        printf("check %d update %d ", net_check_weights(&file, sizeof flash),
+            net_check_update(&file, sizeof flash, 3, verify, key));
+        calls = 0;
+        printf("run %d ", net_run(arena, &file));
+        runs = calls;
+        printf("selftest %d\\n", net_selftest(arena, &file));
+        for (i = 0; i < runs; ++i) {
+            calls = 0;
+            broken = i;
+            errors += net_run(arena, &file) == MCUGEN_ERROR_READ && calls == i + 1;
+        }
+        printf("every read counts %d\\n", runs > 8 && errors == runs);
+        broken = -1;
+        calls = 0;
+        net_check_update(&file, sizeof flash, 3, verify, key);
+        for (checks = calls - 1, errors = 0, i = 0; i < checks; ++i) {
+            calls = 0;
+            broken = i;
+            errors += net_check_update(&file, sizeof flash, 3, verify, key) == MCUGEN_ERROR_READ;
+        }
+        printf("and of checks %d\\n", errors == checks);
+        broken = -1;
+        printf("old %d short %d ", net_check_update(&file, sizeof flash, 4, verify, key),
+            net_check_update(&file, NET_WEIGHTS_SIZE - 1u, 3, verify, key));
+        flash[NET_WEIGHTS_SIZE] = 'f';
+        printf("forged %d ", net_check_update(&file, sizeof flash, 3, verify, key));
+        flash[70] ^= 1u;
+        printf("damaged %d ", net_check_weights(&file, sizeof flash));
+        flash[20] ^= 1u;
+        printf("other %d %d ", net_check_weights(&file, sizeof flash), net_run(arena, &file));
+        flash[0] ^= 1u;
+        printf("none %d null %d %d\\n", net_check_weights(&file, sizeof flash), net_check_weights(NULL, 9),
+            net_run(arena, NULL));
+        return 0;
+    }
+    """
+READ_FOUND = f"""check 0 update 0 run 0 selftest 0
+every read counts 1
+and of checks 1
+old {VERSION} short {WEIGHTS} forged {SIGNATURE} damaged {CHECKSUM} other {STRUCTURE} {WEIGHTS} none {WEIGHTS} null 1 1
+"""
+
+
+def test_a_reader_that_fails_ends_the_run_wherever_that_is(tmp_path: Path):
+    folder = compiled(network(1), options=READER).write(tmp_path / "net")
+    assert built_and_run(READ_PROGRAM, folder) == READ_FOUND
+
+
+def test_what_is_computed_row_by_row_cannot_read_its_weights():
+    for more in ({"optimize": "ram"}, {"stream_input": True}):
+        with pytest.raises(UsageError, match="one after the other"):
+            compiled(network(1), options=READER, **more)
 
 
 # ------------------------------------------------------------------------------------------------------- the command
