@@ -84,6 +84,8 @@ def compile_model(
     feed = bind(options.input_pipeline, program.inputs) if options.input_pipeline else None
     if feed and program.streamed is not None:
         raise UsageError("an input that is made of raw data lies in memory", "--stream-input", "leave one out")
+    if feed and quantized and program.inputs[0].quant is None:
+        figures = replace(figures, notes=(*figures.notes, _REALS_NOTE))
     if feed:
         figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))
     report = figures.to_json()
@@ -93,6 +95,9 @@ def compile_model(
     return CompiledModel(source.proto, hardware, graph, program, bundle, figures, options, quantized)
 
 
+_REALS_NOTE = (
+    "the input pipeline writes float32, which the model quantizes: with --integer-io it writes codes, in less RAM"
+)
 _READ_NOTE = "--weights-reader: the weights of a layer take up to {:,} bytes of the arena while it runs"
 
 

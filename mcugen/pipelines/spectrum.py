@@ -113,16 +113,20 @@ def _reversed_bits(count: int) -> Array:
 
 
 def _squares(re: Array, im: Array, turn: Array) -> Array:
-    """Of the spectrum of reals, twice as large as those that were transformed by pairs."""
+    """Of the spectrum of reals, twice as large as those that were transformed by pairs.
+
+    Bins k and points - k come from the same two numbers, and the odd samples' part is rounded once for both.
+    """
     points = re.shape[-1]
-    k = np.arange(points + 1)
-    at, mirror = k % points, -k % points
-    even_re, even_im = re[..., at] + re[..., mirror], im[..., at] - im[..., mirror]
-    odd_re, odd_im = re[..., at] - re[..., mirror], im[..., at] + im[..., mirror]
-    extended = np.vstack([turn, [[-ONE, 0]]])
-    # times −i: the odd samples' spectrum is turned by a quarter
-    r, i = _rotated(odd_im, -odd_re, extended)
-    return np.asarray(((even_re + r) ** 2 + (even_im + i) ** 2).astype(np.uint64))
+    k = np.arange(points // 2 + 1)
+    mirror = -k % points
+    even_re, even_im = re[..., k] + re[..., mirror], im[..., k] - im[..., mirror]
+    odd_re, odd_im = re[..., k] - re[..., mirror], im[..., k] + im[..., mirror]
+    r, i = _rotated(odd_im, -odd_re, turn[k])  # times -i: a quarter of a turn
+    found = np.empty((*re.shape[:-1], points + 1), np.uint64)
+    found[..., k] = (even_re + r) ** 2 + (even_im + i) ** 2
+    found[..., points - k] = (even_re - r) ** 2 + (even_im - i) ** 2
+    return found
 
 
 def roots(squares: Array) -> Array:

@@ -287,7 +287,8 @@ class StreamStages:
     def state_bytes_of(self, element: int) -> int:
         """Of the state, for features of so many bytes."""
         features = self.frames * self.features * element
-        return _aligned(8 * self.points + 16 + _aligned(features, 2) + 2 * self.length * self.axes, 4)
+        spectrum = 8 * (self.points + 1) if self.bands else 0
+        return _aligned(spectrum + 16 + _aligned(features, 2) + 2 * self.length * self.axes, 4)
 
 
 _NOTHING = -(1 << 30)

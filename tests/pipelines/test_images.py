@@ -158,6 +158,18 @@ def test_what_cannot_be_read_is_named(text: str, found: str):
     assert found in str(error.value)
 
 
+def test_a_folder_of_pictures_is_raw_data(tmp_path: Path):
+    random = np.random.default_rng(5)
+    pictures = random.integers(0, 256, (2, 9, 7, 3), dtype=np.uint8)
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    feed = feed_of(fed("image=rgb888, scale=1/255", 1, 3, 8, 8))
+    found = feed.samples(tmp_path)
+    np.testing.assert_array_equal(np.stack(found.raw or ()), pictures)
+    for sample, picture in zip(found.inputs, pictures, strict=True):
+        np.testing.assert_array_equal(sample["x"], feed.sample("raw", picture))
+
+
 def test_an_image_that_does_not_fit_is_refused():
     with pytest.raises(UsageError, match="must give what the model takes"):
         fed("image=rgb888", 1, 1, 8, 8)

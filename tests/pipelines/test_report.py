@@ -74,6 +74,7 @@ def test_from_samples_to_classes(trained: Path):
     found = report(trained, "host", "--integer-io")
     assert found["accuracy"]["metric"] == "top1"
     assert found["accuracy"]["target"] >= 0.95
+    assert not any("--integer-io" in note for note in found["notes"])
     assert found["input_pipeline"]["verified"] == 40
     assert found["input_pipeline"]["pipeline"].startswith("sound=4000, frame=128/128, ")
 
@@ -83,6 +84,7 @@ def test_the_same_on_a_microcontroller(trained: Path):
     """The same class for every recording, to the bit; and what making the input takes."""
     found, here = report(trained, "nrf52840"), report(trained, "host")
     assert found["accuracy"] == here["accuracy"]
+    assert any("--integer-io" in note for note in here["notes"])
     made = found["input_pipeline"]
     assert made["verified"] == 40
     assert 100_000 < made["instructions"] < 2_000_000
