@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boards: what the hardware is, read from TOML files that inherit from a shared CPU file.
 
-A board says nothing about how to compile; that is `CompileOptions`.
+A board says nothing about how to compile; that is `CompileOptions`. docs/boards.md tells how to write a file.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -25,12 +27,50 @@ for integers, `fpu64` is double precision, `mve` is Helium."""
 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
+_PARALLEL_KEYS = ("burst_wait_states", "clock_hz")
+_OWN = ("abstract", "kits")
+_WORD = 4
+"""Bytes of a word, which is what an access brings unless told."""
 _LONGEST_NAME = 100
 """Characters of a board's name: file systems take 255 bytes."""
 
 
 NULL_GUARD = 16
 """Bytes that stay free at the beginning of a memory at address 0: keeps the alignment of what lies behind them."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A memory on a bus of the chip, as its reference manual tells: flash with wait states, SRAM, TCM, SDRAM."""
+
+    wait_states: int
+    """Cycles of `clock_hz` that an access takes beyond one; 0 for SRAM and TCM that keep pace."""
+    burst_wait_states: int
+    """The same for each further access of a burst, which fills a line of a cache; `wait_states` unless told."""
+    clock_hz: int
+    """Of the memory's bus, in which wait states count; the CPU's unless told."""
+
+    def seconds(self, accesses: int, nbytes: int) -> Fraction:
+        """For one burst of `accesses`, from the first cycle to the last."""
+        del nbytes
+        return Fraction(1 + self.wait_states + (accesses - 1) * (1 + self.burst_wait_states), self.clock_hz)
+
+
+@dataclass(frozen=True)
+class Serial:
+    """A memory on a serial bus (QSPI, octal SPI) that the CPU reads as if it were its own (XIP)."""
+
+    clock_hz: int
+    """Of the serial bus."""
+    bits_per_clock: int
+    """Data lines, twice that at double rate: 4 for quad SPI, 8 for quad DTR or octal, 16 for octal DTR."""
+    overhead_clocks: int
+    """Clocks of a read beside its data: command, address, mode, dummy, chip select and what the controller adds."""
+
+    def seconds(self, accesses: int, nbytes: int) -> Fraction:
+        """For one read of `nbytes`."""
+        del accesses
+        return Fraction(self.overhead_clocks + -(-8 * nbytes // self.bits_per_clock), self.clock_hz)
 
 
 @dataclass(frozen=True)
@@ -42,7 +82,15 @@ class Memory:
     origin: int
     size: int
     speed: int
-    """Relative wait: 1 is zero wait, bigger is slower."""
+    """Relative wait, by which placements are chosen: 1 is zero wait, bigger is slower. Follows from `access` unless
+    told: cycles of the CPU for a word, in a run of words."""
+    access: Parallel | Serial | None = None
+    """How long the memory takes by itself, without caches; None where the board file does not tell."""
+    line_bytes: int = _WORD
+    """Bytes that one access brings, at a multiple of themselves; instructions that lie in the line that was fetched
+    last wait no more."""
+    prefetch: bool = False
+    """Whether the next line is read ahead while instructions of this one run."""
 
     @property
     def end(self) -> int:
@@ -53,6 +101,46 @@ class Memory:
     def room(self) -> int:
         """Bytes for data: none lie at address 0, where a pointer to them would be a null pointer."""
         return self.size if self.origin else self.size - NULL_GUARD
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache between the CPU and some memories: set-associative, least recently used line first out, one level."""
+
+    name: str
+    serves: tuple[str, ...]
+    """Names of the memories behind it."""
+    holds: Literal["instructions", "data", "both"]
+    size: int
+    """Bytes in all."""
+    line: int
+    """Bytes of a line, which a miss brings as one burst."""
+    ways: int
+    """Places for a line; as many as there are lines where any line may lie anywhere."""
+    hit_wait_states: int = 0
+    """Cycles of the CPU beyond one for what is there."""
+    critical_word_first: bool = False
+    """Whether the CPU goes on when the access that brings what it wants is done, and the line fills meanwhile; else it
+    waits for the whole line."""
+
+    @property
+    def sets(self) -> int:
+        """Groups of `ways` lines, of which an address belongs to one."""
+        return self.size // (self.line * self.ways)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What the chip draws while it computes, by its datasheet's table of currents in run mode."""
+
+    microamps_per_mhz: float
+    """Of the CPU's clock."""
+    millivolts: int
+    """The supply at which that was measured."""
+
+    def microjoules(self, cycles: int) -> float:
+        """For so many cycles of the CPU."""
+        return cycles / 1e6 * self.microamps_per_mhz * self.millivolts / 1e3
 
 
 @dataclass(frozen=True)
@@ -74,6 +162,19 @@ class Board:
     """Name of the RAM that holds the arena unless the user says otherwise."""
     weights_memory: str
     """Name of the memory that holds the weights unless the user says otherwise."""
+    code_memory: str
+    """Name of the memory that code and its constants run from: that of the weights unless told, if that is flash."""
+    data_memory: str
+    """Name of the RAM of stack and static variables: that of the arena unless told."""
+    core: str
+    """Whose timing estimates cycles (mcugen.simulate.timings): the CPU's unless told. RISC-V CPUs of one instruction
+    set differ in it."""
+    caches: tuple[Cache, ...] = ()
+    energy: Energy | None = None
+    kits: tuple[str, ...] = ()
+    """Names of development kits on which it sits, as on their boxes: the board goes by each of them too."""
+    sources: tuple[str, ...] = ()
+    """Where its figures come from: documents and their sections, and what is assumed."""
 
     def memory(self, name: str) -> Memory:
         """The memory of that name; UsageError names those that exist."""
@@ -84,6 +185,22 @@ class Board:
             f"board '{self.name}' has no memory '{name}'",
             remedy=_nearest(name, [m.name for m in self.memories]),
         )
+
+    def wait_cycles(self, memory: Memory, nbytes: int) -> int | None:
+        """Cycles of the CPU that it waits for so many bytes of a memory in one read, beyond the one that a load takes
+        anyway, without caches; None where the board does not tell. Parts of a cycle count as one.
+        """
+        return None if memory.access is None else _wait_cycles(memory.access, memory.line_bytes, nbytes, self.clock_hz)
+
+    def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
+        """What stands before a memory for instructions or data."""
+        return next((c for c in self.caches if memory.name in c.serves and c.holds in (holds, "both")), None)
+
+    def with_flash_waits(self, wait_states: int) -> Board:
+        """The board with other wait states of flash, in cycles of the CPU, behind the same lines, prefetch, caches."""
+        access = Parallel(wait_states, wait_states, self.clock_hz)
+        memories = (replace(m, access=access) if m.kind == "flash" else m for m in self.memories)
+        return replace(self, memories=tuple(memories))
 
     @property
     def total_flash(self) -> int:
@@ -96,6 +213,11 @@ class Board:
         return sum(memory.size for memory in self.memories if memory.kind == "ram")
 
 
+def _wait_cycles(access: Parallel | Serial, line_bytes: int, nbytes: int, clock_hz: int) -> int:
+    accesses = -(-nbytes // line_bytes)
+    return max(math.ceil(access.seconds(accesses, nbytes) * clock_hz) - 1, 0)
+
+
 def board_names() -> list[str]:
     """Names of the boards that can be compiled for, sorted; the shared CPU files are not among them."""
     return sorted(
@@ -103,8 +225,14 @@ def board_names() -> list[str]:
     )
 
 
+def kit_names() -> dict[str, str]:
+    """Names of development kits, and the board of each."""
+    files = sorted(resource_dir("boards").glob("*.toml"))
+    return {kit: path.stem for path in files for kit in _read_toml(path).get("kits", ())}
+
+
 def load_board(name_or_path: str) -> Board:
-    """The board of that name, or of that TOML file; UsageError if there is none or a field is wrong."""
+    """The board of that name, or of that kit or TOML file; UsageError if there is none or a field is wrong."""
     path = _board_file(name_or_path)
     fields = _Fields(path, _inherited(path, ()))
     if fields.flag("abstract"):
@@ -120,11 +248,24 @@ def load_board(name_or_path: str) -> Board:
 def _board_file(name_or_path: str) -> Path:
     if name_or_path.endswith(".toml"):
         return Path(name_or_path)
-    path = resource_dir("boards") / f"{shortened(name_or_path, _LONGEST_NAME)}.toml"
-    if path.parent != resource_dir("boards") or not path.is_file():
-        names = board_names()
-        raise UsageError("the board must exist", f"'{name_or_path}'", _nearest(name_or_path, names))
-    return path
+    name = shortened(name_or_path, _LONGEST_NAME)
+    path = resource_dir("boards") / f"{name}.toml"
+    if path.parent == resource_dir("boards") and path.is_file():
+        return path
+    known = {_folded(known): known for known in (*board_names(), *kit_names())}
+    if _folded(name) in known:
+        return _file_of(known[_folded(name)])
+    near = [known[found] for found in difflib.get_close_matches(_folded(name), known, n=3, cutoff=0.5)]
+    raise UsageError("the board must exist", f"'{name_or_path}'", "one of " + ", ".join(near or board_names()))
+
+
+def _folded(name: str) -> str:
+    """What tells names apart: case and signs between words do not."""
+    return name.lower().translate(dict.fromkeys(map(ord, "-_. ")))
+
+
+def _file_of(name: str) -> Path:
+    return resource_dir("boards") / f"{kit_names().get(name, name)}.toml"
 
 
 def _nearest(name: str, names: list[str]) -> str:
@@ -133,7 +274,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
-    """The file's keys over those of the file it inherits from; only `abstract` is not passed on."""
+    """The file's keys over those of the file it inherits from; `abstract` and `kits` are not passed on."""
     if path in heirs:
         raise UsageError(f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs))
     own = _read_toml(path)
@@ -145,8 +286,7 @@ def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
     beside = path.with_name(f"{parent}.toml")
     source = beside if beside.is_file() else resource_dir("boards") / f"{parent}.toml"
     shared = _inherited(source, (*heirs, path))
-    shared.pop("abstract", None)
-    return shared | own
+    return {key: value for key, value in shared.items() if key not in _OWN} | own
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -180,26 +320,66 @@ class _Fields:
     def fail(self, key: str, rule: str, found: str, remedy: str = "") -> NoReturn:
         raise UsageError(f"{self._path.name}: '{self._prefix}{key}' {rule}", found, remedy)
 
-    def text(self, key: str, *, empty: bool = False) -> str:
+    def text(self, key: str, *, empty: bool = False, default: str = "") -> str:
+        if key not in self and default:
+            self._used.add(key)
+            return default
         value = self._get(key, str, "a text")
         if not (value or empty):
             self.fail(key, "must not be empty", repr(value))
         return str(value)
 
-    def number(self, key: str, least: int) -> int:
+    def __contains__(self, key: str) -> bool:
+        return key in self._table
+
+    def number(self, key: str, least: int, default: int | None = None) -> int:
+        if key not in self and default is not None:
+            self._used.add(key)
+            return default
         value = self._get(key, int, "a whole number")
         if isinstance(value, bool) or value < least:
             self.fail(key, f"must be a whole number of at least {least}", repr(value))
         return int(value)
 
-    def flag(self, key: str) -> bool:
-        return key in self._table and bool(self._get(key, bool, "true or false"))
+    def power_of_two(self, key: str, default: int | None = None) -> int:
+        value = self.number(key, 1, default)
+        if value & (value - 1):
+            self.fail(key, "must be a power of two", repr(value))
+        return value
 
-    def texts(self, key: str) -> tuple[str, ...]:
+    def positive(self, key: str) -> float:
+        value = self._get(key, (int, float), "a number")
+        if isinstance(value, bool) or not 0 < value < math.inf:
+            self.fail(key, "must be a number above 0", repr(value))
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        self._used.add(key)
+        return key in self and bool(self._get(key, bool, "true or false"))
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        value = self.text(key)
+        if value not in choices:
+            self.fail(key, f"must be one of {', '.join(choices)}", repr(value), _nearest(value, list(choices)))
+        return value
+
+    def without(self, keys: Sequence[str], needed: str) -> None:
+        """Refuses keys that mean something beside another one only."""
+        for key in keys:
+            if key in self:
+                self.fail(key, f"must stand beside '{needed}'", f"no '{needed}'")
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        if key not in self and default is not None:
+            self._used.add(key)
+            return default
         value = self._get(key, list, "a list of texts")
         if not all(isinstance(item, str) and item for item in value):
             self.fail(key, "must be a list of texts", repr(value))
         return tuple(value)
+
+    def table(self, key: str) -> _Fields:
+        return _Fields(self._path, self._get(key, dict, "a table"), f"{self._prefix}{key}.")
 
     def tables(self, key: str) -> list[_Fields]:
         value = self._get(key, list, "a list of tables")
@@ -212,7 +392,7 @@ class _Fields:
         for key in sorted(set(self._table) - self._used):
             self.fail(key, "is not a key of a board file", repr(key), _nearest(key, sorted(self._used)))
 
-    def _get(self, key: str, kind: type, rule: str) -> Any:
+    def _get(self, key: str, kind: type | tuple[type, ...], rule: str) -> Any:
         self._used.add(key)
         if key not in self._table:
             self.fail(key, "must be given", "nothing", f"{key} = {rule}")
@@ -223,19 +403,31 @@ class _Fields:
 
 
 def _board(name: str, fields: _Fields) -> Board:
-    memories = _memories(fields)
+    clock_hz, cpu = fields.number("clock_hz", 1), fields.text("cpu")
+    memories = _memories(fields, clock_hz)
+    rams, names = [m.name for m in memories if m.kind == "ram"], [m.name for m in memories]
+    arena, weights = _memory_name(fields, "arena_memory", rams), _memory_name(fields, "weights_memory", names)
+    flashes = [name for name in names if name not in rams]
+    code = weights if weights in flashes or not flashes else flashes[0]
     return Board(
         name=name,
         description=fields.text("description"),
-        cpu=fields.text("cpu"),
+        cpu=cpu,
         features=_features(fields),
         memories=memories,
-        clock_hz=fields.number("clock_hz", 1),
+        clock_hz=clock_hz,
         toolchain=fields.text("toolchain", empty=True),
         cflags=fields.texts("cflags"),
         qemu=fields.text("qemu", empty=True),
-        arena_memory=_memory_name(fields, "arena_memory", [m.name for m in memories if m.kind == "ram"]),
-        weights_memory=_memory_name(fields, "weights_memory", [m.name for m in memories]),
+        arena_memory=arena,
+        weights_memory=weights,
+        code_memory=_memory_name(fields, "code_memory", names, code),
+        data_memory=_memory_name(fields, "data_memory", rams, arena),
+        core=fields.text("core", default=cpu),
+        caches=_caches(fields, memories),
+        energy=_energy(fields),
+        kits=fields.texts("kits", ()),
+        sources=fields.texts("sources", ()),
     )
 
 
@@ -250,10 +442,10 @@ def _features(fields: _Fields) -> frozenset[str]:
     return frozenset(features)
 
 
-def _memories(fields: _Fields) -> tuple[Memory, ...]:
+def _memories(fields: _Fields, clock_hz: int) -> tuple[Memory, ...]:
     memories: list[Memory] = []
     for table in fields.tables("memories"):
-        memory = _memory(table)
+        memory = _memory(table, clock_hz)
         for other in memories:
             if other.name == memory.name:
                 table.fail("name", "must be unique", repr(memory.name))
@@ -263,16 +455,20 @@ def _memories(fields: _Fields) -> tuple[Memory, ...]:
     return tuple(memories)
 
 
-def _memory(table: _Fields) -> Memory:
+def _memory(table: _Fields, clock_hz: int) -> Memory:
     kind = table.text("kind")
     if kind not in _MEMORY_KINDS:
         table.fail("kind", "must be ram or flash", repr(kind))
+    access, line_bytes = _access(table, clock_hz), table.power_of_two("line_bytes", _WORD)
     memory = Memory(
         name=table.text("name"),
         kind="ram" if kind == "ram" else "flash",
         origin=table.number("origin", 0),
         size=table.number("size", 1),
-        speed=table.number("speed", 1),
+        speed=table.number("speed", 1, None if access is None else _speed(access, line_bytes, clock_hz)),
+        access=access,
+        line_bytes=line_bytes,
+        prefetch=table.flag("prefetch"),
     )
     if memory.end > 1 << 32:
         table.fail("size", "must end within 32 bits of address", f"{memory.origin:#x} + {memory.size:#x}")
@@ -280,8 +476,83 @@ def _memory(table: _Fields) -> Memory:
     return memory
 
 
-def _memory_name(fields: _Fields, key: str, names: list[str]) -> str:
-    name = fields.text(key)
+def _access(table: _Fields, clock_hz: int) -> Parallel | Serial | None:
+    """How long the memory takes: by wait states, by a serial bus, or untold."""
+    if "serial" in table:
+        for key in ("wait_states", *_PARALLEL_KEYS):
+            if key in table:
+                table.fail(key, "must not stand beside 'serial'", "both")
+        serial = table.table("serial")
+        access = Serial(
+            clock_hz=serial.number("clock_hz", 1),
+            bits_per_clock=serial.power_of_two("bits_per_clock"),
+            overhead_clocks=serial.number("overhead_clocks", 0),
+        )
+        serial.finish()
+        return access
+    if "wait_states" not in table:
+        table.without((*_PARALLEL_KEYS, "line_bytes", "prefetch"), "wait_states")
+        return None
+    wait_states = table.number("wait_states", 0)
+    return Parallel(
+        wait_states=wait_states,
+        burst_wait_states=table.number("burst_wait_states", 0, wait_states),
+        clock_hz=table.number("clock_hz", 1, clock_hz),
+    )
+
+
+def _speed(access: Parallel | Serial, line_bytes: int, clock_hz: int) -> int:
+    """Cycles for a word of a long run of words, at least 1."""
+    cycles = 1 + _wait_cycles(access, line_bytes, line_bytes, clock_hz)
+    return max(round(Fraction(cycles * _WORD, line_bytes)), 1)
+
+
+def _caches(fields: _Fields, memories: Sequence[Memory]) -> tuple[Cache, ...]:
+    caches: list[Cache] = []
+    for table in fields.tables("caches") if "caches" in fields else ():
+        cache = _cache(table, {m.name: m for m in memories})
+        for other in caches:
+            if other.name == cache.name:
+                table.fail("name", "must be unique", repr(cache.name))
+            both = set(other.serves) & set(cache.serves)
+            if both and (other.holds == cache.holds or "both" in (other.holds, cache.holds)):
+                table.fail("serves", f"must not name what '{other.name}' serves: there is one level", repr(min(both)))
+        caches.append(cache)
+    return tuple(caches)
+
+
+def _cache(table: _Fields, memories: Mapping[str, Memory]) -> Cache:
+    holds = table.choice("holds", ("instructions", "data", "both"))
+    cache = Cache(
+        name=table.text("name"),
+        serves=table.texts("serves"),
+        holds=holds,  # type: ignore[arg-type]
+        size=table.number("size", 1),
+        line=table.power_of_two("line"),
+        ways=table.number("ways", 1),
+        hit_wait_states=table.number("hit_wait_states", 0, 0),
+        critical_word_first=table.flag("critical_word_first"),
+    )
+    for name in cache.serves:
+        if name not in memories:
+            table.fail("serves", "must name memories of the board", repr(name), _nearest(name, list(memories)))
+        if memories[name].access is None:
+            table.fail("serves", "must name memories with 'wait_states' or 'serial'", repr(name))
+    if cache.size % (cache.line * cache.ways) or cache.sets & (cache.sets - 1):
+        table.fail("size", "must be a power of two times 'line' times 'ways'", repr(cache.size))
+    table.finish()
+    return cache
+
+
+def _energy(fields: _Fields) -> Energy | None:
+    if "microamps_per_mhz" not in fields:
+        fields.without(("supply_millivolts",), "microamps_per_mhz")
+        return None
+    return Energy(fields.positive("microamps_per_mhz"), fields.number("supply_millivolts", 1))
+
+
+def _memory_name(fields: _Fields, key: str, names: list[str], default: str = "") -> str:
+    name = fields.text(key, default=default)
     if name not in names:
         fields.fail(key, "must name one of the board's memories", repr(name), _nearest(name, names))
     return name

@@ -14,7 +14,10 @@ import typer
 from mcugen.boundary import Commands, guarded
 from mcugen.cli_options import Program
 from mcugen.commands.compile import compile_command
+from mcugen.commands.diff import diff
+from mcugen.commands.export import export
 from mcugen.commands.inspect import inspect
+from mcugen.commands.link import link
 from mcugen.commands.listing import boards, operators, show, version
 from mcugen.commands.profile import profile
 from mcugen.commands.quantize import quantize
@@ -47,7 +50,10 @@ def program(
 
 
 app.command("compile")(compile_command)
+app.command()(export)
+app.command()(link)
 app.command()(report)
+app.command()(diff)
 app.command()(run)
 app.command()(inspect)
 app.command()(quantize)

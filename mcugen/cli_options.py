@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from mcugen.codegen.labels import LONGEST_LABEL
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
 from mcugen.evaluation.layers import DIVERGED_DB
@@ -148,6 +149,20 @@ InputPipeline = Annotated[
         show_default=False,
     ),
 ]
+Steps = Annotated[
+    bool,
+    typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
+]
+Helpers = Annotated[
+    bool,
+    typer.Option("--helpers", help="the header has functions that write pixels, samples, reals, and read classes"),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="names of an output's classes, one a line, as strings in C; implies --helpers", show_default=False
+    ),
+]
 
 MaxRam = Annotated[
     str, typer.Option(help="the model must do with so many bytes of RAM: 20000, or 20KB", show_default=False)
@@ -183,6 +198,9 @@ class CompileArguments:
     updatable: Updatable = False
     weights_version: WeightsVersion = 0
     weights_reader: WeightsReader = False
+    steps: Steps = False
+    helpers: Helpers = False
+    labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
     cmsis_nn_lib: CmsisNnLib = None
     plugin: Plugin = None
@@ -210,6 +228,9 @@ class CompileArguments:
             weights_reader=self.weights_reader,
             external_io=self.external_io,
             input_pipeline=self.input_pipeline,
+            steps=self.steps,
+            helpers=self.helpers or self.labels is not None,
+            labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
         )
 
@@ -356,7 +377,10 @@ class Reporting:
         bool, typer.Option("--compare-layers", help="all layers in order, float and integer side by side")
     ] = False
     diverged: Annotated[float, typer.Option(help="SQNR in dB below which a layer has diverged")] = DIVERGED_DB
-    wait_states: Annotated[int, typer.Option(min=0, help="flash's, for the estimate of cycles")] = 0
+    wait_states: Annotated[
+        int | None,
+        typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
+    ] = None
     html: Annotated[
         Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
     ] = None
@@ -402,14 +426,18 @@ SHARED: dict[str, type[Any]] = {
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of the classes in SHARED in place of its own parameters of those names."""
+    """A command with the options of the classes in SHARED in place of its own parameters of those names.
+
+    It gets what such a class has `made`; or the options as they were given, if it asks for the class itself.
+    """
     own = signature(command, eval_str=True).parameters
     groups = {name: signature(SHARED[name], eval_str=True).parameters for name in own if name in SHARED}
 
     @wraps(command)
     def call(**given: Any) -> None:
-        made = {name: SHARED[name](**{key: given.pop(key) for key in group}).made() for name, group in groups.items()}
-        command(**made, **given)
+        read = {name: SHARED[name](**{key: given.pop(key) for key in group}) for name, group in groups.items()}
+        raw = [name for name in read if own[name].annotation is SHARED[name]]
+        command(**{name: options if name in raw else options.made() for name, options in read.items()}, **given)
 
     parameters: list[Parameter] = []
     for name, parameter in own.items():
@@ -418,6 +446,52 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+Options = TypeVar("Options", CompileArguments, QuantizingArguments, JudgingArguments)
+
+
+def overridden(options: Options, settings: Mapping[str, Sequence[str]]) -> Options:
+    """The options with some of them replaced by what texts say, by their names: {"max-ram": ["20KB"]}; "" for flags.
+
+    An option that may be given several times keeps what it has, too. Settings of other options are passed over.
+    """
+    kinds, changes = get_type_hints(type(options)), {}
+    for field in fields(options):
+        name, before = _option_name(field.name), getattr(options, field.name)
+        if name in settings:
+            changes[field.name] = _setting(name, settings[name], kinds[field.name], before)
+    return replace(options, **changes)
+
+
+def option_names(*kinds: type[Any]) -> list[str]:
+    """The names of the options of such classes, as `overridden` takes them."""
+    return [_option_name(field.name) for kind in kinds for field in fields(kind)]
+
+
+def _option_name(field: str) -> str:
+    return field.replace("_", "-")
+
+
+def _setting(name: str, texts: Sequence[str], kind: Any, before: Any) -> Any:
+    """A value of this type. UsageError for a number that is none, for a flag with a value, and for no value."""
+    kinds, text = (kind, *get_args(kind)), texts[-1]
+    several = next((get_args(of)[0] for of in kinds if get_origin(of) is list), None)
+    if len(texts) > 1 and several is None:
+        raise UsageError(f"--{name} must be given once for each model", f"{len(texts)} times", "give one value")
+    if (kind is bool) == bool(text):
+        rule = f"--{name} takes no value" if text else f"--{name} must have a value"
+        raise UsageError(rule, f"'{shortened(text, 80)}'", f"MODEL:{name}{'=VALUE' * (kind is not bool)}")
+    if kind is bool:
+        return True
+    if several is not None:
+        return [*(before or []), *map(several, texts)]
+    if float not in kinds:
+        return Path(text) if Path in kinds else text
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError(f"--{name} must be a number", f"'{shortened(text, 80)}'") from error
 
 
 class Command(TyperCommand):
@@ -457,6 +531,29 @@ def _layers(texts: list[str]) -> dict[str, str]:
             raise UsageError("--layer must read NAME=PRECISION", f"'{text}'", examples)
         pairs.append((name, PRECISIONS[precision]))
     return _named_once("--layer", pairs)
+
+
+_MOST_LABEL_BYTES = 10**6
+
+
+def _labels(path: Path | None) -> tuple[str, ...]:
+    """Names of classes, one a line; empty lines at the end count for nothing."""
+    if path is None:
+        return ()
+    with path.open("rb") as file:
+        data = file.read(_MOST_LABEL_BYTES + 1)
+    rule = f"--labels must be a text file in UTF-8 of at most {_MOST_LABEL_BYTES:,} bytes"
+    if len(data) > _MOST_LABEL_BYTES:
+        raise UsageError(rule, f"'{path}': more", "give a name a line")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(rule, f"'{path}': {error.reason} at byte {error.start}", "save it as UTF-8") from error
+    lines = tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
+    if text.strip() == "" or any(len(line) > LONGEST_LABEL for line in lines):
+        found = "nothing" if text.strip() == "" else f"a line of more than {LONGEST_LABEL} characters"
+        raise UsageError("--labels must name a class a line", f"'{path}': {found}", "e.g. cat, a line below it dog")
+    return lines
 
 
 def _dims(texts: list[str]) -> dict[str, int | tuple[int, int]]:

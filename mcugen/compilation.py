@@ -33,6 +33,7 @@ from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Progress, Quantization, float_model, no_progress, quantizer, with_states
 from mcugen.quant.scheme import Scheme
+from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Report
 from mcugen.tasks import Judging, Quantizing
 
@@ -113,7 +114,8 @@ class Compilation:
             found = maker.quantize(layers)
         found = estimated(found, *judged_samples(held, known, data))
         told = [note for samples in (given, data) if samples for note in samples.notes]
-        return replace(found, notes=(*found.notes, *told))
+        digest = samples_sha256(given.inputs) if given else None
+        return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
 
     @cached_property
     def compiled(self) -> CompiledModel:
@@ -147,11 +149,12 @@ class Compilation:
         return stacked(self.compiled.simulate(given, measure=False, progress=advance).outputs)
 
     def report(
-        self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int = 0
+        self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int | None = None
     ) -> Report:
         """Runs samples (default: those of `judging`, or a random one) and measures: accuracy, instructions, memory.
 
-        Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` are flash's.
+        Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
+        of the board's.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)

@@ -15,6 +15,7 @@ import onnx
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.golden import first_state
+from mcugen.codegen.render import Draft
 from mcugen.codegen.write import write_folder
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node
@@ -45,6 +46,8 @@ class CompiledModel:
     options: CompileOptions
     quantization: Quantization | None = None
     """How the model was quantized, where mcugen did it."""
+    draft: Draft | None = None
+    """What the C files were rendered from."""
 
     def write(self, folder: str | Path) -> Path:
         """Writes the C files; an earlier result in the folder is replaced as a whole or left untouched."""
@@ -137,7 +140,7 @@ class CompiledModel:
         measure: bool = True,
         per_layer: bool = False,
         cycles: bool = False,
-        wait_states: int = 0,
+        wait_states: int | None = None,
         sanitize: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Execution:

@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 
 from mcugen.board import Board, load_board
+from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import WeightsFile, weights_bytes
-from mcugen.codegen.render import KernelSource, Provenance, render
+from mcugen.codegen.render import Draft, Form, Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
@@ -29,6 +30,7 @@ from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
 from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
+from mcugen.report.basis import Basis
 from mcugen.report.figures import InputFigures, describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
@@ -77,9 +79,10 @@ def compile_model(
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
         notes = [*graph.notes, *read, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
-        figures = describe(fit, graph, target, source.sha256, kernels, memories, notes, estimate)
+        described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
+        basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
+        figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
-    described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
     feed = bind(options.input_pipeline, program.inputs) if options.input_pipeline else None
     if feed and program.streamed is not None:
@@ -88,11 +91,11 @@ def compile_model(
         figures = replace(figures, notes=(*figures.notes, _REALS_NOTE))
     if feed:
         figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))
-    report = figures.to_json()
-    kernel_source = KernelSource(hardware.features, registry.templates)
     maker = feed.code if feed else None
-    bundle = render(program, provenance, sample, report, placement, file, kernel_source, maker)
-    return CompiledModel(source.proto, hardware, graph, program, bundle, figures, options, quantized)
+    form = Form(file, options.helpers, options.labels, options.steps, input_code=maker)
+    kernel_source = KernelSource(hardware.features, registry.templates)
+    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    return CompiledModel(source.proto, hardware, graph, program, render(*draft), figures, options, quantized, draft)
 
 
 _REALS_NOTE = (

@@ -22,6 +22,7 @@ from mcugen.plugins import load_function
 from mcugen.quant.compare import DEFAULT_SAMPLES, compare_layers
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
+from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
         progress(f"{compiled.board.name}: measuring", done, 1)
 
     run = compiled.given_inputs.simulate(stored, per_layer=True, cycles=True, progress=step)
-    return measured(compiled.report, run, None)
+    return measured(compiled.report, run, None, compiled.board.energy)
 
 
 def evaluate(
@@ -66,11 +67,11 @@ def evaluate(
     metric: Metric,
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
-    wait_states: int = 0,
+    wait_states: int | None = None,
 ) -> Report:
     """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
 
-    `wait_states` are flash's, in the estimate of cycles.
+    `wait_states` of flash, instead of the board's, are for the estimate of cycles.
     """
 
     def step(what: str) -> Callable[[int], None]:
@@ -87,8 +88,8 @@ def evaluate(
         reference = compiled.float_reference(samples.inputs, step("float32: running"))
     inputs = reals(stored, compiled.program.inputs)
     accuracy = compare(compiled.program.outputs, run.outputs, reference, samples.labels, against, metric, twin, inputs)
-    result = measured(compiled.report, run, accuracy)
-    result = replace(result, notes=(*result.notes, *samples.notes))
+    result = measured(compiled.report, run, accuracy, compiled.board.energy)
+    result = replace(result, basis=_basis(compiled, samples), notes=(*result.notes, *samples.notes))
     if samples.raw is not None:
         result = _with_input(result, compiled, stored, run)
     if compiled.quantization is None:
@@ -109,6 +110,15 @@ def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample
     figures = replace(figures, instructions=run.input_instructions, verified=len(stored))
     total = None if ram.total is None else ram.total + figures.state
     return replace(report, input_pipeline=figures, ram=replace(ram, total=total))
+
+
+def _basis(compiled: CompiledModel, samples: Samples) -> Basis:
+    """What the figures rest on, now that it ran."""
+    from mcugen.simulate.machines import tool_versions
+
+    compiler, simulator = tool_versions(compiled.board)
+    digest = samples_sha256(samples.inputs, samples.labels)
+    return replace(compiled.report.basis, compiler=compiler, simulator=simulator, data_sha256=digest)
 
 
 def _with_states(model: FloatModel, samples: Sequence[Sample], outputs: Sequence[Sample]) -> Iterator[Sample]:

@@ -95,6 +95,8 @@ class CompileOptions:
     `max_ram` and `max_flash` are the most bytes that the model may take (see mcugen.fitting.budget); None is no limit.
     `stream_input`: the caller hands over the first input row by row, so that it takes no memory. `integer_io`: what a
     quantized model converts at its borders, the caller converts: its inputs and outputs are codes.
+    With `helpers` the header has inline functions that write inputs and read outputs; `labels` name the classes of an
+    output. With `steps` the caller may ask for one layer, or row group, after the other.
     `external_io`: inputs and outputs lie in buffers of the caller's, whose addresses the run function takes.
     `input_pipeline` describes, or names a file that describes, how the input is made of raw data (mcugen.pipelines):
     code for that is generated, and samples are raw.
@@ -127,6 +129,9 @@ class CompileOptions:
     integer_io: bool = False
     external_io: bool = False
     input_pipeline: str = ""
+    helpers: bool = False
+    labels: tuple[str, ...] = ()
+    steps: bool = False
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
@@ -160,6 +165,8 @@ class CompileOptions:
         parts += ["integers at its borders"] * self.integer_io
         parts += ["inputs and outputs of the caller's"] * self.external_io
         parts += ["input of raw data"] * bool(self.input_pipeline)
+        parts += ["steps"] * self.steps
+        parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]
         parts += [f"at most {n} cycles" for n in (self.max_cycles,) if n is not None]

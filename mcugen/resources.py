@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds templates/, runtime_c/ and boards/, both in a checkout and in an installed wheel."""
+"""Finds templates/, runtime_c/, boards/ and LICENSES/, both in a checkout and in an installed wheel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def resource_dir(name: str) -> Path:
-    """The folder `templates`, `runtime_c` or `boards`: packaged in a wheel, beside the package in a checkout."""
+    """A folder beside the package in a checkout, in a wheel in it: `templates`, `runtime_c`, `boards`, `LICENSES`."""
     packaged = _PACKAGE / "_resources" / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name

@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from command_line import mcugen
 
 from mcugen.board import FEATURES, board_names, load_board
 from mcugen.errors import UsageError
+from mcugen.resources import resource_dir
 
 MINIMAL = """
 inherits = "cortex-m4"
@@ -21,6 +23,21 @@ memories = [
     { name = "sram", kind = "ram", origin = 0x2000_0000, size = 0x800, speed = 1 },
 ]
 """
+
+
+SERIAL = "serial = { clock_hz = 500_000, bits_per_clock = 4, overhead_clocks = 10 }"
+CACHE = '{ name = "c", serves = ["flash"], holds = "both", size = 256, line = 16, ways = 2 }'
+TIMED = MINIMAL.replace("speed = 2", "wait_states = 5, line_bytes = 16").replace("speed = 1", "wait_states = 0")
+
+
+KITS = """
+nucleo-f446re nucleo-h753zi nucleo-l4r5zi nucleo-u575zi nucleo-h7a3zi nucleo-g0b1re nucleo-f411re nucleo-f103rb
+disco-f746ng stm32f4-discovery nucleo-wb55rg pico pico2 teensy40 teensy41 arduino-nano-33-ble arduino-zero
+arduino-uno-r4 portenta-h7 microbit-v2 nrf52840dk nrf5340dk nrf54l15dk esp32-c3-devkit esp32-c6-devkitc-1
+longan-nano lpcxpresso55s69 frdm-mcxn947 frdm-k64f mimxrt1060-evk mimxrt1170-evk feather-m4 ek-ra8d1
+apollo4p-evb alif-e7 xiao-esp32c3
+"""
+"""Most used development kits, by the names on their boxes."""
 
 
 def write(folder: Path, text: str, name: str = "mine.toml") -> str:
@@ -46,9 +63,49 @@ def test_each_board_is_consistent(name: str):
     assert arena.kind == "ram"
     assert board.memory(board.weights_memory).kind == "flash"
     assert board.qemu or name == "host"
-    flags = {"": "", "arm-none-eabi": f"-mcpu={board.cpu}", "riscv64-unknown-elf": f"-march={board.cpu}"}
+    cpu = {"cortex-m85": "cortex-m55"}.get(board.cpu, board.cpu)  # gcc 12 does not know it
+    flags = {"": "", "arm-none-eabi": f"-mcpu={cpu}", "riscv64-unknown-elf": f"-march={board.cpu}"}
     assert flags[board.toolchain] in ("", *board.cflags)
     assert board.toolchain or name == "host"
+
+
+def test_a_kit_is_its_board_however_the_name_is_written():
+    names = ("nucleo-l4r5zi", "Nucleo_L4R5ZI", "NUCLEO L4R5ZI")
+    assert {load_board(name).name for name in names} == {"stm32l4r5"}
+    assert load_board("STM32L4R5") == load_board("nucleo-l4r5zi")
+    assert (load_board("pico-2").name, load_board("teensy4.1").name) == ("rp2350", "teensy41")
+
+
+def test_the_most_used_kits_have_a_board_with_sources():
+    kits = KITS.split()
+    assert len(kits) >= 30
+    assert [kit for kit in kits if not load_board(kit).sources] == []
+
+
+def test_no_two_boards_go_by_one_name():
+    names = [*board_names(), *(kit for name in board_names() for kit in load_board(name).kits)]
+    folded = [re.sub("[-_. ]", "", name.lower()) for name in names]
+    assert len(set(folded)) == len(folded)
+    assert all(load_board(kit).name == name for name in board_names() for kit in load_board(name).kits)
+
+
+def test_kits_are_not_inherited():
+    assert "nucleo-h743zi" not in load_board("stm32h753").kits
+    assert load_board("stm32h753").memories == load_board("stm32h743").memories
+
+
+def test_a_kit_that_is_misspelt_has_neighbours():
+    with pytest.raises(UsageError, match=r"found: 'nucleo-h753z'\. try: one of nucleo-h753zi"):
+        load_board("nucleo-h753z")
+
+
+@pytest.mark.parametrize("name", board_names())
+def test_time_of_memory_is_told_of_all_real_boards(name: str):
+    board = load_board(name)
+    if name in ("host", "corstone300", "rv32imc", "rv32imafc"):  # of no maker, or an FPGA
+        return
+    assert board.sources
+    assert [m.name for m in board.memories if m.access is None] == []
 
 
 def test_board_takes_cpu_parts_from_the_file_it_inherits():
@@ -108,11 +165,23 @@ def test_unknown_memory_names_the_others():
         ('name = "sram"', 'name = "flash"', "'memories[1].name' must be unique"),
         ("0x2000_0000", "0x0800_0800", "'memories[1].origin' must not lie in memory 'flash'"),
         ("0x2000_0000", "0xffff_ff00", "'memories[1].size' must end within 32 bits"),
+        (", speed = 2", "", "'memories[0].speed' must be given"),
+        ("speed = 2", "speed = 2, line_bytes = 8", "'memories[0].line_bytes' must stand beside 'wait_states'"),
+        ("speed = 2", "wait_states = 2, line_bytes = 12", "'memories[0].line_bytes' must be a power of two. found: 12"),
+        ("speed = 2", f"wait_states = 1, {SERIAL}", "'memories[0].wait_states' must not stand beside 'serial'"),
+        ("speed = 2", f"clock_hz = 1, {SERIAL}", "'memories[0].clock_hz' must not stand beside 'serial'"),
+        ("speed = 2", SERIAL.replace("4", "3"), "'memories[0].serial.bits_per_clock' must be a power of two"),
+        ("speed = 2", SERIAL.replace("4", "4, lanes = 4"), "'memories[0].serial.lanes' is not a key"),
+        ("arena", "supply_millivolts = 3000\narena", "'supply_millivolts' must stand beside 'microamps_per_mhz'"),
+        ("arena", "microamps_per_mhz = 90\narena", "'supply_millivolts' must be given"),
+        ("arena", "microamps_per_mhz = 0\narena", "'microamps_per_mhz' must be a number above 0"),
+        ("arena", f"caches = [{CACHE}]\narena", "'caches[0].serves' must name memories with 'wait_states' or"),
         ("size = 0x800,", "size = 0x800, wait = 1,", "'memories[1].wait' is not a key"),
         ("clock_hz", "features = ['dps']\nclock_hz", "name known features. found: 'dps'. try: one of dsp"),
         ("clock_hz", "features = ['fpu64']\nclock_hz", "'features' must name 'fpu' where it names 'fpu64'"),
         ("clock_hz", "cflags = [1]\nclock_hz", "'cflags' must be a list of texts"),
         ("clock_hz", "memories = 3\nclock_hz", "a board file must be TOML"),
+        ("speed = 2", "speed = 2, prefetch = true", "'memories[0].prefetch' must stand beside 'wait_states'"),
         ('"cortex-m4"', '"mine"', "'inherits' must not go in circles"),
         ('"cortex-m4"', '"cortex-m99"', "cortex-m99.toml: the board file must be readable"),
         ('"cortex-m4"', "4", "'inherits' must be the name of a board file"),
@@ -128,3 +197,84 @@ def test_wrong_field_is_named_with_its_file(tmp_path: Path, old: str, new: str, 
 def test_missing_file(tmp_path: Path):
     with pytest.raises(UsageError, match=r"none\.toml: the board file must be readable"):
         load_board(str(tmp_path / "none.toml"))
+
+
+def test_memory_that_is_not_timed_has_no_waits(tmp_path: Path):
+    board = load_board(write(tmp_path, MINIMAL))
+    assert board.wait_cycles(board.memory("flash"), 4) is None
+    assert (board.caches, board.energy, board.core) == ((), None, board.cpu)
+
+
+@pytest.mark.parametrize(
+    ("timing", "word", "line", "speed"),
+    [
+        ("wait_states = 5", 5, 8 * 6 - 1, 6),  # a word an access
+        ("wait_states = 5, line_bytes = 16", 5, 2 * 6 - 1, 2),
+        ("wait_states = 5, burst_wait_states = 0, line_bytes = 8", 5, 6 + 3 - 1, 3),
+        ("wait_states = 1, line_bytes = 32, clock_hz = 300_000", 6, 6, 1),  # 2 cycles of 3.33
+        (SERIAL, 2 * (10 + 8) - 1, 2 * (10 + 64) - 1, 36),
+        (SERIAL + ", line_bytes = 32", 2 * (10 + 8) - 1, 2 * (10 + 64) - 1, 18),  # a burst's overhead counts once
+    ],
+)
+def test_waits_follow_from_the_datasheet(tmp_path: Path, timing: str, word: int, line: int, speed: int):
+    board = load_board(write(tmp_path, MINIMAL.replace("speed = 2", timing)))
+    flash = board.memory("flash")
+    assert (board.wait_cycles(flash, 4), board.wait_cycles(flash, 32), flash.speed) == (word, line, speed)
+
+
+def test_speed_may_be_told_beside_the_timing(tmp_path: Path):
+    assert load_board(write(tmp_path, TIMED.replace("wait_", "speed = 9, wait_", 1))).memory("flash").speed == 9
+
+
+def test_caches_stand_before_memories(tmp_path: Path):
+    halves = [CACHE.replace('"both"', f'"{what}"').replace('"c"', f'"{what}"') for what in ("instructions", "data")]
+    board = load_board(write(tmp_path, f"caches = [{', '.join(halves)}]\n{TIMED}"))
+    flash, sram = board.memory("flash"), board.memory("sram")
+    assert [cache.sets for cache in board.caches] == [8, 8]
+    assert [c and c.name for c in (board.cache(flash, "data"), board.cache(sram, "data"))] == ["data", None]
+
+
+@pytest.mark.parametrize(
+    ("caches", "message"),
+    [
+        (f"{CACHE}, {CACHE}", "'caches[1].name' must be unique"),
+        (f"{CACHE}, {CACHE.replace('both', 'data').replace('c', 'd', 1)}", "'caches[1].serves' must not name what 'c'"),
+        (CACHE.replace("both", "code"), "'caches[0].holds' must be one of instructions, data, both"),
+        (CACHE.replace('["flash"]', '["flush"]'), "'caches[0].serves' must name memories of the board. found: 'flush'"),
+        (CACHE.replace("256", "96"), "'caches[0].size' must be a power of two times 'line' times 'ways'. found: 96"),
+        (CACHE.replace("line = 16", "line = 24"), "'caches[0].line' must be a power of two"),
+        (CACHE.replace("ways = 2", "ways = 2, policy = 1"), "'caches[0].policy' is not a key"),
+    ],
+)
+def test_wrong_cache_is_refused(tmp_path: Path, caches: str, message: str):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        load_board(write(tmp_path, f"caches = [{caches}]\n{TIMED}"))
+
+
+def test_energy_follows_from_cycles(tmp_path: Path):
+    board = load_board(write(tmp_path, f"microamps_per_mhz = 100.5\nsupply_millivolts = 3000\n{TIMED}"))
+    assert board.energy is not None
+    assert board.energy.microjoules(2_000_000) == pytest.approx(2 * 100.5 * 3)
+
+
+GUIDE = Path(__file__).parents[1] / "docs" / "boards.md"
+
+
+def test_the_guide_to_board_files_is_right(tmp_path: Path):
+    text = GUIDE.read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    path = write(tmp_path, example, "my_board.toml")
+    board = load_board(path)
+    shown = mcugen("boards", "show", path).out
+    told = re.findall(r"^\| (flash|sram|qspi) \| (.*) \|$", text, re.MULTILINE)
+    assert [name for name, _ in told] == [memory.name for memory in board.memories]
+    for name, waits in told:
+        assert re.search(rf"│ {name} .*│ {waits} +│", shown)
+    assert board.wait_cycles(board.memory("qspi"), 4) == 51
+
+
+def test_the_guide_to_board_files_names_all_fields():
+    named = set(re.findall(r"`(\w+)`", GUIDE.read_text()))
+    for path in resource_dir("boards").glob("*.toml"):
+        used = set(re.findall(r"^(\w+) =|[{ ](\w+) = ", path.read_text(), re.MULTILINE))
+        assert {key for pair in used for key in pair if key} - {"abstract"} <= named, path.name

@@ -20,9 +20,10 @@ from onnx_models import Net, onnxruntime_outputs, random_feeds
 from rich.console import Console
 
 from mcugen import __version__, compilation, parameters
-from mcugen.board import board_names
+from mcugen.board import board_names, load_board
 from mcugen.errors import ConstraintError, VerificationError
 from mcugen.quant import quantize
+from mcugen.resources import resource_dir
 
 
 def network() -> Net:
@@ -253,14 +254,36 @@ def test_report_of_the_host(model: Path, tmp_path: Path):
 
 @pytest.mark.qemu
 def test_report_estimates_cycles(model: Path):
-    options = ("-b", "stm32f411", "--json", "-", "-q")
-    report, slow = (json.loads(mcugen("report", model, *options, *more).out) for more in ((), ("--wait-states", 3)))
+    options = ("report", model, "-b", "stm32l4r5", "-q")
+    report, slow = (json.loads(mcugen(*options, "--json", "-", *more).out) for more in ((), ("--wait-states", 30)))
     assert report["instructions"] < report["cycles_estimate"] < slow["cycles_estimate"]
     assert abs(sum(layer["cycles_estimate"] for layer in report["layers"]) / report["cycles_estimate"] - 1) < 0.1
-    assert report["milliseconds_estimate"] == pytest.approx(report["cycles_estimate"] / 100e3, abs=1e-3)
-    assert ("no wait states" in report["cycles_note"], "waits 3" in slow["cycles_note"]) == (True, True)
-    shown = mcugen("report", model, "-b", "stm32f411", "-q").out
-    assert f"{report['cycles_estimate']:,}" in shown and "at 100 MHz" in shown
+    assert report["milliseconds_estimate"] == pytest.approx(report["cycles_estimate"] / 120e3, abs=1e-3)
+    assert (report["cycles"], report["ms"]) == (report["cycles_estimate"], report["milliseconds_estimate"])
+    ((waits,), (slower,)) = report["stalls"], slow["stalls"]
+    assert waits["memory"] == "flash" and slower["data"] > waits["data"]
+    unwaited = [r["cycles"] - r["stalls"][0]["instructions"] - r["stalls"][0]["data"] for r in (report, slow)]
+    assert unwaited[0] == unwaited[1]
+    energy = load_board("stm32l4r5").energy
+    assert energy is not None
+    assert report["microjoules_estimate"] == pytest.approx(energy.microjoules(report["cycles"]), abs=1e-3)
+    for layer in report["layers"]:
+        assert sum(s["instructions"] + s["data"] for s in layer["stalls"]) < layer["cycles"]
+        assert layer["ms"] == pytest.approx(layer["cycles"] / 120e3, abs=1e-3)
+    assert "stm32l4r5" in report["cycles_note"]
+    shown = mcugen(*options).out
+    for words in (f"{report['cycles']:,}", "at 120 MHz", "waits for memory", "flash: ", "microjoules"):
+        assert words in shown
+
+
+@pytest.mark.qemu
+def test_report_says_of_which_memories_no_wait_states_are_known(model: Path, tmp_path: Path):
+    text = (resource_dir("boards") / "stm32l4r5.toml").read_text()
+    untimed = re.sub(r"wait_states.*? }", "speed = 1 }", text.partition("caches")[0])
+    (tmp_path / "mine.toml").write_text(untimed)
+    report = json.loads(mcugen("report", model, "-b", tmp_path / "mine.toml", "--json", "-", "-q").out)
+    assert "no wait states known of flash, sram" in report["cycles_note"]
+    assert report["stalls"] == [] and report["cycles"] > 0
 
 
 # ---------------------------------------------------------------------------------------------- boards
@@ -279,6 +302,17 @@ def test_one_board():
     for word in ("rt1060", "cortex-m7", "600 MHz"):
         assert word in done.out
     assert json.loads(mcugen("boards", "show", "rt1060", "--json").out)["cpu"] == "cortex-m7"
+
+
+def test_a_board_says_where_its_figures_come_from():
+    done = mcugen("boards", "show", "nucleo-l4r5zi")
+    for word in ("stm32l4r5", "5 / 16 bytes", "art_data", "RM0432"):
+        assert word in done.out
+    assert json.loads(mcugen("boards", "show", "nucleo-l4r5zi", "--json").out)["kits"] == ["nucleo-l4r5zi"]
+
+
+def test_kits_are_listed():
+    assert "nucleo-l4r5zi" in mcugen("boards").out
 
 
 @pytest.mark.parametrize("command", [("boards", "show"), ("inspect", "MODEL", "-b")])

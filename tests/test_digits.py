@@ -23,6 +23,7 @@ REPORT_KEYS = {
     "": {
         *("model", "board", "cpu", "precision", "kernels", "instructions", "instructions_per_mac"),
         *("instructions_estimate", "cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
+        *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
     },
@@ -34,7 +35,10 @@ REPORT_KEYS = {
         *("agreement", "max_abs_error", "sqnr_db"),
     },
 }
-LAYER_KEYS = {"name", "origin", "op", "kernel", "macs", "instructions", "cycles_estimate", "flash", "ram"}
+LAYER_KEYS = {
+    *("name", "origin", "op", "kernel", "macs", "instructions", "cycles_estimate", "flash", "ram"),
+    *("cycles", "ms", "stalls", "microjoules_estimate"),
+}
 
 
 def few(model: mcugen.CompiledModel, count: int = 5) -> list[dict[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from performance_summary import summary
 from mcugen.errors import McugenError
 from mcugen.report.kernels import kernel_table
 from mcugen.report.operators import operator_table
+from mcugen.report.stored import report_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,6 +31,11 @@ def test_kernel_table_is_current() -> None:
     assert replace_between_markers(text, "declared", kernel_table()) == text, "run `make docs`"
     row = next(line for line in text.splitlines() if line.startswith("| `trees_code` |"))
     assert row.endswith("|  | TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor |")
+
+
+def test_the_schema_of_reports_is_current() -> None:
+    text = (ROOT / "docs" / "report.schema.json").read_text()
+    assert json.loads(text) == report_schema(), "run `make docs`; a key that goes or changes needs a new basis.SCHEMA"
 
 
 def test_the_architecture_is_current() -> None:

@@ -25,6 +25,8 @@ FOR_DEMO = {
 FOR_TESTS = {
     "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
     "qemu-system-riscv32": "qemu-system-misc",
+    "cmake": "cmake",
+    "arduino-builder": "arduino-builder arduino-core-avr",
     "avr-gcc": "gcc-avr avr-libc",
     "powerpc-linux-gnu-gcc": "gcc-powerpc-linux-gnu libc6-dev-powerpc-cross",
     "qemu-ppc": "qemu-user",

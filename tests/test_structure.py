@@ -49,9 +49,11 @@ LAYERS = {
     "mixed": 13,
     "latency": 13,
     "compilation": 14,
+    "export": 13,
     "cli_options": 14,
-    "commands": 15,
-    "cli": 16,
+    "linked": 15,
+    "commands": 16,
+    "cli": 17,
 }
 """A module imports from its own room or from lower layers. `simulate` and `report` read what codegen made."""
 

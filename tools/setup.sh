@@ -40,6 +40,8 @@ missing_for_test() {
     has riscv64-unknown-elf-gcc || echo gcc-riscv64-unknown-elf
     finds riscv64-unknown-elf-gcc -print-file-name=picolibc.specs || echo picolibc-riscv64-unknown-elf
     has qemu-system-riscv32 || echo qemu-system-misc
+    has cmake || echo cmake
+    has arduino-builder || echo arduino-builder arduino-core-avr
     has avr-gcc || echo gcc-avr
     finds avr-gcc -print-file-name=libc.a || echo avr-libc
     has powerpc-linux-gnu-gcc || echo gcc-powerpc-linux-gnu

@@ -14,7 +14,9 @@ from architecture import rooms, walk
 from markers import replace_between_markers
 from performance_summary import summary
 
+from mcugen.export.formats import format_table
 from mcugen.report.kernels import kernel_table
+from mcugen.report.stored import report_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 MCUGEN = Path(sys.executable).with_name("mcugen")
@@ -66,8 +68,10 @@ def main() -> None:
     rewrite(ROOT / "README.md", "demo", demo)
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
+    rewrite(ROOT / "docs" / "export.md", "formats", format_table())
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
+    (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
     rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())
     rewrite(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 

@@ -153,6 +153,8 @@ class Bundle:
     """The linker's name of the memory with the initial values of copies."""
     libraries: tuple[Library, ...] = ()
     """What the code calls, and does not bring along."""
+    steps: tuple[int, ...] = ()
+    """Of each step of a run the number of its layer, where there are steps."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Files that are no text: the weights, where the run function takes them."""
     reads_weights: bool = False

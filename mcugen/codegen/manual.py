@@ -47,6 +47,8 @@ class Facts:
     libraries: Sequence[str]
     selftest: str
     """The call."""
+    linker_script: str
+    """The file that places sections."""
 
     @property
     def command(self) -> str:
@@ -93,7 +95,7 @@ def _libraries(facts: Facts) -> str:
 
 def _memories(facts: Facts) -> str:
     if facts.sections:
-        return f"{facts.name}_memory.ld places what lies in memories of its own; INCLUDE it in your linker script"
+        return f"{facts.linker_script} places what lies in memories of its own; INCLUDE it in your linker script"
     return "define MCUGEN_WEIGHTS_SECTION and MCUGEN_ARENA_SECTION (mcugen.h) to place weights and the default arena"
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from mcugen.board import Memory
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.shared import ALONE, ArrayKey, Shared, array_key
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Param, Program, Space, param_dtype
 from mcugen.memory.place import Placement
@@ -40,9 +42,9 @@ class WeightsFile:
         return "--weights-reader" if self.is_read else "--updatable" if self.updatable else "--weights-blob"
 
     @property
-    def parameter(self) -> str:
-        """Of C functions."""
-        return f"const {'mcugen_reader' if self.is_read else 'void'} *weights"
+    def ctype(self) -> str:
+        """Of the parameter of C functions."""
+        return f"const {'mcugen_reader' if self.is_read else 'void'} *"
 
     @property
     def format(self) -> int:
@@ -151,11 +153,13 @@ def weights_bytes(program: Program, file: WeightsFile | None) -> int:
 class MemoryContext:
     """What templates are told of memory."""
 
-    def __init__(self, program: Program, placement: Placement, file: WeightsFile | None) -> None:
+    def __init__(
+        self, program: Program, placement: Placement, file: WeightsFile | None, shared: Shared = ALONE
+    ) -> None:
         self.name = program.name
         self.updatable = file is not None and file.updatable
         self.is_read = file is not None and file.is_read
-        self.weights_parameter = file.parameter if file else ""
+        self.weights_type = file.ctype if file else ""
         self.blob = None if file is None else Blob(program, file)
         self._program, self._placement = program, placement
         self.several = len(placement.arenas) > 1
@@ -165,6 +169,9 @@ class MemoryContext:
         found += [Section("weights", placement.weights, self.name)] * placement.names_weights
         found += [Section("copies", memory, self.name) for memory in dict.fromkeys(placement.copies.values())]
         self.sections = tuple(found)
+        keys = self.array_keys() if shared.arrays else {}
+        self.shared = {buffer: shared.arrays[key] for buffer, key in keys.items() if key in shared.arrays}
+        """The constants that exist already, by their C names."""
 
     def _area(self, index: int) -> Area:
         """As simple as can be where there is one."""
@@ -201,9 +208,26 @@ class MemoryContext:
 
     @property
     def arrays(self) -> list[Buffer]:
-        """The constants that are arrays in C."""
+        """The constants that are arrays in the model's own C."""
+        return [b for b in self._apart_from_file if b not in self.shared]
+
+    @property
+    def _apart_from_file(self) -> list[Buffer]:
         in_file = self.blob.offsets if self.blob else {}
         return [b for b in self._program.buffers if b.space is Space.CONST and b not in in_file]
+
+    def array_keys(self) -> dict[Buffer, ArrayKey]:
+        """What must be equal for arrays to be one: of constants that have elements, and no copies in RAM."""
+        return {
+            b: array_key(b.dtype.c, b.data, self.weights_memory)
+            for b in self._apart_from_file
+            if b.data is not None and b.nbytes and b not in self._placement.copies
+        }
+
+    @property
+    def weights_memory(self) -> str:
+        """The memory that the code names for the weights; "" for the default."""
+        return self._placement.weights.name if self._placement.names_weights else ""
 
     def place(self, constant: Buffer) -> str:
         """The macro of what places a constant."""
@@ -236,13 +260,13 @@ class MemoryContext:
             "weights_header": HEADER_BYTES,
             "updatable": self.updatable,
             "is_read": self.is_read,
-            "weights_parameter": self.weights_parameter,
+            "weights_parameter": f"{self.weights_type}weights",
             "weights_file_size": len(self.blob) if self.blob else 0,
             "weights_head": ["0"] if self.blob else [],
             "weights_rows": [],
             "constant_locals": self._constant_locals(names),
             "memory_sections": self.sections,
-            "regions": self._regions(),
+            "regions": regions(self.sections, self._placement.weights),
             "image_region": identifier(self._placement.weights.name),
         }
 
@@ -258,16 +282,17 @@ class MemoryContext:
             for name, dtype, offset, nbytes in [*constants, *(self.blob.arrays if self.blob else ())]
         ]
 
-    def _regions(self) -> list[dict[str, object]]:
-        """The memories that the linker script must know."""
-        copied = any(section.kind == "copies" for section in self.sections)
-        memories = dict.fromkeys([*(s.memory for s in self.sections), *[self._placement.weights] * copied])
-        return [
-            {
-                "name": identifier(m.name),
-                "flags": "rwx" if m.kind == "ram" else "rx",
-                "origin": m.origin,
-                "size": m.size,
-            }
-            for m in memories
-        ]
+
+def regions(sections: Sequence[Section], image: Memory) -> list[dict[str, object]]:
+    """The memories that the linker script must know; `image` holds the initial values of copies."""
+    copied = any(section.kind == "copies" for section in sections)
+    memories = dict.fromkeys([*(section.memory for section in sections), *[image] * copied])
+    return [
+        {
+            "name": identifier(m.name),
+            "flags": "rwx" if m.kind == "ram" else "rx",
+            "origin": m.origin,
+            "size": m.size,
+        }
+        for m in memories
+    ]

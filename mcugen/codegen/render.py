@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,14 +16,15 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, InputCode, Port
-from mcugen.codegen.features import for_features
-from mcugen.codegen.folding import folded
-from mcugen.codegen.identifiers import WIDTH, c_string, comment, comment_lines, identifier, own_names
+from mcugen.codegen.functions import PLAIN_C, Functions, KernelSource
+from mcugen.codegen.identifiers import c_string, comment, comment_lines, identifier, own_names
+from mcugen.codegen.labels import has_order, label_literals, labelled
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
-from mcugen.codegen.literals import c_float, c_param, c_param_type, c_rows
+from mcugen.codegen.literals import c_float, c_param, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
-from mcugen.codegen.memory import Blob, MemoryContext, WeightsFile, words
+from mcugen.codegen.memory import MemoryContext, WeightsFile, words
+from mcugen.codegen.shared import ALONE, Shared, array_key
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
 from mcugen.hir.names import Names
@@ -48,7 +50,7 @@ ABI_VERSION = 2
 """Of the contract between generated code and runtime_c/include/mcugen.h."""
 
 
-def _is_unbounded(data: Array | None) -> bool:
+def is_unbounded(data: Array | None) -> bool:
     """Whether some element is infinite or no number, whose literals need math.h; halves are written as their bits."""
     return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
 
@@ -83,42 +85,43 @@ class Sample:
     """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
 
 
+MakeInputCode = Callable[[str, str], InputCode]
+"""Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
+
+
 @dataclass(frozen=True)
-class KernelSource:
-    """Where the text of kernels comes from, and whom it is for."""
+class Form:
+    """What a user may choose of the folder's form."""
 
-    features: frozenset[str] = frozenset()
-    """Of the CPU (mcugen.board): besides plain C, kernels have forms for these alone."""
-    templates: tuple[Path, ...] = ()
-    """Folders with kernels of the user's own."""
-
-
-@dataclass
-class _Kernel:
-    """One C function: a kernel with its baked constants."""
-
-    instr: Instr
-    function: str
-    text: str = ""
-    """Of the function and all that it needs, for the CPU of the board."""
-    headers: set[str] = field(default_factory=set)
-    """Those that declare what it calls; the template says which."""
+    weights: WeightsFile | None = None
+    """They are a file that the code gets a pointer to, or reads."""
+    helpers: bool = False
+    """The header has functions that write inputs and read outputs."""
+    labels: tuple[str, ...] = ()
+    """What the classes of an output are called."""
+    steps: bool = False
+    """A run is a number of steps that the caller asks for; the run function asks for all of them."""
+    hooks_steps: bool = False
+    """The hook of layers is called for steps instead: a form for measuring."""
+    input_code: MakeInputCode | None = None
+    """What makes the code that makes the first input."""
 
 
-class _Params:
-    """What a template writes `p.stride_h` for: a literal if baked, else a member of the parameter struct."""
+class Draft(NamedTuple):
+    """What a folder of one model is rendered from: the first parameters of `render`."""
 
-    def __init__(self, instr: Instr) -> None:
-        self._instr = instr
+    program: Program
+    provenance: Provenance
+    sample: Sample
+    report: Mapping[str, object]
+    placement: Placement
+    form: Form = Form()
+    source: KernelSource = PLAIN_C
 
-    def __getattr__(self, name: str) -> str:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        value = self._instr.params[name]
-        return c_param(value) if name in self._instr.baked else f"p->{name}"
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._instr.params
+    @property
+    def memory(self) -> MemoryContext:
+        """Where it lies."""
+        return MemoryContext(self.program, self.placement, self.form.weights)
 
 
 @dataclass
@@ -129,24 +132,27 @@ class _Renderer:
     """Of the board's CPU."""
     taken: Names
     """All names of the model's C files, external ones with the model's name before them."""
+    memory: MemoryContext
+    shared: Shared = ALONE
     titles: Titles = field(default_factory=dict)
     names: dict[Buffer, str] = field(default_factory=dict)
-    kernels: dict[tuple[object, ...], _Kernel] = field(default_factory=dict)
+    functions: Functions = field(init=False)
     symbols: dict[str, str] = field(default_factory=dict)
     """C names of sizes known at run time only."""
-    blob: Blob | None = None
-    """Where constants lie that are read from a file of weights."""
     events: list[dict[str, object]] = field(default_factory=list)
     """The tables of streams."""
-    updatable: bool = False
-    """Whether the text must not depend on what training changes."""
 
     def __post_init__(self) -> None:
+        self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
         self.symbols = symbol_names(self.program.symbols, self.taken)
         self.titles = titles_of(self.program)
         for buffer in self.program.buffers:
             prefix = f"{self.program.name}_" if buffer.space is Space.CONST else ""
             self.names[buffer] = self.unique(*buffer_title(buffer, self.titles), prefix)
+
+    def array(self, constant: Buffer) -> str:
+        """The C name of a constant's array."""
+        return self.memory.shared.get(constant) or f"{self.program.name}_{self.names[constant]}"
 
     def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
         """A free identifier that is free with `prefix` and `suffix` too."""
@@ -160,41 +166,10 @@ class _Renderer:
         """A free identifier for something of a layer."""
         return self.unique(self.titles[instr.name], role)
 
-    def kernel(self, instr: Instr) -> _Kernel:
-        """The function of an instruction, rendered once per set of baked constants and code."""
-        key = instr.function_key
-        if key not in self.kernels:
-            suffix = f"_{instr.variant}" if instr.variant else ""
-            kernel = _Kernel(instr, self.unique(instr.kernel + suffix, suffix="_params"))
-            text = self.env.get_template(f"kernels/{instr.kernel}.c.j2").render(
-                fn=kernel.function,
-                p=_Params(instr),
-                signature=_signature(kernel),
-                flags=instr.code,
-                needs=kernel.headers.update,
-                types={o.role: o.buffer.dtype.c for o in instr.operands},
-                **instr.code,
-            )
-            kernel.text = for_features(text, self.features)
-            self.kernels[key] = kernel
-        return self.kernels[key]
-
-
-def _runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
-    """(name, C type, meaning) of the parameters in the struct."""
-    told = instr.declaration
-    return [
-        (k, c_param_type(v), told.meaning(k) if told else "") for k, v in instr.params.items() if k not in instr.baked
-    ]
-
-
-def _signature(kernel: _Kernel) -> str:
-    instr = kernel.instr
-    parts = [f"const {kernel.function}_params *p"] if _runtime_params(instr) else []
-    for operand in instr.operands:
-        const = "const " if operand.access is Access.IN else ""
-        parts.append(f"{const}{operand.buffer.dtype.c} *{operand.role}")
-    return f"static {'int' if instr.library else 'void'} {kernel.function}({', '.join(parts)})"
+    def function_name(self, instr: Instr) -> str:
+        """A free name for a kernel's function."""
+        suffix = f"_{instr.variant}" if instr.variant else ""
+        return self.unique(instr.kernel + suffix, suffix="_params")
 
 
 @cache
@@ -233,26 +208,23 @@ def render(
     sample: Sample,
     report: Mapping[str, object],
     placement: Placement,
-    weights_file: WeightsFile | None = None,
-    source: KernelSource = KernelSource(),
-    input_code: MakeInputCode | None = None,
+    form: Form = Form(),
+    source: KernelSource = PLAIN_C,
+    shared: Shared = ALONE,
 ) -> Bundle:
-    """All files of the generated folder. With a `weights_file` the code gets a pointer to the weights.
-
-    `input_code` makes the code that makes the first input.
-    """
+    """All files of the generated folder of a model; within a firmware, what is `shared` is not among them."""
     env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
-    memory = MemoryContext(program, placement, weights_file)
-    taken = _taken(name, memory, (*inputs, *outputs))
-    renderer = _Renderer(program, env, source.features, own_names(taken), blob=memory.blob, updatable=memory.updatable)
+    memory = MemoryContext(program, placement, form.weights, shared)
+    taken = _taken(name, memory, (*inputs, *outputs), form) | shared.names
+    renderer = _Renderer(program, env, source.features, own_names(taken), memory, shared)
     stored = [memory.blob.place] if memory.blob else []
     sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique, *stored)
-    lines = _lines(renderer, sized)
-    functions = {key: kernel.function for key, kernel in renderer.kernels.items()}
-    layers = layers_of(program, renderer.titles, functions)
+    lines = _lines(renderer, sized, form.steps)
+    layers = layers_of(program, renderer.titles, renderer.functions.names)
     given = arguments(program.symbols, renderer.symbols)
+    parameters = _run_parameters(program, memory, renderer.names, given)
     constants = [_constant(b, renderer, memory.place(b)) for b in memory.arrays]
     libraries = tuple(LIBRARIES[key] for key in sorted({i.library for i in program.instrs if i.library}))
     context: dict[str, Any] = {
@@ -267,20 +239,26 @@ def render(
         "weights_size": program.weights_size,
         **_interface(renderer, memory, inputs, outputs),
         "sizes": given,
-        "run_parameters": _run_parameters(program, memory, renderer.names, given),
+        "run_parameters": "".join(f", {ctype}{word}" for ctype, word in parameters).removeprefix(", "),
+        **_steps_context(form, lines),
         "constants": constants,
-        "weights_use_math": any(_is_unbounded(b.data) for b in memory.arrays),
+        "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": libraries,
         **_code(renderer, memory, sized, lines, layers),
+        **_helpers(form, program, outputs),
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, sample),
     }
+    context["parameters"] = _read_by_steps(parameters, context)
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
-    made = input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if input_code else None
-    context["input_code"] = made is not None
-    files = _input_files(env, made, context)
-    texts = _texts(env, name, context, json.dumps(report, indent=2, sort_keys=True) + "\n", blobs, files)
+    texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
+    made = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
+    making = _input_files(env, made, context)
+    texts |= making
+    context["c_files"] += [file for file in making if file.endswith(".c")]
+    if not shared.name:
+        texts |= folder_texts(env, context, report, {*texts, *blobs})
     return Bundle(
         name,
         texts,
@@ -290,6 +268,7 @@ def render(
         tuple(layer.name for layer in layers),
         has_state=bool(program.states),
         symbols=tuple(program.symbols),
+        steps=_step_layers(lines) if form.steps else (),
         arena_sizes=tuple(area.size for area in memory.areas) if placement.names_arena else (),
         sections=memory.sections,
         image_region=identifier(placement.weights.name),
@@ -298,10 +277,6 @@ def render(
         reads_weights=memory.is_read,
         input_code=made,
     )
-
-
-MakeInputCode = Callable[[str, str], InputCode]
-"""Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
 
 
 def _encoder(name: str, tensor: Mapping[str, Any]) -> str:
@@ -332,20 +307,43 @@ def _code(
         "events": renderer.events,
         "layers": [{**vars(layer), "literal": c_string(layer.title)} for layer in layers],
         "layer_table": layer_table(layers),
-        "kernels": [_kernel_context(k) for k in renderer.kernels.values()],
+        "firmware": renderer.shared.name,
+        "is_shared": False,
+        "c_files": [f"{renderer.program.name}{part}.c" for part in ("", "_weights", "_selftest")],
+        "shared_kernels": bool(renderer.functions.used),
+        "kernels": [function.context() for function in renderer.functions.own],
         "calls": [line for line in lines if "function" in line],
         "lines": lines,
-        "uses_math": any("math.h" in k.headers for k in renderer.kernels.values()),
+        "uses_math": any("math.h" in function.headers for function in renderer.functions.own),
+        "needs_libm": renderer.functions.uses_math,
         "params_use_math": any(map(_has_unbounded_param, renderer.program.instrs)),
         "locals": _locals(renderer, memory),
     }
 
 
-def _taken(name: str, memory: MemoryContext, ports: Sequence[Port]) -> set[str]:
+_VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
+"""What the header's inline functions do with inputs and outputs."""
+
+
+def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str, Any]:
+    """What the header has for the caller's comfort: `labelled` is the accessor of the output with labels."""
+    accessors = {e.name: port.accessor for e, port in zip(program.outputs, outputs, strict=True)}
+    return {
+        "helpers": form.helpers,
+        "labels": label_literals(form.labels),
+        "labelled": accessors[labelled(program.outputs, form.labels).name] if form.labels else "",
+    }
+
+
+def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form) -> set[str]:
     """Identifiers that nothing of the model may have."""
-    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model")
+    own = ("run", "selftest", "default_arena", "reset", "state", "read_rows", "model", *["labels"] * bool(form.labels))
     local = ("state", "status", "read", "context", "layer_names")
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
+    roles = [port.accessor.removeprefix(f"{name}_") for port in ports]
+    external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
+    if form.steps:
+        external |= {f"{name}_{word}" for word in ("begin", "step", "steps")} | {"steps", "at"}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
 
 
@@ -368,24 +366,54 @@ def _interface(
     }
 
 
-def _lent(endpoint: Endpoint, names: Mapping[Buffer, str]) -> str:
-    """The parameter for a buffer of the caller's."""
-    const = "const " if endpoint.buffer.space is Space.GIVEN else ""
-    return f"{const}{endpoint.dtype.c} *{names[endpoint.buffer]}"
-
-
 def _run_parameters(
     program: Program, memory: MemoryContext, names: Mapping[Buffer, str], sizes: Sequence[Mapping[str, object]]
-) -> str:
-    """Of the run function."""
-    return (
-        memory.arena_type
-        + "".join(f", {_lent(e, names)}" for e in (*program.inputs, *program.outputs) if e.buffer.space.is_callers)
-        + f", {memory.weights_parameter}" * (memory.blob is not None)
-        + (f", {program.name}_read_rows read, void *context" if program.streamed else "")
-        + (f", {program.name}_state *state" if program.states else "")
-        + "".join(f", int32_t {size['name']}" for size in sizes)
-    )
+) -> list[tuple[str, str]]:
+    """Of the run function: what stands before their names, and these."""
+    lent = [e for e in (*program.inputs, *program.outputs) if e.buffer.space.is_callers]
+    const = {e.buffer: "const " * (e.buffer.space is Space.GIVEN) for e in lent}
+    return [
+        ("void *const *" if memory.several else "void *", "arenas" if memory.several else "arena"),
+        *((f"{const[e.buffer]}{e.dtype.c} *", names[e.buffer]) for e in lent),
+        *[(memory.weights_type, "weights")] * (memory.blob is not None),
+        *[(f"{program.name}_read_rows ", "read"), ("void *", "context")] * (program.streamed is not None),
+        *[(f"{program.name}_state *", "state")] * bool(program.states),
+        *(("int32_t ", str(size["name"])) for size in sizes),
+    ]
+
+
+def _steps_context(form: Form, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How many cases the steps are, and how often they are called."""
+    return {
+        "steps": max(sum(line["opens"] for line in lines), 1) if form.steps else 0,
+        "step_calls": max(len(_step_layers(lines)), 1),
+        "has_events": any(line["calls"] > 1 for line in lines),
+        "hooks_steps": form.hooks_steps,
+    }
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def _read_by_steps(parameters: Sequence[tuple[str, str]], context: Mapping[str, Any]) -> list[dict[str, object]]:
+    """The parameters of the run function, and whether what it does after its checks reads them."""
+    texts = [text for line in context["lines"] for text in (line["text"], *(m[2] for m in line.get("members", ())))]
+    words = {word for text in texts for word in _WORD.findall(text)}
+    words |= {context["arena"]} if context["locals"] else set()
+    words |= {"weights"} if context["constant_locals"] else set()
+    return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in parameters]
+
+
+def _step_layers(lines: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """The number of the layer that each step is a part of."""
+    found: list[int] = []
+    begun = 0
+    for line in lines:
+        begun += line["calls"] if line["opens"] else 0
+        if line["done"] is not None:
+            found += [line["done"]] * begun
+            begun = 0
+    return tuple(found)
 
 
 def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) -> Facts:
@@ -402,9 +430,10 @@ def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) 
         context["weights_size"],
         memory.copies,
         memory.blob is not None,
-        context["uses_math"],
+        context["needs_libm"],
         [library.versions for library in context["libraries"]],
         f"{program.name}_selftest({context['arena']}{weights})",
+        f"{context['firmware'] or program.name}_memory.ld",
     )
 
 
@@ -426,32 +455,34 @@ def _outside_of_file(context: Mapping[str, Any]) -> str:
     return json.dumps([codes, [constant["rows"] for constant in context["constants"]]])
 
 
-def _texts(
-    env: jinja2.Environment,
-    name: str,
-    context: Mapping[str, object],
-    report: str,
-    blobs: Collection[str],
-    more: Mapping[str, str],
-) -> dict[str, str]:
-    """The files of text, by name: C (`more` included), CMake, the report, and the pack of all, `blobs` included."""
-    files = {
-        f"{name}.h": "model.h.j2",
-        f"{name}.c": "model.c.j2",
-        f"{name}_kernels.h": "kernels.h.j2",
-        f"{name}_weights.h": "weights.h.j2",
-        f"{name}_weights.c": "weights.c.j2",
-        f"{name}_selftest.c": "selftest.c.j2",
-        "CMakeLists.txt": "CMakeLists.txt.j2",
-    }
-    if context["memory_sections"]:
-        files[f"{name}_memory.ld"] = "memory.ld.j2"
+_MODEL_FILES = {
+    ".h": "model.h.j2",
+    ".c": "model.c.j2",
+    "_kernels.h": "kernels.h.j2",
+    "_weights.h": "weights.h.j2",
+    "_weights.c": "weights.c.j2",
+    "_selftest.c": "selftest.c.j2",
+}
+"""Templates of a model's own files, by what follows its name."""
+
+
+def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapping[str, str]) -> dict[str, str]:
+    """The texts of files, given by their templates."""
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
-    texts |= more
-    texts["mcugen.h"] = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")
-    texts[f"{name}_report.json"] = report
-    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *blobs} - {"CMakeLists.txt"}, context)
-    return texts
+    return {file: text.rstrip("\n") + "\n" for file, text in texts.items()}  # templates may end with what is left out
+
+
+def folder_texts(
+    env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], others: Collection[str]
+) -> dict[str, str]:
+    """What a folder has once: the runtime, CMake, the linker's script, the report, and the pack with all `others`."""
+    name = context["name"]
+    texts = {"mcugen.h": (resource_dir("runtime_c") / "include" / "mcugen.h").read_text("utf-8")}
+    if context["memory_sections"]:
+        texts |= rendered(env, context, {f"{name}_memory.ld": "memory.ld.j2"})
+    texts[f"{name}_report.json"] = json.dumps(report, indent=2, sort_keys=True) + "\n"
+    texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *others}, context)
+    return texts | rendered(env, context, {"CMakeLists.txt": "CMakeLists.txt.j2"})
 
 
 _PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
@@ -558,7 +589,8 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: _Renderer, memory: MemoryC
         "offset": buffer.offset,
         "area": memory.areas[buffer.area],
         "lent": renderer.names[buffer] if buffer.space.is_callers else "",
-        "constant": renderer.names[buffer] if buffer.space is Space.CONST else "",
+        "has_order": has_order(endpoint),
+        "constant": renderer.array(buffer) if buffer.space is Space.CONST else "",
         **sized_tensor(endpoint, renderer.symbols),
     }
 
@@ -578,38 +610,36 @@ def _state(endpoint: Endpoint, renderer: _Renderer) -> dict[str, object]:
 
 def _constant(buffer: Buffer, renderer: _Renderer, place: str) -> dict[str, Any]:
     assert buffer.data is not None
-    title, role = buffer_title(buffer, renderer.titles)
+    return array_context(
+        renderer.array(buffer), buffer.dtype.c, buffer.data, constant_title(buffer, renderer.titles), place
+    )
+
+
+def constant_title(buffer: Buffer, titles: Titles) -> str:
+    """What is said of a constant: whose it is, and the part that it plays there."""
+    title, role = buffer_title(buffer, titles)
+    return f"{title}: {role}" if role else title
+
+
+def array_context(name: str, ctype: str, data: Array, title: str, place: str) -> dict[str, Any]:
+    """What templates are told of an array; `place` is the macro of what places it."""
     return {
-        "name": renderer.names[buffer],
-        "ctype": buffer.dtype.c,
-        "count": max(buffer.count, 1),  # C has no arrays of size 0
-        "nbytes": buffer.nbytes,
-        "origin": comment(f"{title}: {role}" if role else title, 90),
+        "name": name,
+        "ctype": ctype,
+        "count": max(data.size, 1),  # C has no arrays of size 0
+        "nbytes": data.nbytes,
+        "origin": comment(title, 90),
         "place": place,
-        "rows": list(c_rows(buffer.data)) or ["0,"],
+        "rows": list(c_rows(data)) or ["0,"],
     }
 
 
-def _kernel_context(kernel: _Kernel) -> dict[str, object]:
-    return {
-        "function": kernel.function,
-        "members": [line for member in _runtime_params(kernel.instr) for line in _member(*member)],
-        "text": folded(kernel.text.strip("\n")),
-    }
-
-
-def _member(name: str, ctype: str, meaning: str) -> list[str]:
-    """The lines of a parameter in its struct."""
-    line, told = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
-    if not meaning:
-        return [line]
-    return [f"{line} {told}"] if len(line) + len(told) < WIDTH - 4 else [told, line]
-
-
-def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
+def _lines(renderer: _Renderer, sized: SizedParams, steps: bool) -> list[dict[str, Any]]:
     """What the run function does in order: calls and the braces of blocks.
 
     `indent` is the white space before it, `done` the number of the layer that it ends, `comment` what is above it.
+    Where the caller asks for `steps`, each line that is in no block is one, and each block as a whole; `opens` and
+    `closes` tell where. Of a stream that is in no block, each event is a step: it has the cases, and no loop.
     """
     program, begun = renderer.program, list[Instr]()
     lines: list[dict[str, Any]] = []
@@ -619,8 +649,12 @@ def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
             if instr.moves_nothing:
                 continue
             closed = begun.pop() if instr.control in (Control.ELSE, Control.END) else None
-            depth = 4 * len(begun)
-            if closed:
+            within = begun[0].control if begun else Control.NONE
+            depth = 4 * (len(begun) + (steps and within is not Control.STREAM))
+            is_stepped, opens = steps and not begun, not begun and not closed
+            if is_stepped and (closed or instr).control is Control.STREAM:
+                line = _end_of_event(closed, depth) if closed else _begin_of_event(renderer, instr, depth)
+            elif closed:
                 line = _end(closed, instr, depth)
             elif instr.control is Control.NONE:
                 line = _call(renderer, instr, sized, 8 + depth)
@@ -630,9 +664,10 @@ def _lines(renderer: _Renderer, sized: SizedParams) -> list[dict[str, Any]]:
             if heading and instr is head:
                 heading[0] = f"{number}: {heading[0]}"
             text = f"\n{' ' * (4 + depth)} * ".join(comment_lines(part, 4 + depth) for part in heading)
-            lines.append({"is_sized": False} | line | {"indent": " " * depth, "comment": text, "done": None})
             if instr.control not in (Control.NONE, Control.END):
                 begun.append(instr)
+            place = {"indent": " " * depth, "comment": text, "done": None, "opens": opens, "closes": not begun}
+            lines.append({"is_sized": False, "calls": 1} | line | place)
         lines[-1]["done"] = number
     return lines
 
@@ -655,6 +690,19 @@ def _begin(renderer: _Renderer, instr: Instr, sized: SizedParams, depth: int) ->
     return {"text": text, "comment": _heading(renderer, instr)}
 
 
+def _begin_of_event(renderer: _Renderer, instr: Instr, depth: int) -> dict[str, Any]:
+    """The C text that begins what one event of a stream does, as a step."""
+    table = _events(renderer, instr)
+    text = fitted(f"switch ({table['name']}[steps->event]) {{", 4 + depth)
+    return {"text": text, "comment": _heading(renderer, instr), "calls": len(instr.events)}
+
+
+def _end_of_event(begun: Instr, depth: int) -> dict[str, Any]:
+    """The C text that ends it: the next event is the next step."""
+    again = [f"if (++steps->event < {len(begun.events)}) {{", "    steps->at = at;", "    return MCUGEN_AGAIN;", "}"]
+    return {"text": _stacked(["default:", "    break;", "}", *again, "steps->event = 0;"], depth)}
+
+
 def _end(begun: Instr, instr: Instr, depth: int) -> dict[str, Any]:
     """The C text that ends a block, or its first half."""
     last = {
@@ -672,11 +720,14 @@ def _stacked(lines: list[str], depth: int) -> str:
 
 def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     """The table of a stream: its events' cases in order."""
-    numbers = np.array(instr.events)
-    numbers = numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
+    numbers = event_numbers(instr)
+    ctype = DType.of(numbers).c
+    known = renderer.shared.arrays.get(array_key(ctype, numbers))
+    if known is not None:
+        return {"name": known, "count": len(numbers)}
     table: dict[str, object] = {
         "name": renderer.of_layer(instr, "events"),
-        "ctype": DType.of(numbers).c,
+        "ctype": ctype,
         "count": len(numbers),
         "rows": list(c_rows(numbers)),
     }
@@ -684,22 +735,28 @@ def _events(renderer: _Renderer, instr: Instr) -> dict[str, object]:
     return table
 
 
+def event_numbers(instr: Instr) -> Array:
+    """The cases of a stream's events, in as few bytes as they need."""
+    numbers = np.array(instr.events)
+    return numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
+
+
 def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, Any]:
     if instr.kernel == READ_ROWS:
         return _callback(renderer, instr, indent)
     if instr.kernel == READ_WEIGHTS:
         return _reading(renderer, instr, indent)
-    kernel = renderer.kernel(instr)
+    function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     is_sized = not sized.is_known(instr)
-    head = f"{'status = ' * bool(instr.library)}{kernel.function}"
+    head = f"{'status = ' * bool(instr.library)}{function}"
     text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
         text = _stacked([text, "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
     return {
-        "function": kernel.function,
+        "function": function,
         "params": params_name,
         "members": params,
         "is_sized": is_sized,
@@ -712,7 +769,7 @@ def _heading(renderer: _Renderer, instr: Instr) -> list[str]:
     """What stands above a call: what it computes, the ONNX nodes that it comes from if that says more, its tensors."""
     title, origin = renderer.titles[instr.name], ", ".join(instr.origin)
     nodes = [f"ONNX: {origin}"] if origin not in ("", title) else []
-    told = [instr.note] * (not renderer.updatable)  # it has scales
+    told = [instr.note] * (not renderer.memory.updatable)  # it has scales
     return [f"{instr.op} {title}", *nodes, *told]
 
 
@@ -728,9 +785,10 @@ def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
 
 def _reading(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
     """The caller reads constants of a layer."""
-    assert renderer.blob is not None, "what is read is in a file"
+    blob = renderer.memory.blob
+    assert blob is not None, "what is read is in a file"
     constant, to = instr.operand("x").buffer, _argument(renderer, instr.operand("y").buffer)
-    call = f"weights->read(weights->context, {renderer.blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
+    call = f"weights->read(weights->context, {blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
     check = [fitted(f"if ({call} != 0) {{", indent - 4), "    return MCUGEN_ERROR_READ;", "}"]
     return {"text": _stacked(check, indent - 8), "comment": []}
 
@@ -742,10 +800,10 @@ def _argument(renderer: _Renderer, buffer: Buffer) -> str:
     """
     if not buffer.count and not buffer.planned:
         return "NULL"
-    if renderer.blob is not None and buffer in renderer.blob.offsets:
-        return renderer.names[buffer]
-    prefix = {Space.CONST: f"{renderer.program.name}_", Space.STATE: "state->"}.get(buffer.space, "")
-    return prefix + renderer.names[buffer]
+    blob = renderer.memory.blob
+    if buffer.space is Space.CONST and not (blob is not None and buffer in blob.offsets):
+        return renderer.array(buffer)
+    return "state->" * (buffer.space is Space.STATE) + renderer.names[buffer]
 
 
 def _locals(renderer: _Renderer, memory: MemoryContext) -> list[dict[str, object]]:
@@ -813,6 +871,6 @@ def _sample_context(
     return {
         **sides,
         "lent": [word if row["count"] else "NULL" for row, word in lent],
-        "uses_math": any(_is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
+        "uses_math": any(is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
         "steps": sample.steps,
     }

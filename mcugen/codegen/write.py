@@ -19,6 +19,7 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.errors import OutputError, UsageError
 
 _SELFTEST = "_selftest.c"
+_SHARED_KERNELS = "_kernels.c"
 _COMMON = frozenset({"mcugen.h", "CMakeLists.txt"})
 _OWN = (
     *(
@@ -33,9 +34,9 @@ _OWN = (
         "{}_input.c",
         "{}_input.h",
     ),
-    *("{}_report.json", "mcugen.{}.pdsc"),
+    *("{}_kernels.c", "{}_report.json", "mcugen.{}.pdsc"),
 )
-"""What a model's files are called."""
+"""What the files of a model, or of a firmware, are called."""
 
 
 def write_folder(bundle: Bundle, folder: Path) -> Path:
@@ -71,7 +72,8 @@ def _require_own(target: Path, folder: Path) -> None:
 def _foreign(folder: Path) -> list[str]:
     """Files in the folder that mcugen did not write: neither common to all models nor those of one in it."""
     found = sorted(path.name for path in folder.iterdir())
-    models = [name.removesuffix(_SELFTEST) for name in found if name.endswith(_SELFTEST)]
+    marks = (_SELFTEST, _SHARED_KERNELS)
+    models = [name.removesuffix(mark) for mark in marks for name in found if name.endswith(mark)]
     own = {file.format(model) for model in models for file in _OWN} | (_COMMON if models else set())
     return [name for name in found if name not in own]
 

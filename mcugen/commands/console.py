@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 from rich.console import Console
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mcugen.compilation import Compilation
     from mcugen.pipeline import Trace
     from mcugen.quant.quantize import Quantization
-    from mcugen.report.figures import Report
-    from mcugen.report.memory import MemoryMap
 
 MOST_ISLANDS = 10
 """Operators left in float32 that are named after a compilation."""
@@ -38,6 +36,13 @@ class Output(Console):
     def on_broken_pipe(self) -> None:
         """Ends the command as any other writer's broken pipe does."""
         raise BrokenPipeError
+
+
+class Reported(Protocol):
+    """A result that JSON has, too."""
+
+    def to_json(self) -> Any:
+        """As JSON has it."""
 
 
 stdout = Output()
@@ -82,7 +87,7 @@ def tell_quantization(quantized: Quantization) -> None:
         tell(f"  and {len(reasons) - MOST_ISLANDS} more: see `mcugen report --compare-layers`")
 
 
-def write_json(target: str, result: Report | MemoryMap | Trace) -> None:
+def write_json(target: str, result: Reported) -> None:
     """What `--json` asked for: to stdout for "-", to a file for a path, nowhere for ""."""
     from mcugen.codegen.write import write_text
 

@@ -23,8 +23,8 @@ TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", 
 REPLACEMENT = "cortex-m3"
 """Whose costs stand for those of CPUs without a table: a plain 32-bit CPU."""
 
-ALIKE = {"rv32imac": "rv32imc"}
-"""CPUs whose costs are another's: no kernel has atomic instructions."""
+ALIKE = {"rv32imac": "rv32imc", "cortex-m85": "cortex-m55"}
+"""CPUs whose costs are another's: no kernel has atomic instructions, and QEMU has no Cortex-M85 to measure on."""
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:

@@ -52,6 +52,8 @@ class Quantization:
     """What was taken for granted of model and samples, and warnings."""
     estimate: QuantizationEstimate | None = None
     """What quantization cost, where that was asked (mcugen.quant.estimate)."""
+    calibration_sha256: str | None = None
+    """Of the samples that ranges come from, where they are known."""
 
     @property
     def loaded(self) -> LoadedModel:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mcugen.board import Board
+from mcugen.board import Board, Energy
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import DoesNotFitError
 from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
@@ -20,6 +20,7 @@ from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.place import Placement
 from mcugen.options import OWN
+from mcugen.report.basis import Basis
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,24 @@ class Layer:
     macs: int
     instructions: int | None
     cycles_estimate: int | None
+    stalls: list[Stall] | None
+    microjoules_estimate: float | None
     flash: int
     ram: int
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Cycles of the CPU that it waits for a memory, by the board's description of it: for instructions, for data."""
+
+    memory: str
+    instructions: int
+    data: int
+
+    @property
+    def cycles(self) -> int:
+        """For both."""
+        return self.instructions + self.data
 
 
 @dataclass(frozen=True)
@@ -173,6 +190,8 @@ class InputFigures:
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
+    basis: Basis
+    """What the figures rest on."""
     model: ModelFigures
     board: str
     cpu: str
@@ -185,7 +204,11 @@ class Report:
     cycles_estimate: int | None
     cycles_note: str
     """By which timing cycles are estimated, or why they are not."""
+    stalls: list[Stall] | None
+    """How many of the cycles are waits for memories; None where cycles are."""
     milliseconds_estimate: float | None
+    microjoules_estimate: float | None
+    """Where the board tells what current the chip draws."""
     clock_hz: int
     flash: Flash
     ram: Ram
@@ -215,9 +238,17 @@ class Report:
             for family, n in sorted(counts.items())
         )
 
+    @property
+    def stalled(self) -> float | None:
+        """The share of cycles that are waits for memory."""
+        return stalled(self.cycles_estimate, self.stalls)
+
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
+        """Plain data for JSON; `cycles` and `ms` are the estimates under short names, of each layer too."""
+        data = asdict(self)
+        for part in (data, *data["layers"]):
+            part["cycles"], part["ms"] = part["cycles_estimate"], _milliseconds(part["cycles_estimate"], self.clock_hz)
+        return data
 
 
 class Measurement(Protocol):
@@ -233,6 +264,15 @@ class Measurement(Protocol):
     def sizes(self) -> Any: ...  # noqa: D102
     @property
     def cycles(self) -> Any: ...  # noqa: D102
+
+
+def stalled(cycles: int | None, stalls: Sequence[Stall] | None) -> float | None:
+    """The share of cycles that are waits for memory; None where they are not known."""
+    return sum(stall.cycles for stall in stalls) / cycles if cycles and stalls is not None else None
+
+
+def _milliseconds(cycles: int | None, clock_hz: int) -> float | None:
+    return None if cycles is None else round(1e3 * cycles / clock_hz, 3)
 
 
 def count_parameters(graph: Graph) -> int:
@@ -254,6 +294,7 @@ def memory_use(program: Program, placement: Placement, weights: int) -> list[Mem
 
 
 def describe(
+    basis: Basis,
     fit: Fit,
     graph: Graph,
     board: Board,
@@ -271,6 +312,7 @@ def describe(
     dropped = [part.dropped for part in graph.nested()]
     channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
     return Report(
+        basis=basis,
         model=ModelFigures(program.name, sha256, macs, count_parameters(graph), channels, unneeded),
         board=board.name,
         cpu=board.cpu,
@@ -281,7 +323,9 @@ def describe(
         instructions_estimate=None if estimate is None else round(estimate),
         cycles_estimate=None,
         cycles_note="",
+        stalls=None,
         milliseconds_estimate=None,
+        microjoules_estimate=None,
         clock_hz=board.clock_hz,
         flash=Flash(None, sum(m.weights for m in memories) or program.weights_size, None),
         ram=Ram(program.arena_size, program.arena_bound, program.state_size, 0, copies, None, None, None),
@@ -313,8 +357,8 @@ def _rows(program: Program, fit: Fit | None) -> RowFigures | None:
     return RowFigures(len(names), len(spans), None if slowdown is None else round(slowdown, 4)) if spans else None
 
 
-def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Report:
-    """The report with what a simulation found."""
+def measured(report: Report, run: Measurement, accuracy: Accuracy | None, energy: Energy | None) -> Report:
+    """The report with what a simulation found on a board that draws so much."""
     sizes = run.sizes
     flash, ram = report.flash, report.ram
     if sizes is not None:
@@ -330,26 +374,49 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None) -> Rep
         flash=flash,
         ram=ram,
         accuracy=accuracy,
-        layers=_measured_layers(report.layers, run),
-        **_estimates(report, run),
+        layers=_measured_layers(report.layers, run, energy),
+        **_estimates(report, run, energy),
     )
 
 
-def _estimates(report: Report, run: Measurement) -> dict[str, Any]:
+def _estimates(report: Report, run: Measurement, energy: Energy | None) -> dict[str, Any]:
     """The fields that tell of cycles."""
     if run.cycles is None:
         return {}
     total = run.cycles.total
-    milliseconds = None if total is None else round(1e3 * total / report.clock_hz, 3)
-    return {"cycles_estimate": total, "cycles_note": run.cycles.note, "milliseconds_estimate": milliseconds}
+    return {
+        "cycles_estimate": total,
+        "cycles_note": run.cycles.note,
+        "stalls": None if total is None else _stalls(run.cycles.waits),
+        "milliseconds_estimate": _milliseconds(total, report.clock_hz),
+        "microjoules_estimate": _microjoules(total, energy),
+    }
 
 
-def _measured_layers(layers: Sequence[Layer], run: Measurement) -> list[Layer]:
+def _stalls(waits: Sequence[Any]) -> list[Stall]:
+    """Of what a simulation counted (mcugen.simulate.waits.Wait)."""
+    return [Stall(wait.memory, wait.fetch_cycles, wait.read_cycles) for wait in waits]
+
+
+def _microjoules(cycles: int | None, energy: Energy | None) -> float | None:
+    return None if cycles is None or energy is None else round(energy.microjoules(cycles), 3)
+
+
+def _measured_layers(layers: Sequence[Layer], run: Measurement, energy: Energy | None) -> list[Layer]:
     unknown = (None,) * len(layers)
     instructions = run.layer_instructions or unknown
     cycles = (run.cycles.layers if run.cycles else None) or unknown
-    each = zip(layers, instructions, cycles, strict=True)
-    return [replace(layer, instructions=n, cycles_estimate=c) for layer, n, c in each]
+    waits = (run.cycles.layer_waits if run.cycles else None) or unknown
+    return [
+        replace(
+            layer,
+            instructions=count,
+            cycles_estimate=each,
+            stalls=None if waited is None else _stalls(waited),
+            microjoules_estimate=_microjoules(each, energy),
+        )
+        for layer, count, each, waited in zip(layers, instructions, cycles, waits, strict=True)
+    ]
 
 
 def require_fit(report: Report, board: Board) -> None:
@@ -393,6 +460,8 @@ def _layers(program: Program) -> list[Layer]:
             macs=instr.macs,
             instructions=None,
             cycles_estimate=None,
+            stalls=None,
+            microjoules_estimate=None,
             flash=_constant_bytes(program.instrs[i] for i in span),
             ram=max(int(nbytes[(starts <= i) & (i <= ends)].sum()) for i in span),
         )

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from mcugen.board import Board, Memory, board_names, load_board
+from mcugen.board import Board, Cache, Memory, board_names, load_board
 from mcugen.errors import printable
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Program
@@ -39,6 +39,11 @@ def print_boards(console: Console, as_json: bool) -> None:
         extensions = " ".join(sorted(board.features)) or "-"
         table.add_row(board.name, board.cpu, extensions, ram, flash, board.qemu or "-")
     console.print(table)
+    kits = Table(Column("board", no_wrap=True), "development kits, by whose names it goes too")
+    for board in boards:
+        if board.kits:
+            kits.add_row(board.name, escape(", ".join(board.kits)))
+    console.print(kits)
 
 
 def print_board(board: Board, console: Console, as_json: bool) -> None:
@@ -54,11 +59,35 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
     facts.add_row("QEMU machine", board.qemu or "none: runs on this computer")
     facts.add_row("arena in", board.arena_memory)
     facts.add_row("weights in", board.weights_memory)
+    facts.add_row("kits", escape(", ".join(board.kits)) or "-")
+    for cache in board.caches:
+        facts.add_row(f"cache {escape(cache.name)}", escape(_cache(cache)))
+    if board.energy:
+        facts.add_row("draws", f"{board.energy.microamps_per_mhz:g} µA/MHz at {board.energy.millivolts / 1e3:g} V")
     console.print(facts)
-    memories = Table("memory", "kind", "address", "bytes", "relative wait")
+    memories = Table("memory", "kind", "address", "bytes", "speed", "waits")
     for m in board.memories:
-        memories.add_row(m.name, m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed))
+        waits = _waits(board, m)
+        memories.add_row(escape(m.name), m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits)
     console.print(memories)
+    if board.sources:
+        console.print("Sources:", highlight=False)
+    for source in board.sources:
+        console.print(f"- {escape(source)}", highlight=False)
+
+
+def _cache(cache: Cache) -> str:
+    ways = "any place" if cache.sets == 1 else f"{cache.ways} places a line"
+    holds = "instructions and data" if cache.holds == "both" else cache.holds
+    return f"{cache.size:,} bytes in lines of {cache.line}, {ways}: {holds} of {', '.join(cache.serves)}"
+
+
+def _waits(board: Board, memory: Memory) -> str:
+    """Cycles of the CPU that an access takes beyond one."""
+    cycles = board.wait_cycles(memory, memory.line_bytes)
+    if not cycles:
+        return "unknown" if cycles is None else "none"
+    return f"{cycles} / {memory.line_bytes} bytes" + ", prefetch" * memory.prefetch
 
 
 def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:

@@ -14,7 +14,7 @@ from mcugen.errors import printable
 from mcugen.evaluation.accuracy import Accuracy
 from mcugen.evaluation.layers import LayerComparison, LayerError
 from mcugen.evaluation.metrics import described
-from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title
+from mcugen.report.figures import Layer, MemoryUse, ModelFigures, Ram, Report, layer_title, stalled
 from mcugen.report.tradeoffs import Goal, Tradeoff
 
 WORST = 10
@@ -122,6 +122,10 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     if report.milliseconds_estimate is not None:
         clock = f"{report.clock_hz / 1e6:g} MHz"
         table.add_row("milliseconds, estimate", f"{report.milliseconds_estimate:,.3f}", f"at {clock}")
+    if report.stalls:
+        table.add_row("waits for memory", _share(report.stalled), _waited(report))
+    if report.microjoules_estimate is not None:
+        table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
     flash, ram = report.flash, report.ram
     table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
     table.add_row("flash: weights", _number(flash.weights), "bytes")
@@ -268,6 +272,17 @@ def _layers(report: Report, width: int) -> Table:
     return table
 
 
+def _share(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.1f} %"
+
+
+def _waited(report: Report) -> str:
+    """Which memories the CPU waits for, and what for."""
+    kinds = [(s.memory, what, getattr(s, what)) for s in report.stalls or () for what in ("instructions", "data")]
+    total = report.cycles_estimate or 1
+    return ", ".join(f"{memory}: {what} {_share(n / total)}" for memory, what, n in kinds if n) or "none"
+
+
 def _per_mac(layer: Layer) -> str:
     return f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
 
@@ -278,6 +293,7 @@ LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[Layer], str]], ...] = (
     ("instructions", False, lambda layer: _number(layer.instructions)),
     ("/MAC", False, _per_mac),
     ("cycles", True, lambda layer: _shown(layer.cycles_estimate, "{:,}".format)),
+    ("waits", True, lambda layer: _share(stalled(layer.cycles_estimate, layer.stalls)) if layer.stalls else ""),
     ("flash", False, lambda layer: f"{layer.flash:,}"),
     ("RAM", False, lambda layer: f"{layer.ram:,}"),
 )

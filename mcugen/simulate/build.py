@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -16,7 +17,7 @@ from mcugen.codegen.bundle import Bundle
 from mcugen.options import LibraryFiles
 from mcugen.resources import resource_dir
 from mcugen.simulate.linking import Linked
-from mcugen.simulate.machines import Machine
+from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.toolchain import Compiler, Unit, find_program, host_compiler
 
 
@@ -44,6 +45,8 @@ _CHECKS = {
 }
 # Without their libraries, which a static program cannot have: no checks of addresses, and no messages.
 _STATIC = ("-O0", "-g", _UNDEFINED, _TRAP)
+
+_LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
 
 _TARGET_SOURCES = ("startup", "semihosting", "measure")
 _CPU_SOURCES = ("reset", "counter")
@@ -89,15 +92,11 @@ def build_target(
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
-    # The board's flags come last: they may ask for another optimization level.
-    toolchain = machine.toolchain
-    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *library.flags)
-    compiler = Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
+    compiler = _target_compiler(board, machine, library, folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
     layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
-    sources = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
-    harness = _harness_units(sources, (*_NO_MEMSET, layers))
+    harness = _harness_units(_harness_sources(machine), (*_NO_MEMSET, layers))
     nothing = _harness_units(("empty",), ()) if empty else []
     model = _model_units(bundle)
     hooked = _hooked_units(bundle) if hooks else model
@@ -105,10 +104,9 @@ def build_target(
         compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked])))
 
     def link(name: str, units: list[Unit]) -> Path:
-        flags = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
         objects = [unit.object for unit in [*harness, *units]]
         with library.blamed_for_archive(board.cflags):
-            return compiler.link(name, [*objects, *library.archives], flags)
+            return compiler.link(name, [*objects, *library.archives], _LINK)
 
     return TargetImages(
         model=link("model.elf", model),
@@ -117,12 +115,37 @@ def build_target(
     )
 
 
+def build_parts(
+    bundle: Bundle, board: Board, folder: Path, roots: Sequence[str], files: LibraryFiles | None = None
+) -> tuple[Path, Path]:
+    """A program that does nothing but holds what the functions `roots` need, and one without them."""
+    library, machine = Linked.of(bundle, files, board.cpu), find_machine(board)
+    _write_model(bundle, folder)
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    (folder / "harness" / "main.c").write_text("int main(void) { return 0; }\n")
+    compiler = _target_compiler(board, machine, library, folder)
+    units = [*_harness_units(_harness_sources(machine), (*_NO_MEMSET, "-DHARNESS_LAYERS=2")), *_model_units(bundle)]
+    with library.blamed_for_headers():
+        compiler.compile(units)
+    objects = [*(unit.object for unit in units), *library.archives]
+    kept = [f"-Wl,--undefined={root}" for root in roots]
+    with library.blamed_for_archive(board.cflags):
+        return compiler.link("parts.elf", objects, (*_LINK, *kept)), compiler.link("empty.elf", objects, _LINK)
+
+
+def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
+    """The board's flags come last: they may ask for another optimization level."""
+    toolchain = machine.toolchain
+    flags = (*toolchain.library, *_COMMON, "-I", f"harness/{machine.harness}", *library.flags)
+    return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
+
+
+def _harness_sources(machine: Machine) -> tuple[str, ...]:
+    return (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+
+
 def _write_sources(bundle: Bundle, folder: Path) -> None:
-    model, harness = folder / "model", folder / "harness"
-    model.mkdir(parents=True, exist_ok=True)
-    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts):
-        (model / name).write_text(bundle.files[name])
-    shutil.copytree(resource_dir("templates") / "harness", harness, dirs_exist_ok=True)
+    harness = _write_model(bundle, folder)
     for name in ("main.c", "empty.c"):
         text = _render(
             f"{name}.j2",
@@ -142,6 +165,16 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
         (harness / name).write_text(text)
 
 
+def _write_model(bundle: Bundle, folder: Path) -> Path:
+    """The model's files, and the folder of the harness's beside."""
+    model, harness = folder / "model", folder / "harness"
+    model.mkdir(parents=True, exist_ok=True)
+    for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts):
+        (model / name).write_text(bundle.files[name])
+    shutil.copytree(resource_dir("templates") / "harness", harness, dirs_exist_ok=True)
+    return harness
+
+
 def _linker_script(bundle: Bundle, machine: Machine) -> str:
     """What has a memory of the board to itself gets one of the machine; initial values lie with the weights."""
     named = {section.region: section.memory.size for section in bundle.sections}
@@ -153,7 +186,7 @@ def _linker_script(bundle: Bundle, machine: Machine) -> str:
         aliases=[(name, machine.weights_region) for name in sorted(images - named.keys())],
         fragment="".join(bundle.linker_scripts),
         copies=[section.symbol for section in copies],
-        weights_object=f"{_weights_stem(bundle)}.o",
+        weights_objects=[f"{stem}.o" for stem in _weights_stems(bundle)],
         weights_region=machine.weights_region,
         arena_region=machine.arena_region,
     )
@@ -184,11 +217,9 @@ def _model_units(bundle: Bundle) -> list[Unit]:
 
 def _hooked_units(bundle: Bundle) -> list[Unit]:
     """The model's files with the layer hook; the weights have no code and are shared."""
-    weights = _weights_stem(bundle)
+    weights = [_model_unit(stem) for stem in _weights_stems(bundle)]
     return [
-        unit
-        if unit == _model_unit(weights)
-        else Unit(unit.source, f"hooked/{Path(unit.object).name}", _STRICT + _HOOKED)
+        unit if unit in weights else Unit(unit.source, f"hooked/{Path(unit.object).name}", _STRICT + _HOOKED)
         for unit in _model_units(bundle)
     ]
 
@@ -197,5 +228,6 @@ def _model_unit(stem: str) -> Unit:
     return Unit(f"model/{stem}.c", f"model/{stem}.o", _STRICT)
 
 
-def _weights_stem(bundle: Bundle) -> str:
-    return f"{bundle.name}_weights"
+def _weights_stems(bundle: Bundle) -> list[str]:
+    """The files of weights: of a model in a firmware several."""
+    return [Path(source).stem for source in bundle.sources if source.endswith("_weights.c")]

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimated cycles of a call: a profile of what ran, priced by the CPU's timing."""
+"""Estimated cycles of a call: a profile of what ran, priced by the CPU's timing, and what memories let it wait."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcugen.board import Board
 from mcugen.errors import ToolMissingError, VerificationError
 from mcugen.simulate.build import TargetImages
-from mcugen.simulate.disassembly import Instruction, disassemble
+from mcugen.simulate.disassembly import Instruction
 from mcugen.simulate.elf import Range, functions
 from mcugen.simulate.profile import HARNESS, Edge, Profiler, Span
-from mcugen.simulate.timings import TIMINGS, Timing, unit_of
+from mcugen.simulate.timings import TIMINGS, Timing
+from mcugen.simulate.waits import Wait, read_wait, untimed, waiting
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,23 @@ class Cycles:
     layers: tuple[int, ...] | None
     note: str
     layer_units: tuple[Mapping[str, int], ...] | None = None
-    """Of each layer, how many instructions occupied which part of the CPU (see timings.unit_of)."""
+    """Of each layer, how many instructions occupied which part of the CPU (see Instruction.unit)."""
+    waits: tuple[Wait, ...] = ()
+    """How many of these cycles the CPU waits for which memory."""
+    layer_waits: tuple[tuple[Wait, ...], ...] | None = None
+
+    @property
+    def without_waits(self) -> int | None:
+        """On memory that never lets the CPU wait."""
+        return None if self.total is None else self.total - sum(wait.cycles for wait in self.waits)
+
+    @property
+    def layers_without_waits(self) -> tuple[int, ...] | None:
+        """The same of each layer."""
+        if self.layers is None or self.layer_waits is None:
+            return self.layers
+        each = zip(self.layers, self.layer_waits, strict=True)
+        return tuple(cycles - sum(wait.cycles for wait in waits) for cycles, waits in each)
 
 
 @dataclass(frozen=True)
@@ -57,43 +74,63 @@ class Code:
         return [edge for edge in span.edges if not any(edge.begin in area for area in self.ignored)]
 
 
-def estimate_cycles(
-    images: TargetImages, board: Board, profiler: Profiler, instructions: int, wait_states: int
-) -> Cycles:
+def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int) -> Cycles:
     """Cycles of one call of the model, and of each layer, its hook's call included, if there is an image with hooks.
 
     Without a timing of the CPU, a compiler for the plugin or a QEMU that loads it, there is a note instead.
     VerificationError: the plugin did not see the `instructions` that were counted.
     """
-    timing = TIMINGS.get(board.cpu)
+    board = profiler.board
+    timing = TIMINGS.get(board.core)
     if timing is None:
-        return Cycles(None, None, f"there is no timing of a {board.cpu}")
+        return Cycles(None, None, f"there is no timing of a {board.core}")
+    known = {image: read_code(image, timing) for image in (images.model, images.layers) if image}
     try:
-        spans = {image: profiler.spans(image) for image in (images.model, images.layers) if image}
+        spans = {image: profiler.spans(image, _prices(code, timing)) for image, code in known.items()}
     except (ToolMissingError, VerificationError) as error:
         return Cycles(None, None, f"no profile: {error}")
-    (run,), code = spans[images.model], read_code(images.model)
+    run, code = spans[images.model][0], known[images.model]
     if (seen := instructions_of(run, code)) != instructions:
         raise VerificationError("the profile must agree with QEMU's timer", f"{seen} and {instructions} instructions")
-    note = f"{timing.title}, {_memory(timing, wait_states)}"
-    total = cycles_of(run, code, timing, wait_states)
+    note = f"{timing.title}, {_memory(profiler, images.model)}"
+    total, waits = cycles_of(run, code, timing), _waits(run, board)
+    total += sum(wait.cycles for wait in waits)
     if not images.layers:
-        return Cycles(total, None, note)
-    *layers, _ = spans[images.layers]  # the last span is the way out
-    code = read_code(images.layers)
-    each = tuple(cycles_of(span, code, timing, wait_states) for span in layers)
-    return Cycles(total, each, note, tuple(units_of(span, code) for span in layers))
+        return Cycles(total, None, note, None, waits)
+    layers, code = spans[images.layers][:-1], known[images.layers]  # the last span is the way out
+    layer_waits = tuple(_waits(span, board) for span in layers)
+    each = tuple(
+        cycles_of(span, code, timing) + sum(wait.cycles for wait in waits)
+        for span, waits in zip(layers, layer_waits, strict=True)
+    )
+    return Cycles(total, each, note, tuple(units_of(span, code) for span in layers), waits, layer_waits)
 
 
-def _memory(timing: Timing, wait_states: int) -> str:
-    if not timing.uncached:
-        return "caches hit"
-    return f"flash waits {wait_states}" if wait_states else "no wait states"
+def _memory(profiler: Profiler, image: Path) -> str:
+    """What is taken for granted of the memories that the firmware uses."""
+    board = profiler.board
+    unknown = untimed(board, image, profiler.bundle, profiler.machine)
+    if unknown:
+        return f"no wait states known of {', '.join(unknown)}"
+    return f"{board.name}'s memories" if waiting(board) else "no wait states"
 
 
-def read_code(image: Path) -> Code:
+def _waits(span: Span, board: Board) -> tuple[Wait, ...]:
+    return tuple(wait for wait in (read_wait(board, values) for values in span.waits) if wait.fetches or wait.reads)
+
+
+def _prices(code: Code, timing: Timing) -> Iterator[str]:
+    """For the plugin, which lets memories work while instructions run: in what order is not known before."""
+    addresses = sorted(code.instructions)
+    prices = timing.pipeline.each([code.instructions[address] for address in addresses])
+    first = code.instructions[addresses[0]]
+    yield f"refill {timing.refill(first, first)}"
+    yield from (f"price {address:x} {max(price, 0)}" for address, price in zip(addresses, prices, strict=True))
+
+
+def read_code(image: Path, timing: Timing) -> Code:
     """The code of firmware, of which the harness's own does not count."""
-    return Code(disassemble(image), [area for name, area in functions(image).items() if name in HARNESS])
+    return Code(timing.read(image), [area for name, area in functions(image).items() if name in HARNESS])
 
 
 def instructions_of(span: Span, code: Code) -> int:
@@ -106,26 +143,22 @@ def units_of(span: Span, code: Code) -> Mapping[str, int]:
     units: Counter[str] = Counter()
     for edge in code.edges(span):
         for instruction in code.block(edge):
-            units[unit_of(instruction)] += edge.count
+            units[instruction.unit] += edge.count
     return units
 
 
-def cycles_of(span: Span, code: Code, timing: Timing, wait_states: int = 0) -> int:
-    """Estimated cycles. Each read of the watched ranges and each taken branch waits `wait_states` cycles for flash."""
-    edges = code.edges(span)
-    cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in edges)
-    if not timing.uncached:
-        return cycles
-    taken = sum(edge.count for edge in edges if code.branches(edge))
-    return cycles + span.unaligned + wait_states * (span.reads + taken)
+def cycles_of(span: Span, code: Code, timing: Timing) -> int:
+    """Estimated cycles on memory without wait states."""
+    cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in code.edges(span))
+    return cycles + (span.unaligned if timing.splits_unaligned else 0)
 
 
 def _edge_cycles(edge: Edge, code: Code, timing: Timing) -> int:
     """Cycles of the block that ran, and of the way to the next."""
-    block, pipeline = code.block(edge), timing.pipeline
-    cycles = pipeline.cycles(block)
+    block = code.block(edge)
+    cycles = timing.cycles(block)
     if code.branches(edge):
-        return cycles + timing.refill
+        return cycles + timing.refill(block[-1], code.at(edge.to))
     # QEMU begins a new block in the middle of straight code too: at a page, or after so many instructions.
     seam = [block[-1], code.at(edge.to)]
-    return cycles + pipeline.cycles(seam) - sum(pipeline.cycles([instruction]) for instruction in seam)
+    return cycles + timing.cycles(seam) - sum(timing.cycles([instruction]) for instruction in seam)

@@ -14,13 +14,14 @@ from mcugen.simulate.toolchain import ARM, find_program
 
 _LINE = re.compile(r"\s*([0-9a-f]+):\t((?:[0-9a-f]{4} ?){1,2})\s*\t(\S+)(?:\s+([^@]*))?")
 _OPERAND = re.compile(r"\[[^]]*\]!?|\{[^}]*\}|[^,\[{]+")
-_REGISTERS = re.compile(r"\b(r|s|d)(\d+)(?:-\1(\d+))?\b|\b(sp|lr|pc)\b")
+_REGISTERS = re.compile(r"\b(r|s|d|q)(\d+)(?:-\1(\d+))?\b|\b(sp|lr|pc)\b")
 _CONDITIONAL_BRANCH = re.compile(r"b(?:eq|ne|cs|cc|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)")
 _IF_THEN = re.compile(r"it[te]{0,3}")
 
 
 def registers(text: str) -> tuple[str, ...]:
-    """Registers that the text names, in order; ranges are written out, and a double register is two single ones."""
+    """Registers that the text names, in order; ranges are written out, double registers are two single ones, vectors
+    four."""
     return tuple(name for match in _REGISTERS.finditer(text) for name in _expand(match))
 
 
@@ -29,13 +30,27 @@ def _expand(match: re.Match[str]) -> Iterator[str]:
     if special:
         yield special
         return
+    singles = {"d": 2, "q": 4}.get(bank)
     for number in range(int(first), int(last or first) + 1):
-        yield from (f"s{2 * number}", f"s{2 * number + 1}") if bank == "d" else (f"{bank}{number}",)
+        if singles:
+            yield from (f"s{singles * number + i}" for i in range(singles))
+        else:
+            yield f"{bank}{number}"
 
 
 _STORE = re.compile(r"v?st[rm]|v?push")
-_TWO_RESULTS = re.compile(r"[su]m(?:ull|lal|lsl|aal)|ldrd")
-_NO_RESULT = re.compile(r"(v?cmpe?|cmn|tst|teq|v?msr|b|bx|blx?|cbn?z|tb[bh]|nop|it[te]*|pld)(\.\w+)*")
+_TWO_RESULTS = re.compile(r"[su]m(?:ull|lal|lsl|aal)|ldrd|vr?ml[as]ld|vaddlv|sqrshrl|uqrshll|asrl|ls[lr]l")
+_NO_RESULT = re.compile(r"(v?cmpe?|cmn|tst|teq|v?msr|b|bx|blx?|cbn?z|tb[bh]|nop|it[te]*|pld|vp\w+|vctp)(\.\w+)*")
+_UNITS = (
+    ("branch", r"b|bx|blx?|cbn?z|tb[bh]|letp|le"),
+    ("memory", r"v?push|v?pop|v?(ld|st)[rm]\w*|v(ld|st)[24]\w"),
+    ("float", r"v\w*"),
+    ("multiply", r"muls?|ml[as]|[su]m[alu]\w+|smm\w+"),
+    (
+        "shift",
+        r"(ls[lr]|asr|ror)s?|[su]xt\w+|[su]bfx|bf[ci]|pkh\w+|[su]sat\w*|rev\w*|[suq]h?q?(add|sub|asx|sax)(8|16)?",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,19 @@ class Instruction:
     def registers(self) -> tuple[str, ...]:
         """All that it names."""
         return registers(" ".join(self.operands))
+
+    @cached_property
+    def unit(self) -> str:
+        """What part of a CPU it occupies: branch, memory, float (vectors too), multiply, shift (unpacks too) or alu."""
+        stem = self.mnemonic.partition(".")[0]
+        unit = next((unit for unit, pattern in _UNITS if re.fullmatch(pattern, stem)), "alu")
+        shifted = re.search(r"\b(lsl|lsr|asr|ror) ", " ".join(self.operands[1:]))
+        return "shift" if unit == "alu" and shifted else unit
+
+    @cached_property
+    def vectors(self) -> tuple[str, ...]:
+        """The vectors that it names."""
+        return tuple(re.findall(r"\bq\d", " ".join(self.operands)))
 
     @cached_property
     def is_store(self) -> bool:

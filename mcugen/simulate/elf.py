@@ -70,6 +70,9 @@ class Range:
     def __contains__(self, address: int) -> bool:
         return self.begin <= address < self.end
 
+    def __len__(self) -> int:
+        return self.end - self.begin
+
 
 def functions(program: Path) -> dict[str, Range]:
     """Where each function lies."""
@@ -88,9 +91,8 @@ def function_at(program: Path, address: int) -> str | None:
     return next((name for name, area in functions(program).items() if address in area), None)
 
 
-def constants(program: Path, *, weights: bool) -> list[Range]:
-    """Where the harness's script puts code and its constants, and the weights if asked for."""
-    names = (".text", _WEIGHTS) if weights else (".text",)
+def sections(program: Path) -> dict[str, Range]:
+    """Where each section lies that takes memory, by addresses."""
     with program.open("rb") as file:
-        sections = [s for s in ELFFile(file).iter_sections() if s.name.startswith(names)]
-    return [Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in sections]
+        found = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
+    return {str(s.name): Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in found}

@@ -13,10 +13,18 @@ from dataclasses import dataclass, replace
 from mcugen.board import Board
 from mcugen.errors import UsageError
 from mcugen.simulate.timer import Counter, Minstret, SysTick
-from mcugen.simulate.toolchain import ARM, RISCV, Toolchain
+from mcugen.simulate.toolchain import ARM, RISCV, Toolchain, host_compiler, program_version
 
 _KIB = 1024
 _MIB = 1024 * _KIB
+
+
+def tool_versions(board: Board) -> tuple[str, str | None]:
+    """What builds for a board, and what runs that: None where it is this computer."""
+    if not board.qemu:
+        return program_version(host_compiler()[0]), None
+    tools = find_machine(board).toolchain
+    return program_version(tools.gcc), program_version(tools.qemu)
 
 
 @dataclass(frozen=True)

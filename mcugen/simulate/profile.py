@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.resources import resource_dir
-from mcugen.simulate.elf import constants, functions
+from mcugen.simulate.elf import functions
 from mcugen.simulate.execute import Measure, Sample, execute, qemu_program
 from mcugen.simulate.machines import Machine
 from mcugen.simulate.toolchain import Compiler, Unit, host_compiler
+from mcugen.simulate.waits import parts, told
 
 MARK = "harness_mark"
 LAYER_MARK = "mcugen_harness_on_layer"
@@ -39,36 +41,46 @@ class Span:
     edges: tuple[Edge, ...]
     unaligned: int
     """Bus transfers that unaligned accesses took beyond one each."""
-    reads: int
-    """Accesses that read the watched ranges."""
+    mark: int
+    """Where it ended: the address of a mark."""
+    waits: tuple[tuple[int, ...], ...] = ()
+    """Of each memory of the setup: its number, and for instructions and for data accesses, misses and cycles."""
 
 
 @dataclass(frozen=True)
 class Profiler:
-    """Runs images of a bundle under the plugin, each for one sample."""
+    """Runs images of a bundle under the plugin, each for one sample.
+
+    Where the board has caches, the sample runs twice, and the first run is not looked at: it fills them.
+    """
 
     machine: Machine
     bundle: Bundle
     sample: Sample
-    flash_weights: bool
-    """Whether reads of weights are reads of flash."""
+    board: Board
     timeout: float
 
-    def spans(self, image: Path) -> list[Span]:
+    def spans(self, image: Path, setup: Iterable[str] = ()) -> list[Span]:
         """Of one call of the run function: one, or of an image with hooks one a layer and what follows them.
 
-        ToolMissingError: no compiler for the plugin. VerificationError: QEMU does not run plugins, or not this one.
+        `setup` are lines for the plugin. ToolMissingError: no compiler for the plugin. VerificationError: QEMU does not
+        run plugins, or not this one.
         """
         folder, known = image.with_suffix(".profile"), functions(image)
-        arguments = ["out=profile.txt"]
-        arguments += [f"mark={known[name].begin:x}" for name in (MARK, LAYER_MARK) if name in known]
-        arguments += [f"read={area.begin:x}-{area.end:x}" for area in constants(image, weights=self.flash_weights)]
-        plugin = ",".join([str(build_plugin(image.parent).resolve()), *arguments])
+        folder.mkdir(parents=True, exist_ok=True)
+        marks = [known[name].begin for name in (MARK, LAYER_MARK) if name in known]
+        memories = told(self.board, parts(self.board, image, self.bundle, self.machine))
+        ignored = [f"ignore {known[name].begin:x} {known[name].end:x}" for name in HARNESS if name in known]
+        lines = [*(f"mark {mark:x}" for mark in marks), *ignored, *memories, *setup]
+        (folder / "setup.txt").write_text("".join(f"{line}\n" for line in lines))
+        plugin = f"{build_plugin(image.parent).resolve()},setup=setup.txt,out=profile.txt"
         program = qemu_program(image, self.machine, plugin=plugin)
-        execute(program, self.bundle, [self.sample], folder, measure=Measure.PROFILE, timeout=self.timeout)
-        with (folder / "profile.txt").open() as lines:
-            _, *spans = read_spans(lines)
-        return spans
+        samples = [self.sample] * (2 if self.board.caches else 1)
+        execute(program, self.bundle, samples, folder, measure=Measure.PROFILE, timeout=self.timeout)
+        with (folder / "profile.txt").open() as written:
+            spans = list(read_spans(written))
+        first = next(i for i, span in enumerate(spans) if span.mark == known[MARK].begin)
+        return spans[first + 1 :]
 
 
 def build_plugin(folder: Path) -> Path:
@@ -85,14 +97,17 @@ def build_plugin(folder: Path) -> Path:
 def read_spans(lines: Iterable[str]) -> Iterator[Span]:
     """What the plugin wrote; the first span is what ran before the first mark."""
     edges: list[Edge] = []
-    counts = {"unaligned": 0, "reads": 0}
+    waits: list[tuple[int, ...]] = []
+    unaligned = 0
     for line in lines:
         key, *values = line.split()
         if key == "edge":
             begin, last, to = (int(value, 16) for value in values[:3])
             edges.append(Edge(begin, last, to, int(values[3])))
+        elif key == "memory":
+            waits.append(tuple(map(int, values)))
         elif key == "mark":
-            yield Span(tuple(edges), **counts)
-            edges = []
+            yield Span(tuple(edges), unaligned, int(values[0], 16), tuple(waits))
+            edges, waits = [], []
         else:
-            counts[key] = int(values[0])
+            unaligned = int(values[0])

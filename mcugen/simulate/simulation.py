@@ -16,7 +16,7 @@ from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
 from mcugen.errors import UsageError
 from mcugen.options import LibraryFiles
-from mcugen.simulate.build import Checks, TargetImages, build_host, build_target
+from mcugen.simulate.build import Checks, TargetImages, build_host, build_parts, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
 from mcugen.simulate.execute import (
@@ -93,13 +93,13 @@ def simulate(
     measure: bool = True,
     per_layer: bool = False,
     cycles: bool = False,
-    wait_states: int = 0,
+    wait_states: int | None = None,
     setup: Setup | None = None,
 ) -> Execution:
     """Runs the model on each sample (arrays by port name), under QEMU or, for board `host`, on this computer.
 
-    `measure`, `per_layer` and `cycles` (estimated where all is measured, with so many wait states of flash) apply to
-    QEMU.
+    `measure`, `per_layer` and `cycles` (estimated where all is measured; `wait_states` of flash instead of the board's)
+    apply to QEMU.
 
     UsageError: a sample does not match the ports, or the library is not the model's. VerificationError: the C does not
     compile without warnings, returns an error status, faults or hangs. ToolMissingError: a compiler or QEMU is not
@@ -126,8 +126,9 @@ def simulate(
             return Execution(run.outputs, None, layers, None, None, input_crcs=run.input_crcs)
         timing = time(images.model)
         instructions = timing.instructions()
-        profiler = Profiler(machine, bundle, samples[0], _weights_in_flash(board), timeout)
-        estimate = estimate_cycles(images, board, profiler, instructions, wait_states) if cycles else None
+        timed = board if wait_states is None else board.with_flash_waits(wait_states)
+        profiler = Profiler(machine, bundle, samples[0], timed, timeout)
+        estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, made = run.findings["stack"][0], timing.input_instructions()
         return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs)
 
@@ -153,10 +154,6 @@ def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[Pro
         raise
 
 
-def _weights_in_flash(board: Board) -> bool:
-    return board.memory(board.weights_memory).kind == "flash"
-
-
 @contextlib.contextmanager
 def _folder(workdir: Path | None) -> Iterator[Path]:
     if workdir is not None:
@@ -179,6 +176,16 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
 
     keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers", "make_input")
     return Timing(machine.counter, **{key: readings(key) for key in keys})
+
+
+def linked_sizes(bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None) -> Sizes:
+    """What functions of a bundle add to a firmware, with all that they need: built for the board, and not run.
+
+    ToolMissingError where the compiler is not installed; UsageError for a board without one (`host`).
+    """
+    with _folder(None) as folder:
+        model, empty = map(read_sizes, build_parts(bundle, board, folder, roots, library))
+    return Sizes(code=model.flash - empty.flash, weights=model.weights, static_ram=model.ram - empty.ram)
 
 
 def _sizes(images: TargetImages) -> Sizes:

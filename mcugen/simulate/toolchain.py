@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from mcugen.errors import ToolMissingError, VerificationError
@@ -143,6 +144,15 @@ def find_program(name: str) -> str:
         remedy = f"sudo apt-get install {package}" if package else "installing it, or another value of CC"
         raise ToolMissingError(f"'{name}' must be installed", "no such program on the PATH", remedy)
     return found
+
+
+@cache
+def program_version(program: str) -> str:
+    """The first line that a program says of its version; ToolMissingError if it is not there."""
+    done = subprocess.run(
+        [find_program(program), "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+    )
+    return next(iter(done.stdout.splitlines()), "")
 
 
 def host_compiler() -> tuple[str, ...]:

@@ -4,6 +4,7 @@
  * A generated model is a set of functions over an arena: a block of bytes that the caller owns. There is no
  * state besides it and nothing to initialise. Define before including, if wanted:
  *   MCUGEN_ON_LAYER(model, i) called after layer i of a model, of which a `const mcugen_model *` tells
+ *   MCUGEN_STOP_AFTER_LAYER(model, i) the same; anything but 0 ends the run with MCUGEN_ERROR_STOPPED
  *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
  *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
  *   MCUGEN_SECTION(name)    attribute of what --place puts into a memory of its own, by the linker's section
@@ -27,11 +28,17 @@
 #define MCUGEN_ERROR_INPUT 5     /* the function that hands over rows of the input failed */
 #define MCUGEN_ERROR_WEIGHTS 6   /* the file of weights is damaged, or for other code */
 #define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
+#define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER asked for that */
+#define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
 #define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
 #define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights is damaged */
 #define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
 #define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
 #define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
+
+/* What NAME_step returns, besides errors. */
+#define MCUGEN_DONE 0     /* the outputs are there */
+#define MCUGEN_AGAIN (-1) /* there are more steps */
 
 /* A function of the caller's that reads `nbytes` bytes of a file, from `offset` on, to `to`, and returns 0 if it did;
  * `context` is what stands beside it. */
@@ -56,6 +63,17 @@ typedef struct {
     const char *const *layer_names; /* by their indices */
 } mcugen_model;
 
+#ifdef MCUGEN_STOP_AFTER_LAYER
+#ifdef MCUGEN_ON_LAYER
+#error "define MCUGEN_ON_LAYER or MCUGEN_STOP_AFTER_LAYER: there is one hook"
+#endif
+#define MCUGEN_ON_LAYER(model, index) \
+    do { \
+        if (MCUGEN_STOP_AFTER_LAYER(model, index) != 0) { \
+            return MCUGEN_ERROR_STOPPED; \
+        } \
+    } while (0)
+#endif
 #ifdef MCUGEN_ON_LAYER
 #define MCUGEN_HAS_ON_LAYER 1
 #else

@@ -1,12 +1,26 @@
 /* SPDX-License-Identifier: 0BSD */
-/* A QEMU plugin that counts how often the CPU went from one block of instructions to the next.
+/* A QEMU plugin that counts how often the CPU went from one block of instructions to the next, and how long it would
+ * have waited for the memories of the board that QEMU's machine stands in for.
  *
- * Arguments: out=FILE, and mark=ADDRESS (hexadecimal) any number of times. Whenever a block at a mark begins, the
- * counts since the last mark are written and start anew. A line each:
+ * Arguments: out=FILE and setup=FILE, whose lines are (numbers decimal, but hexadecimal where an address is meant):
+ *     mark ADDRESS                whenever a block begins there, counts are written and start anew
+ *     refill CYCLES               of a branch that is taken
+ *     price ADDRESS CYCLES        of an instruction: between them memories work on their own
+ *     cache SETS WAYS LINE HIT    of so many bytes a line; cycles that a hit takes
+ *     memory LINE WAIT WORD AHEAD  bytes and cycles of an access, cycles of one for a word of data; 1: prefetch
+ *     through KIND CACHE FIRST ALL  before the memory told last: for instructions (0) or data (1), cycles that the
+ *                                 CPU waits for a line, cycles until all of it is there
+ *     region BEGIN END MEMORY ADDRESS  what lies in a memory, from its ADDRESS on; the first that fits counts
+ *     ignore BEGIN END            what lies in none
+ *
+ * A line each of what it writes:
  *     edge FROM LAST TO COUNT     the block from FROM to the instruction at LAST ran COUNT times before the one at TO
+ *     memory INDEX then, for instructions and for data: ACCESSES MISSES CYCLES
  *     unaligned COUNT             further bus transfers of unaligned accesses
- *     reads COUNT                 reads from the ranges given as read=FROM-END
  *     mark ADDRESS                ends them
+ *
+ * Caches are set-associative, the least recently used line leaves first. A memory does one thing at a time. Stores
+ * never wait; they allocate lines in a cache of data.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -19,13 +33,16 @@ typedef uint64_t qemu_plugin_id_t;
 typedef uint32_t qemu_plugin_meminfo_t;
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
-enum { QEMU_PLUGIN_CB_NO_REGS = 0, QEMU_PLUGIN_MEM_RW = 3 };
+enum { QEMU_PLUGIN_CB_NO_REGS = 0,
+    QEMU_PLUGIN_MEM_RW = 3 };
 __attribute__((visibility("default"))) extern int qemu_plugin_version;
 __attribute__((visibility("default"))) int qemu_plugin_install(
     qemu_plugin_id_t id, const void *info, int argc, char **argv);
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, void (*run)(qemu_plugin_id_t, struct qemu_plugin_tb *));
 void qemu_plugin_register_vcpu_tb_exec_cb(
     struct qemu_plugin_tb *tb, void (*run)(unsigned cpu, void *data), int flags, void *data);
+void qemu_plugin_register_vcpu_insn_exec_cb(
+    struct qemu_plugin_insn *insn, void (*run)(unsigned cpu, void *data), int flags, void *data);
 void qemu_plugin_register_vcpu_mem_cb(
     struct qemu_plugin_insn *insn,
     void (*run)(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data),
@@ -34,10 +51,18 @@ size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
+size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 unsigned qemu_plugin_mem_size_shift(qemu_plugin_meminfo_t info);
 bool qemu_plugin_mem_is_store(qemu_plugin_meminfo_t info);
 
-enum { MAX_MARKS = 8, MAX_RANGES = 8 };
+enum { MAX_MARKS = 8,
+    MAX_REGIONS = 32,
+    MAX_MEMORIES = 16,
+    MAX_CACHES = 16,
+    MAX_LINE = 256 };
+enum kind { INSTRUCTIONS,
+    DATA,
+    KINDS };
 
 struct edge {
     struct edge *next; /* of the same block */
@@ -50,8 +75,46 @@ struct block {
     uint64_t begin, last;
     bool is_mark;
 };
-struct range {
-    uint64_t begin, end;
+/* Instructions that follow each other in one line of a memory. */
+struct segment {
+    struct memory *memory;
+    uint64_t address; /* of the line, as the board has it */
+    uint64_t begin, end; /* of the instructions, as QEMU has them */
+    uint32_t cycles;
+};
+/* One instruction's accesses. */
+struct place {
+    uint32_t cycles; /* from the beginning of its segment */
+};
+struct line {
+    uint64_t tag, used; /* its number plus one, 0 for none; when */
+};
+struct cache {
+    uint64_t sets, ways, size_of_line, hit;
+    struct line *lines;
+    uint64_t clock;
+    uint64_t filling, wanted, begun; /* the line that comes, what of it came first, since when */
+};
+struct through {
+    struct cache *cache;
+    uint64_t first, all;
+};
+struct counts {
+    uint64_t accesses, misses, cycles;
+};
+struct memory {
+    uint64_t size_of_line, wait, wait_for_word;
+    bool reads_ahead;
+    struct through through[KINDS];
+    uint64_t busy;   /* until then it does something else */
+    uint64_t line;   /* whose instructions run, plus one */
+    uint64_t ahead;  /* the line that was read ahead, plus one */
+    uint64_t ready;  /* when that is there */
+    struct counts counts[KINDS];
+};
+struct region {
+    uint64_t begin, end, address;
+    struct memory *memory; /* NULL: none */
 };
 
 int qemu_plugin_version = 1;
@@ -59,13 +122,26 @@ int qemu_plugin_version = 1;
 static FILE *out;
 static uint64_t marks[MAX_MARKS];
 static size_t mark_count;
-static struct range ranges[MAX_RANGES];
-static size_t range_count;
+static struct region regions[MAX_REGIONS];
+static size_t region_count;
+static struct memory memories[MAX_MEMORIES];
+static size_t memory_count;
+static struct cache caches[MAX_CACHES];
+static size_t cache_count;
+static uint8_t *prices; /* by halfwords from the first */
+static uint64_t first_price, price_count;
+static uint64_t refill;
+
 static struct block *blocks;
 static struct block *current; /* the one that runs */
-static uint64_t unaligned, reads;
+static uint64_t unaligned;
+static uint64_t now, running; /* cycles: when the segment that runs began, how many it takes */
+static uint64_t next;         /* what follows it, as QEMU has it */
+static const struct place *accessing;
+static uint64_t accesses; /* of that instruction, before this one */
 
-static void *allocate(size_t size) {
+static void *allocate(size_t size)
+{
     void *memory = calloc(1, size);
     if (memory == NULL) {
         abort();
@@ -73,7 +149,8 @@ static void *allocate(size_t size) {
     return memory;
 }
 
-static void count_edge(struct block *from, const struct block *to) {
+static void count_edge(struct block *from, const struct block *to)
+{
     struct edge *edge = from->edges;
     while (edge != NULL && edge->to != to) {
         edge = edge->next;
@@ -87,25 +164,37 @@ static void count_edge(struct block *from, const struct block *to) {
     edge->count++;
 }
 
-static void write_block(const struct block *block) {
+static void write_block(const struct block *block)
+{
     for (struct edge *edge = block->edges; edge != NULL; edge = edge->next) {
         if (edge->count != 0) {
             fprintf(out, "edge %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIu64 "\n", block->begin, block->last,
-                    edge->to->begin, edge->count);
+                edge->to->begin, edge->count);
         }
         edge->count = 0;
     }
 }
 
-static void write_span(uint64_t mark) {
+static void write_span(uint64_t mark)
+{
     for (const struct block *block = blocks; block != NULL; block = block->next) {
         write_block(block);
     }
-    fprintf(out, "unaligned %" PRIu64 "\nreads %" PRIu64 "\nmark %" PRIx64 "\n", unaligned, reads, mark);
-    unaligned = reads = 0;
+    for (size_t i = 0; i < memory_count; i++) {
+        fprintf(out, "memory %zu", i);
+        for (int kind = 0; kind < KINDS; kind++) {
+            struct counts *counts = &memories[i].counts[kind];
+            fprintf(out, " %" PRIu64 " %" PRIu64 " %" PRIu64, counts->accesses, counts->misses, counts->cycles);
+            *counts = (struct counts){0, 0, 0};
+        }
+        fprintf(out, "\n");
+    }
+    fprintf(out, "unaligned %" PRIu64 "\nmark %" PRIx64 "\n", unaligned, mark);
+    unaligned = 0;
 }
 
-static void on_block(unsigned cpu, void *data) {
+static void on_block(unsigned cpu, void *data)
+{
     struct block *block = data;
     (void)cpu;
     if (current != NULL) {
@@ -117,21 +206,179 @@ static void on_block(unsigned cpu, void *data) {
     current = block;
 }
 
-static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data) {
-    const unsigned shift = qemu_plugin_mem_size_shift(info);
+static const struct region *find_region(uint64_t address)
+{
+    for (size_t i = 0; i < region_count; i++) {
+        if (regions[i].begin <= address && address < regions[i].end) {
+            return &regions[i];
+        }
+    }
+    return NULL;
+}
+
+/* Whether the cache has the line; it has it afterwards, and the least recently used one left. */
+static bool look_up(struct cache *cache, uint64_t number)
+{
+    struct line *set = &cache->lines[number % cache->sets * cache->ways], *oldest = set;
+    cache->clock++;
+    for (struct line *line = set; line < set + cache->ways; line++) {
+        if (line->tag == number + 1) {
+            line->used = cache->clock;
+            return true;
+        }
+        oldest = line->used < oldest->used ? line : oldest;
+    }
+    *oldest = (struct line){number + 1, cache->clock};
+    return false;
+}
+
+static bool has_line(const struct cache *cache, uint64_t number)
+{
+    const struct line *set = &cache->lines[number % cache->sets * cache->ways];
+    for (const struct line *line = set; line < set + cache->ways; line++) {
+        if (line->tag == number + 1) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Begins an access of `cycles` beyond one, when the memory is free; returns when it is done. */
+static uint64_t begin_access(struct memory *memory, uint64_t time, uint64_t cycles)
+{
+    const uint64_t begin = time > memory->busy ? time : memory->busy;
+    memory->busy = begin + cycles + 1;
+    return begin + cycles;
+}
+
+/* Lines fill by accesses of the memory, in turn, beginning with the part that is wanted. */
+static uint64_t parts_of_line(const struct memory *memory, const struct cache *cache)
+{
+    return cache->size_of_line > memory->size_of_line ? cache->size_of_line / memory->size_of_line : 1;
+}
+
+/* When a part of the line that fills is there. */
+static uint64_t arrival(const struct memory *memory, const struct through *through, uint64_t address)
+{
+    const struct cache *cache = through->cache;
+    const uint64_t parts = parts_of_line(memory, cache);
+    const uint64_t turn = (address / memory->size_of_line + parts - cache->wanted) % parts;
+    const uint64_t rest = turn == 0 ? 0 : (through->all - through->first) * turn / (parts - 1);
+    return cache->begun + through->first + rest;
+}
+
+/* When what lies at the address is there. */
+static uint64_t read_through(struct memory *memory, enum kind kind, uint64_t address, uint64_t time)
+{
+    const struct through *through = &memory->through[kind];
+    struct cache *cache = through->cache;
+    const uint64_t number = address / cache->size_of_line;
+    if (look_up(cache, number)) {
+        const uint64_t hit = time + cache->hit;
+        const uint64_t filled = cache->filling == number + 1 ? arrival(memory, through, address) : 0;
+        return filled > hit ? filled : hit;
+    }
+    memory->counts[kind].misses++;
+    cache->begun = begin_access(memory, time, through->all) - through->all;
+    cache->filling = number + 1;
+    cache->wanted = address / memory->size_of_line % parts_of_line(memory, cache);
+    return cache->begun + through->first;
+}
+
+static void wait_until(struct memory *memory, enum kind kind, uint64_t time, uint64_t then)
+{
+    memory->counts[kind].accesses++;
+    if (then > time) {
+        memory->counts[kind].cycles += then - time;
+        now += then - time;
+    }
+}
+
+/* The next line is read while instructions of this one run, unless the cache has it; the cache does not get it. */
+static void read_ahead(struct memory *memory, uint64_t line)
+{
+    const struct cache *cache = memory->through[INSTRUCTIONS].cache;
+    const uint64_t following = (line + 1) * memory->size_of_line;
+    if (cache == NULL || !has_line(cache, following / cache->size_of_line)) {
+        memory->ahead = line + 2;
+        memory->ready = begin_access(memory, now, memory->wait);
+    }
+}
+
+static void fetch(struct memory *memory, uint64_t address)
+{
+    const uint64_t line = address / memory->size_of_line, time = now;
+    if (memory->line == line + 1) {
+        return;
+    }
+    const struct cache *cache = memory->through[INSTRUCTIONS].cache;
+    const bool cached = cache != NULL && has_line(cache, address / cache->size_of_line);
+    uint64_t then;
+    if (memory->ahead == line + 1 && !cached) {
+        then = memory->ready;
+    } else if (cache != NULL) {
+        then = read_through(memory, INSTRUCTIONS, address, time);
+    } else {
+        memory->counts[INSTRUCTIONS].misses++;
+        then = begin_access(memory, time, memory->wait);
+    }
+    wait_until(memory, INSTRUCTIONS, time, then);
+    memory->line = line + 1;
+    if (memory->reads_ahead) {
+        read_ahead(memory, line);
+    }
+}
+
+static void on_segment(unsigned cpu, void *data)
+{
+    const struct segment *segment = data;
     (void)cpu;
-    (void)data;
+    now += running + (segment->begin == next ? 0 : refill);
+    running = segment->cycles;
+    next = segment->end;
+    accessing = NULL;
+    if (segment->memory != NULL) {
+        fetch(segment->memory, segment->address);
+    }
+}
+
+static void count_unaligned(uint64_t address, unsigned shift)
+{
     if ((address & 1u) != 0 && shift > 0) {
         unaligned += shift; /* halfword: two bytes; word: byte, halfword, byte */
     } else if ((address & 2u) != 0 && shift > 1) {
         unaligned++;
     }
-    for (size_t i = 0; i < range_count && !qemu_plugin_mem_is_store(info); i++) {
-        reads += ranges[i].begin <= address && address < ranges[i].end;
+}
+
+static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+{
+    const struct place *place = data;
+    (void)cpu;
+    count_unaligned(address, qemu_plugin_mem_size_shift(info));
+    const struct region *region = find_region(address);
+    if (region == NULL || region->memory == NULL) {
+        return;
+    }
+    struct memory *memory = region->memory;
+    accesses = place == accessing ? accesses + 1 : 0;
+    accessing = place;
+    const uint64_t there = region->address + (address - region->begin), time = now + place->cycles + accesses;
+    struct cache *cache = memory->through[DATA].cache;
+    if (qemu_plugin_mem_is_store(info)) {
+        if (cache != NULL) {
+            look_up(cache, there / cache->size_of_line);
+        }
+    } else if (cache != NULL) {
+        wait_until(memory, DATA, time, read_through(memory, DATA, there, time));
+    } else {
+        memory->counts[DATA].misses++;
+        wait_until(memory, DATA, time, begin_access(memory, time, memory->wait_for_word));
     }
 }
 
-static bool is_mark(uint64_t address) {
+static bool is_mark(uint64_t address)
+{
     bool found = false;
     for (size_t i = 0; i < mark_count; i++) {
         found = found || marks[i] == address;
@@ -139,7 +386,59 @@ static bool is_mark(uint64_t address) {
     return found;
 }
 
-static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
+static uint32_t price_at(uint64_t address)
+{
+    const uint64_t index = (address - first_price) / 2;
+    return address >= first_price && index < price_count ? prices[index] : 1;
+}
+
+/* What the instruction's byte at `address` begins: a line of the board's, or what QEMU begins a block with. */
+static struct segment *begin_segment(struct qemu_plugin_insn *insn, uint64_t address)
+{
+    struct segment *segment = allocate(sizeof *segment);
+    const struct region *region = find_region(address);
+    segment->begin = segment->end = address;
+    if (region != NULL) {
+        segment->memory = region->memory;
+        segment->address = region->address + (address - region->begin);
+    }
+    qemu_plugin_register_vcpu_insn_exec_cb(insn, on_segment, QEMU_PLUGIN_CB_NO_REGS, segment);
+    return segment;
+}
+
+static bool leaves_line(const struct segment *segment, uint64_t address)
+{
+    const uint64_t line = segment->memory != NULL ? segment->memory->size_of_line : MAX_LINE;
+    return (segment->address + (address - segment->begin)) / line != segment->address / line;
+}
+
+/* The instructions of a block, divided where lines of memory end; one that crosses an end belongs to both. */
+static void follow(struct qemu_plugin_tb *tb, size_t count)
+{
+    struct segment *segment = begin_segment(qemu_plugin_tb_get_insn(tb, 0), qemu_plugin_tb_vaddr(tb));
+    for (size_t i = 0; i < count; i++) {
+        struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+        const uint64_t address = qemu_plugin_insn_vaddr(insn), end = address + qemu_plugin_insn_size(insn);
+        if (leaves_line(segment, address)) {
+            segment = begin_segment(insn, address);
+        }
+        segment->end = end;
+        if (leaves_line(segment, end - 1)) {
+            uint64_t line = segment->memory != NULL ? segment->memory->size_of_line : MAX_LINE;
+            uint64_t rest = line - segment->address % line;
+            segment->end = segment->begin + rest;
+            segment = begin_segment(insn, segment->end);
+            segment->end = end;
+        }
+        struct place *place = allocate(sizeof *place);
+        place->cycles = segment->cycles;
+        segment->cycles += price_at(address);
+        qemu_plugin_register_vcpu_mem_cb(insn, on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, place);
+    }
+}
+
+static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
     const size_t count = qemu_plugin_tb_n_insns(tb);
     struct block *block = allocate(sizeof *block);
     (void)id;
@@ -150,13 +449,120 @@ static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     block->next = blocks;
     blocks = block;
     qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS, block);
-    for (size_t i = 0; i < count; i++) {
-        qemu_plugin_register_vcpu_mem_cb(
-            qemu_plugin_tb_get_insn(tb, i), on_access, QEMU_PLUGIN_CB_NO_REGS, QEMU_PLUGIN_MEM_RW, NULL);
-    }
+    follow(tb, count);
 }
 
-static bool read_argument(char *text) {
+static bool add_price(const char *line)
+{
+    uint64_t address;
+    unsigned cycles;
+    if (sscanf(line, "price %" SCNx64 " %u", &address, &cycles) != 2) {
+        return false;
+    }
+    if (price_count == 0) {
+        first_price = address;
+    }
+    const uint64_t index = (address - first_price) / 2, room = 4096;
+    if (address < first_price || index >= (uint64_t)1 << 24) {
+        return false;
+    }
+    if (index / room >= (price_count + room - 1) / room) {
+        prices = realloc(prices, (index / room + 1) * room);
+        if (prices == NULL) {
+            abort();
+        }
+    }
+    for (; price_count <= index; price_count++) {
+        prices[price_count] = 1;
+    }
+    prices[index] = (uint8_t)(cycles < UINT8_MAX ? cycles : UINT8_MAX);
+    return true;
+}
+
+static bool add_cache(const char *line)
+{
+    struct cache *cache = &caches[cache_count];
+    const char *form = "cache %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64;
+    if (cache_count == MAX_CACHES ||
+        sscanf(line, form, &cache->sets, &cache->ways, &cache->size_of_line, &cache->hit) != 4) {
+        return false;
+    }
+    cache->lines = allocate(cache->sets * cache->ways * sizeof *cache->lines);
+    cache_count++;
+    return true;
+}
+
+static bool add_memory(const char *line)
+{
+    struct memory *memory = &memories[memory_count];
+    const char *form = "memory %" SCNu64 " %" SCNu64 " %" SCNu64 " %u";
+    unsigned ahead;
+    if (memory_count == MAX_MEMORIES ||
+        sscanf(line, form, &memory->size_of_line, &memory->wait, &memory->wait_for_word, &ahead) != 4) {
+        return false;
+    }
+    memory->reads_ahead = ahead != 0;
+    memory_count++;
+    return true;
+}
+
+static bool add_through(const char *line)
+{
+    size_t cache;
+    unsigned kind;
+    uint64_t first, all;
+    const char *form = "through %u %zu %" SCNu64 " %" SCNu64;
+    if (sscanf(line, form, &kind, &cache, &first, &all) != 4 || kind >= KINDS || cache >= cache_count ||
+        memory_count == 0) {
+        return false;
+    }
+    memories[memory_count - 1].through[kind] = (struct through){&caches[cache], first, all};
+    return true;
+}
+
+static bool add_region(const char *line)
+{
+    struct region *region = &regions[region_count];
+    size_t memory;
+    const char *form = "region %" SCNx64 " %" SCNx64 " %zu %" SCNx64;
+    if (region_count == MAX_REGIONS ||
+        sscanf(line, form, &region->begin, &region->end, &memory, &region->address) != 4 || memory >= memory_count) {
+        return false;
+    }
+    region->memory = &memories[memory];
+    region_count++;
+    return true;
+}
+
+static bool add_ignored(const char *line)
+{
+    struct region *region = &regions[region_count];
+    return region_count < MAX_REGIONS &&
+        sscanf(line, "ignore %" SCNx64 " %" SCNx64, &region->begin, &region->end) == 2 && ++region_count != 0;
+}
+
+static bool add_mark(const char *line)
+{
+    return mark_count < MAX_MARKS && sscanf(line, "mark %" SCNx64, &marks[mark_count++]) == 1;
+}
+
+static bool read_setup(const char *name)
+{
+    char line[128];
+    FILE *file = fopen(name, "r");
+    bool ok = file != NULL;
+    while (ok && fgets(line, sizeof line, file) != NULL) {
+        ok = add_price(line) || add_region(line) || add_cache(line) || add_memory(line) || add_through(line) ||
+            add_ignored(line) || sscanf(line, "refill %" SCNu64, &refill) == 1 || add_mark(line);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return ok;
+}
+
+static bool read_argument(char *text)
+{
     char *value = strchr(text, '=');
     if (value == NULL) {
         return false;
@@ -166,20 +572,11 @@ static bool read_argument(char *text) {
         out = fopen(value, "w");
         return out != NULL;
     }
-    if (strcmp(text, "mark") == 0 && mark_count < MAX_MARKS) {
-        marks[mark_count++] = strtoull(value, NULL, 16);
-        return true;
-    }
-    if (strcmp(text, "read") == 0 && range_count < MAX_RANGES) {
-        char *end;
-        ranges[range_count].begin = strtoull(value, &end, 16);
-        ranges[range_count++].end = *end == '-' ? strtoull(end + 1, NULL, 16) : 0;
-        return true;
-    }
-    return false;
+    return strcmp(text, "setup") == 0 && read_setup(value);
 }
 
-int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv) {
+int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
+{
     (void)info;
     for (int i = 0; i < argc; i++) {
         if (!read_argument(argv[i])) {

@@ -108,6 +108,12 @@ MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
     "blocks": (branching, "host", CompileOptions(name="net")),
     "input row by row": (lambda: quantized(PATH), "host", CompileOptions(name=LONG, stream_input=True)),
     "row by row": (quantized, "corstone300", CompileOptions(name="net", optimize="ram")),
+    "steps": (quantized, "host", CompileOptions(name=LONG, optimize="ram", steps=True)),
+    "helpers and labels": (
+        quantized,
+        "host",
+        CompileOptions(name="net", helpers=True, labels=("a", "\u00e9" * 99, "c", "?"), integer_io=True),
+    ),
     "weights of their own": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, weights_blob=True)),
     "updatable": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, updatable=True)),
     "updatable floats": (floats, "host", CompileOptions(name="net", updatable=True)),

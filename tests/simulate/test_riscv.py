@@ -68,5 +68,5 @@ def unaligned(bundle: Bundle, board: str, folder: Path, sample: dict[str, np.nda
     target = load_board(board)
     machine = find_machine(target)
     images = build_target(bundle, target, machine, folder, hooks=False)
-    (span,) = Profiler(machine, bundle, sample, True, 60).spans(images.model)
+    (span,) = Profiler(machine, bundle, sample, target, 60).spans(images.model)
     return span.unaligned

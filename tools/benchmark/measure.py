@@ -110,7 +110,7 @@ def figures_of(bundle: Bundle, run: Execution, error: float) -> Figures:
         static=run.sizes.static_ram,
         stack=run.stack,
         error=error,
-        cycles=run.cycles.total if run.cycles else None,
+        cycles=run.cycles.without_waits if run.cycles else None,
     )
 
 
@@ -118,7 +118,7 @@ def layers_of(compiled: CompiledModel, run: Execution) -> tuple[LayerFigures, ..
     """The layers of a measured run; shapes are those of the nodes that they compute."""
     layers = compiled.report.layers
     unknown = (None,) * len(layers)
-    cycles = (run.cycles.layers if run.cycles else None) or unknown
+    cycles = (run.cycles.layers_without_waits if run.cycles else None) or unknown
     units = (run.cycles.layer_units if run.cycles else None) or unknown
     nodes = {output.name: node for node in compiled.graph.nodes for output in node.outputs}
     each = zip(layers, run.layer_instructions or (), cycles, units, strict=True)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several models → one folder of C: what they have in common exists once, and one arena holds theirs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from mcugen.board import Memory
+from mcugen.codegen.bundle import Bundle, Section
+from mcugen.codegen.functions import Function, FunctionKey, Functions
+from mcugen.codegen.identifiers import comment, identifier, own_names
+from mcugen.codegen.memory import MemoryContext, regions
+from mcugen.codegen.render import (
+    Draft,
+    Provenance,
+    array_context,
+    constant_title,
+    environment,
+    event_numbers,
+    folder_texts,
+    is_unbounded,
+    render,
+    rendered,
+)
+from mcugen.codegen.shared import ArrayKey, Shared, array_key
+from mcugen.codegen.titles import titles_of
+from mcugen.errors import UsageError, shortened
+from mcugen.hir.types import Array, DType
+from mcugen.lir.program import ALIGNMENT, READ_ROWS, Control, Instr, Program
+from mcugen.memory.joint import Joint, Pair, join, verify_joint
+from mcugen.version import __version__
+
+
+@dataclass(frozen=True)
+class JointArea:
+    """The arena in one memory: `members` are models by number, and which of the areas of theirs lie in it."""
+
+    memory: Memory
+    is_named: bool
+    """Whether the code says which memory that is."""
+    joint: Joint
+    members: tuple[tuple[int, int], ...]
+    apart: int
+    """Bytes that the members' areas have together."""
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """The folder, and its models: bundles that can be built and run one by one, with all files of the folder."""
+
+    bundle: Bundle
+    models: tuple[Bundle, ...]
+
+
+def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[JointArea, ...]:
+    """One arena for each memory that holds arenas; models of a pair in `exclusive` may lie over each other there."""
+    found = []
+    for memory in dict.fromkeys(memory for draft in drafts for memory in draft.placement.arenas):
+        members = [
+            (m, a) for m, draft in enumerate(drafts) for a, o in enumerate(draft.placement.arenas) if o == memory
+        ]
+        sizes = [drafts[model].memory.areas[area].size for model, area in members]
+        pairs = {p for p in combinations(range(len(members)), 2) if (members[p[0]][0], members[p[1]][0]) in exclusive}
+        joint = join(sizes, pairs)
+        verify_joint(joint, sizes, pairs)
+        is_named = any(drafts[model].placement.names_arena for model, _ in members)
+        found.append(JointArea(memory, is_named, joint, tuple(members), sum(sizes)))
+    return tuple(found)
+
+
+def render_firmware(plan: Plan, report: Mapping[str, object]) -> Firmware:
+    """All files of a folder of several models. UsageError where names of theirs would be the same in C."""
+    env, name, drafts = environment(), plan.name, plan.drafts
+    models = [render(*draft, plan.shared) for draft in drafts]
+    sections = _sections(plan)
+    context = {
+        **_banner(plan),
+        **_arena_context(plan),
+        **plan.context(),
+        "libraries": tuple(dict.fromkeys(library for model in models for library in model.libraries)),
+        "memory_sections": sections,
+        "regions": regions(sections, _image(drafts)),
+        "image_region": identifier(_image(drafts).name),
+    }
+    own = rendered(env, context, {f"{name}{ending}": template for ending, template in _FILES.items()})
+    _require_apart([(model.name, model.files) for model in models] + [(name, own)])
+    files = {**own, **{file: text for model in models for file, text in model.files.items()}}
+    context["c_files"] = [file for file in files if file.endswith(".c")]
+    blobs = {file: data for model in models for file, data in model.blobs.items()}
+    whole = Bundle(
+        name,
+        files | folder_texts(env, context, report, {*files, *blobs}),
+        context["arena_size"],
+        (),
+        (),
+        (),
+        sections=sections,
+        image_region=context["image_region"],
+        libraries=context["libraries"],
+        blobs=blobs,
+    )
+    return Firmware(whole, tuple(_runnable(model, draft, whole) for model, draft in zip(models, drafts, strict=True)))
+
+
+_FILES = {
+    ".h": "firmware.h.j2",
+    ".c": "firmware.c.j2",
+    "_kernels.h": "shared_kernels.h.j2",
+    "_kernels.c": "shared_kernels.c.j2",
+    "_weights.h": "weights.h.j2",
+    "_weights.c": "weights.c.j2",
+}
+"""Templates of a firmware's own files, by what follows its name."""
+
+
+def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
+    """A model of the firmware for itself: all files, and the sections of its own arenas first."""
+    own = [Section("arena", memory, whole.name) for memory in draft.placement.arenas if draft.placement.names_arena]
+    sections = tuple(dict.fromkeys([*own, *whole.sections]))
+    return replace(model, files=whole.files, sections=sections, libraries=whole.libraries)
+
+
+# -------------------------------------------------------------------------------------------------- what is shared
+
+
+class Plan:
+    """What several models have in common: functions that two of them call at least, arrays that are needed more than
+    once (of one model too), and the arena. Models of a pair in `exclusive`, by their numbers, never run together.
+    """
+
+    def __init__(self, name: str, drafts: Sequence[Draft], exclusive: Collection[Pair]) -> None:
+        self.name, self.drafts, self.exclusive = name, drafts, exclusive
+        self.areas = joint_areas(drafts, exclusive)
+        self._names = own_names()
+        self.functions = (0, 0)
+        """How many C functions of kernels all models have apart, and linked."""
+        functions = self._common_functions()
+        self._arrays: dict[ArrayKey, dict[str, Any]] = {}
+        self._unbounded = False
+        met: dict[ArrayKey, str] = {}
+        for key, title, data in (item for draft in drafts for item in _arrays(draft)):
+            if key in met and key not in self._arrays:
+                self._arrays[key] = array_context(self._name(met[key]), key[0], data, met[key], _place(key[1]))
+                self._unbounded |= is_unbounded(data)
+            met.setdefault(key, title)
+        self.shared = Shared(name, functions, {key: str(array["name"]) for key, array in self._arrays.items()})
+
+    @property
+    def arena(self) -> int:
+        """Bytes of the arenas of all memories."""
+        return sum(area.joint.nbytes for area in self.areas)
+
+    def memory(self, draft: Draft) -> MemoryContext:
+        """Where a model lies that has the shared arrays no more."""
+        return MemoryContext(draft.program, draft.placement, draft.form.weights, self.shared)
+
+    def context(self) -> dict[str, Any]:
+        """What templates are told."""
+        functions = self.shared.functions.values()
+        memories = dict.fromkeys(memory for _, memory, _ in self._arrays)
+        sections = {m: f".rodata.mcugen.{identifier(m)}.{self.name}" if m else "" for m in memories}
+        return {
+            "kernels": [function.context() for function in functions],
+            "uses_math": any("math.h" in function.headers for function in functions),
+            "constants": list(self._arrays.values()),
+            "constant_places": [(_place(memory), section) for memory, section in sections.items()],
+            "weights_use_math": self._unbounded,
+            "weights_head": [],
+        }
+
+    def _name(self, text: str) -> str:
+        """A free name, also with `_params` behind it."""
+        name = self._names.take(f"{self.name}_{identifier(text, prefix=self.name)}")
+        while f"{name}_params" in self._names:
+            name = self._names.take(name)
+        self._names.add(f"{name}_params")
+        return name
+
+    def _common_functions(self) -> dict[FunctionKey, Function]:
+        """Of kernels that two models call at least."""
+        callers: Counter[FunctionKey] = Counter()
+        makers: dict[FunctionKey, tuple[Functions, Instr]] = {}
+        for draft in self.drafts:
+            env = environment(draft.source.templates)
+            functions = Functions(env, draft.source.features, self._kernel_name, is_static=False)
+            called = {functions.key(instr): instr for instr in _calls(draft.program)}
+            callers.update(called.keys())
+            makers = {key: (functions, instr) for key, instr in called.items()} | makers
+        self.functions = callers.total(), len(callers)
+        return {key: functions.of(instr) for key, (functions, instr) in makers.items() if callers[key] > 1}
+
+    def _kernel_name(self, instr: Instr) -> str:
+        return self._name(instr.kernel + f"_{instr.variant}" * bool(instr.variant))
+
+
+def _place(memory: str) -> str:
+    """The macro of what places arrays in a memory."""
+    return f"WEIGHTS_IN_{identifier(memory).upper()}" if memory else "WEIGHTS"
+
+
+def _calls(program: Program) -> Iterator[Instr]:
+    """The instructions that call functions of kernels."""
+    plain = (i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing)
+    return (i for i in plain if i.kernel != READ_ROWS)
+
+
+def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:
+    """The arrays of a model: what they are known by, a title, and the elements."""
+    titles = titles_of(draft.program)
+    for buffer, key in draft.memory.array_keys().items():
+        assert buffer.data is not None
+        yield key, constant_title(buffer, titles), buffer.data
+    for instr in draft.program.instrs:
+        if instr.control is Control.STREAM:
+            numbers = event_numbers(instr)
+            yield array_key(DType.of(numbers).c, numbers), f"{titles[instr.name]}: events", numbers
+
+
+# ------------------------------------------------------------------------------------------------------- templates
+
+
+def _banner(plan: Plan) -> dict[str, Any]:
+    """What the files begin with; the SHA-256 is that of the models' own, one a line."""
+    told = [draft.provenance for draft in plan.drafts]
+    digest = hashlib.sha256("\n".join(one.sha256 for one in told).encode()).hexdigest()
+    options = "; ".join(dict.fromkeys(one.options for one in told))
+    provenance = Provenance(", ".join(one.model for one in told), digest, told[0].board, options)
+    return {
+        "name": plan.name,
+        "NAME": plan.name.upper(),
+        "version": __version__,
+        "provenance": {key: comment(text, 4000) for key, text in vars(provenance).items()},
+        "arena_size": plan.arena,
+        "arena_align": ALIGNMENT,
+        "weights_size": sum(len(data) for _, _, data in plan.shared.arrays),
+        "is_shared": True,
+        "firmware": "",
+    }
+
+
+def _arena_context(plan: Plan) -> dict[str, Any]:
+    """The arrays, and where each model's areas begin in them."""
+    name, drafts, areas = plan.name, plan.drafts, plan.areas
+    told, places = [], dict[tuple[int, int], dict[str, Any]]()
+    for area in areas:
+        word = f"_{identifier(area.memory.name)}" * (len(areas) > 1)
+        array, section = f"arena{word}", Section("arena", area.memory, name).name if area.is_named else ""
+        told.append(
+            {
+                "array": array,
+                "macro": f"{name.upper()}_ARENA{word.upper()}_SIZE",
+                "size": area.joint.nbytes,
+                "memory": area.memory.name,
+                "section": section,
+                "apart": area.apart,
+            }
+        )
+        for (model, index), offset in zip(area.members, area.joint.offsets, strict=True):
+            number = str(index) if drafts[model].memory.several else ""
+            macro = f"{name.upper()}_{drafts[model].program.name.upper()}_ARENA{number}_AT"
+            places[model, index] = {"array": array, "macro": macro, "offset": offset}
+    models = [
+        {
+            "name": draft.program.name,
+            "several": draft.memory.several,
+            "places": [places[number, index] for index in range(len(draft.placement.arenas))],
+        }
+        for number, draft in enumerate(drafts)
+    ]
+    pairs = [[drafts[i].program.name for i in pair] for pair in sorted(plan.exclusive)]
+    return {"areas": told, "models": models, "exclusive": pairs}
+
+
+def _sections(plan: Plan) -> tuple[Section, ...]:
+    """What must lie in memories of its own: the joint arenas, what models have for themselves, and what they share."""
+    arenas = [Section("arena", area.memory, plan.name) for area in plan.areas if area.is_named]
+    own = [section for draft in plan.drafts for section in draft.memory.sections if section.kind != "arena"]
+    weights = {draft.placement.weights.name: draft.placement.weights for draft in plan.drafts}
+    memories = dict.fromkeys(memory for _, memory, _ in plan.shared.arrays if memory)
+    return (*arenas, *own, *(Section("weights", weights[memory], plan.name) for memory in memories))
+
+
+def _image(drafts: Sequence[Draft]) -> Memory:
+    """The memory with the initial values of copies: there can be one."""
+    images = dict.fromkeys(draft.placement.weights for draft in drafts if draft.placement.copies)
+    if len(images) > 1:
+        found = " and ".join(f"'{memory.name}'" for memory in images)
+        raise UsageError("weights that start-up copies must come from one memory", found, "give one --place weights")
+    return next(iter(images), drafts[0].placement.weights)
+
+
+# ----------------------------------------------------------------------------------------------------------- names
+
+
+def _require_apart(parts: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """UsageError for a name that two parts of the firmware define: models called net and net_output, say."""
+    owners: dict[str, str] = {}
+    for name, files in parts:
+        for word in _defined(name, files):
+            if word in owners:
+                rule = "the models of a firmware must not define the same names in C"
+                found = f"'{owners[word]}' and '{name}' define {shortened(word, 80)}"
+                raise UsageError(rule, found, f"give one another name: --set {name}:name=OTHER")
+            owners[word] = name
+
+
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+def _defined(name: str, files: Mapping[str, str]) -> set[str]:
+    """The external names and macros of a model: the words of its headers that begin with its name."""
+    text = "".join(_COMMENT.sub("", files[f"{name}{ending}"]) for ending in (".h", "_kernels.h", "_weights.h"))
+    words = re.findall(rf"\b(?:{name}_|{name.upper()}_)\w+", text)
+    return {word for word in words if not word.endswith("_NO_DEFAULT_ARENA")}

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C functions of kernels: one for each kernel, set of baked constants, and code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import jinja2
+
+from mcugen.codegen.features import for_features
+from mcugen.codegen.folding import folded
+from mcugen.codegen.identifiers import WIDTH, comment
+from mcugen.codegen.lines import fitted
+from mcugen.codegen.literals import c_param, c_param_type
+from mcugen.lir.program import Access, Instr
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """Where the text of kernels comes from, and whom it is for."""
+
+    features: frozenset[str] = frozenset()
+    """Of the CPU (mcugen.board): besides plain C, kernels have forms for these alone."""
+    templates: tuple[Path, ...] = ()
+    """Folders with kernels of the user's own."""
+
+
+PLAIN_C = KernelSource()
+"""The project's own kernels, for any CPU."""
+
+
+@dataclass
+class Function:
+    """One C function: a kernel with its baked constants."""
+
+    instr: Instr
+    name: str
+    is_static: bool = True
+    """Whether one file alone calls it."""
+    text: str = ""
+    """Of the function and all that it needs, for the CPU of the board."""
+    headers: set[str] = field(default_factory=set)
+    """Those that declare what it calls; the template says which."""
+
+    @property
+    def signature(self) -> str:
+        """The beginning of its definition."""
+        instr = self.instr
+        parts = [f"const {self.name}_params *p"] if runtime_params(instr) else []
+        for operand in instr.operands:
+            const = "const " if operand.access is Access.IN else ""
+            parts.append(f"{const}{operand.buffer.dtype.c} *{operand.role}")
+        return f"{'static ' * self.is_static}{'int' if instr.library else 'void'} {self.name}({', '.join(parts)})"
+
+    def context(self) -> dict[str, object]:
+        """What templates are told of it."""
+        return {
+            "function": self.name,
+            "members": [line for member in runtime_params(self.instr) for line in _member(*member)],
+            "declaration": fitted(f"{self.signature};"),
+            "text": folded(self.text.strip("\n")),
+        }
+
+
+class _Params:
+    """What a template writes `p.stride_h` for: a literal if baked, else a member of the parameter struct."""
+
+    def __init__(self, instr: Instr) -> None:
+        self._instr = instr
+
+    def __getattr__(self, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = self._instr.params[name]
+        return c_param(value) if name in self._instr.baked else f"p->{name}"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._instr.params
+
+
+FunctionKey = tuple[tuple[object, ...], str]
+"""What a function is rendered from: Instr.function_key, and the file of its template."""
+
+
+class Functions:
+    """The functions that a program calls, each rendered once; `shared` are those that are there already, by `key`."""
+
+    def __init__(
+        self,
+        env: jinja2.Environment,
+        features: frozenset[str],
+        name: Callable[[Instr], str],
+        shared: Mapping[FunctionKey, Function] = MappingProxyType({}),
+        is_static: bool = True,
+    ) -> None:
+        self._env, self._features, self._name = env, features, name
+        self._shared, self._is_static = shared, is_static
+        self._own = dict[FunctionKey, Function]()
+        self.names: dict[tuple[object, ...], str] = {}
+        """Of all that were asked for, by Instr.function_key."""
+        self.used = dict[str, Function]()
+        """Of the shared ones those that were asked for, by name."""
+
+    def key(self, instr: Instr) -> FunctionKey:
+        """Equal where functions are, of other models' too: they may have kernels of one name from other folders."""
+        return instr.function_key, str(self._env.get_template(_template(instr)).filename)
+
+    def of(self, instr: Instr) -> Function:
+        """The function of an instruction."""
+        key = self.key(instr)
+        if key in self._shared:
+            found = self._shared[key]
+            self.used[found.name] = found
+        else:
+            found = self._own[key] if key in self._own else self._own.setdefault(key, self._rendered(instr))
+        self.names[key[0]] = found.name
+        return found
+
+    @property
+    def own(self) -> list[Function]:
+        """Those that are rendered here, in the order in which they were asked for."""
+        return list(self._own.values())
+
+    @property
+    def uses_math(self) -> bool:
+        """Whether any of them calls the library of mathematical functions, shared ones included."""
+        return any("math.h" in function.headers for function in (*self.own, *self.used.values()))
+
+    def _rendered(self, instr: Instr) -> Function:
+        function = Function(instr, self._name(instr), self._is_static)
+        text = self._env.get_template(_template(instr)).render(
+            fn=function.name,
+            p=_Params(instr),
+            signature=function.signature,
+            flags=instr.code,
+            needs=function.headers.update,
+            types={o.role: o.buffer.dtype.c for o in instr.operands},
+            **instr.code,
+        )
+        function.text = for_features(text, self._features)
+        return function
+
+
+def _template(instr: Instr) -> str:
+    return f"kernels/{instr.kernel}.c.j2"
+
+
+def runtime_params(instr: Instr) -> list[tuple[str, str, str]]:
+    """(name, C type, meaning) of the parameters in the struct."""
+    told = instr.declaration
+    return [
+        (k, c_param_type(v), told.meaning(k) if told else "") for k, v in instr.params.items() if k not in instr.baked
+    ]
+
+
+def _member(name: str, ctype: str, meaning: str) -> list[str]:
+    """The lines of a parameter in its struct."""
+    line, told = f"{ctype} {name};", f"/* {comment(meaning, WIDTH - 12)} */"
+    if not meaning:
+        return [line]
+    return [f"{line} {told}"] if len(line) + len(told) < WIDTH - 4 else [told, line]

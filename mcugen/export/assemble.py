@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All files of a package in a format, as a folder or as one archive: the same for the same model, byte by byte."""
+
+from __future__ import annotations
+
+from mcugen.errors import UsageError
+from mcugen.export.declaration import Files, Format
+from mcugen.export.package import Package
+from mcugen.export.zipped import zipped
+
+
+def package_files(package: Package, format_: Format) -> Files:
+    """The package as a folder."""
+    code = {format_.code + name: text for name, text in package.code.items()}
+    beside = {format_.beside + name: content for name, content in package.beside.items()}
+    return {
+        **({**code, **beside} if format_.carries_code else {}),
+        **{package.filled(path): package.rendered(template) for path, template in format_.templates.items()},
+        **{package.filled(path): content for path, content in format_.made(package).items()},
+        "LICENSE": package.licence,
+        "README.md": _readme(package, format_),
+    }
+
+
+def package_archive(package: Package, format_: Format) -> Files:
+    """The package as the one file that the tool takes zipped; UsageError if it takes none."""
+    if not format_.archive:
+        raise UsageError("--zip is for formats whose tools take one zipped file", f"'{format_.name}'", "leave it out")
+    inside = format_.archived(package) if format_.archived else package_files(package, format_)
+    return {package.filled(format_.archive): zipped(inside, package.filled(format_.top))}
+
+
+def _readme(package: Package, format_: Format) -> str:
+    """What it is, and where to click: a line each."""
+    lines = [f"# {package.name}", "", f"{package.title}; for {format_.tool}.", ""]
+    lines += [f"{number}. {package.filled(step)}" for number, step in enumerate(format_.steps, 1)]
+    return "\n".join([*lines, "", "Licence: 0BSD (LICENSE)."]) + "\n"

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a format of packages is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcugen.export.package import Package
+
+Files = Mapping[str, str | bytes]
+"""Files of a package by their path in it, with slashes."""
+
+
+def nothing(package: Package) -> Files:
+    """A format whose files are all templates."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A form that an IDE or a build system takes as it is. In its texts, {name} and {version} are the package's."""
+
+    name: str
+    tool: str
+    """Who takes it."""
+    steps: tuple[str, ...]
+    """How a person brings it into a project, and sees the self-test pass: a sentence each."""
+    checked: str
+    """How it is checked that the tool takes it, for docs/export.md."""
+    code: str = "src/"
+    """The folder of the C files, with a slash; "" for the top."""
+    beside: str = "extras/"
+    """The same of what no compiler reads."""
+    carries_code: bool = True
+    """Whether these files lie in the package, besides in a pack."""
+    templates: Mapping[str, str] = field(default_factory=dict)
+    """Files of the package, and the templates below templates/export that they are made of."""
+    made: Callable[[Package], Files] = nothing
+    """Files that a library writes: XML, JSON, archives."""
+    archive: str = ""
+    """The file name of the package as one zipped file, where the tool takes that."""
+    top: str = ""
+    """The folder in that archive which holds all, with a slash."""
+    archived: Callable[[Package], Files] | None = None
+    """What is in the archive, where that is not the package itself."""

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formats that there are."""
+
+from __future__ import annotations
+
+from mcugen.export.arduino import ARDUINO, PLATFORMIO
+from mcugen.export.build_systems import CMAKE, MAKE
+from mcugen.export.declaration import Format
+from mcugen.export.frameworks import ESP_IDF, PICO_SDK, ZEPHYR
+from mcugen.export.ides import IAR, KEIL, MCUXPRESSO, STM32CUBE
+from mcugen.export.packs import CMSIS_PACK
+
+_ALL = (CMAKE, MAKE, ARDUINO, PLATFORMIO, ZEPHYR, ESP_IDF, PICO_SDK, CMSIS_PACK, MCUXPRESSO, STM32CUBE, IAR, KEIL)
+
+FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
+"""By name, in the order of docs/export.md."""
+
+
+def format_table() -> str:
+    """docs/export.md's table: formats, who takes them, how that is checked."""
+    rows = ["| `--format` | for | how it is checked |", "|---|---|---|"]
+    rows += [f"| `{f.name}` | {f.tool} | {f.checked} |" for f in FORMATS.values()]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules and components of frameworks with a build system of their own: Zephyr, ESP-IDF, Pico SDK."""
+
+from __future__ import annotations
+
+from mcugen.export.build_systems import cmake_library
+from mcugen.export.declaration import Format
+
+ZEPHYR = Format(
+    name="zephyr",
+    tool="Zephyr (3.5 or newer) and the nRF Connect SDK",
+    templates={
+        "CMakeLists.txt": "zephyr/CMakeLists.txt.j2",
+        "Kconfig": "zephyr/Kconfig.j2",
+        "zephyr/module.yml": "zephyr/module.yml.j2",
+        "samples/selftest/CMakeLists.txt": "zephyr/sample.cmake.j2",
+        "samples/selftest/prj.conf": "zephyr/prj.conf.j2",
+        "samples/selftest/sample.yaml": "zephyr/sample.yaml.j2",
+        "samples/selftest/src/main.c": "zephyr/main.c.j2",
+    },
+    steps=(
+        "Copy this folder beside your application as `{name}`.",
+        "Name it as a module before `find_package(Zephyr)` in your CMakeLists.txt: "
+        "`list(APPEND ZEPHYR_EXTRA_MODULES ${CMAKE_CURRENT_SOURCE_DIR}/../{name})`.",
+        "`CONFIG_MCUGEN_{NAME}=y` in your prj.conf; include `{name}.h`.",
+        "The self-test: `west build -b YOUR_BOARD {name}/samples/selftest -t run` (or `west flash`) prints "
+        "`{name}: self-test passed`.",
+    ),
+    checked="Kconfig read by kconfiglib and module.yml by PyYAML in tests, module and sample built with stand-ins for "
+    "Zephyr's functions; built once, by hand, with Zephyr 2.6 for a Cortex-M3 and run under QEMU",
+)
+
+ESP_IDF = Format(
+    name="esp-idf",
+    tool="ESP-IDF (5.0 or newer)",
+    templates={
+        "CMakeLists.txt": "esp-idf/CMakeLists.txt.j2",
+        "Kconfig": "esp-idf/Kconfig.j2",
+        "idf_component.yml": "esp-idf/idf_component.yml.j2",
+        "examples/selftest/CMakeLists.txt": "esp-idf/project.cmake.j2",
+        "examples/selftest/main/CMakeLists.txt": "esp-idf/main.cmake.j2",
+        "examples/selftest/main/idf_component.yml": "esp-idf/main_component.yml.j2",
+        "examples/selftest/main/main.c": "esp-idf/main.c.j2",
+    },
+    steps=(
+        "Copy this folder into your project as `components/{name}`.",
+        "`REQUIRES {name}` in the CMakeLists.txt of the component that calls it; include `{name}.h`.",
+        "The self-test: `cd components/{name}/examples/selftest && idf.py set-target YOUR_CHIP build flash monitor`, "
+        "or View > Command Palette > ESP-IDF: Build, Flash and Monitor, prints `{name}: self-test passed`.",
+        "It is compiled with -O2; Component config > {name} in `idf.py menuconfig` changes that.",
+    ),
+    checked="manifests loaded by idf-component-manager, Kconfig by kconfiglib in tests, CMake run with stand-ins for "
+    "the IDF's functions",
+)
+
+PICO_SDK = Format(
+    name="pico-sdk",
+    tool="the Raspberry Pi Pico SDK",
+    code="",
+    beside="",
+    templates={
+        "example/CMakeLists.txt": "pico-sdk/example.cmake.j2",
+        "example/main.c": "pico-sdk/main.c.j2",
+    },
+    made=cmake_library,
+    steps=(
+        "Copy this folder into your project as `{name}`.",
+        "Below `pico_sdk_init()` in your CMakeLists.txt: `add_subdirectory({name})`, and "
+        "`target_link_libraries(YOUR_PROGRAM {name})`; include `{name}.h`.",
+        "The self-test: with PICO_SDK_PATH set, `cmake -S {name}/example -B build -DPICO_BOARD=pico && "
+        "cmake --build build`.",
+        "Hold BOOTSEL while you plug the board in; drag `build/{name}_example.uf2` onto the drive that appears.",
+        "A serial terminal on the board's USB port shows `{name}: self-test passed` every second.",
+    ),
+    checked="built once, by hand, against SDK 2.2.0 for RP2040 and RP2350 (Arm); its library is the one of `cmake`",
+)

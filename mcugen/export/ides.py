@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IDEs of chip and compiler makers: their packs, and projects or connections that they import."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from mcugen.errors import UsageError
+from mcugen.export.build_systems import MAKE
+from mcugen.export.declaration import Files, Format
+from mcugen.export.packs import PACK_NAME, component, pack
+
+if TYPE_CHECKING:
+    from mcugen.export.package import Package
+
+_MAKE = "org.eclipse.cdt.make.core"
+_CDT = "org.eclipse.cdt.core"
+_XSI = "http://www.w3.org/2001/XMLSchema-instance"
+
+_ERROR_PARSERS = (f"{_CDT}.MakeErrorParser", f"{_CDT}.GCCErrorParser", f"{_CDT}.GLDErrorParser")
+_MAKE_SETTINGS = {
+    f"{_MAKE}.append_environment": "true",
+    f"{_MAKE}.build.command": "make",
+    f"{_MAKE}.useDefaultBuildCmd": "true",
+    f"{_MAKE}.enableFullBuild": "true",
+    f"{_MAKE}.enabledIncrementalBuild": "true",
+    f"{_MAKE}.enableCleanBuild": "true",
+    f"{_MAKE}.enableAutoBuild": "false",
+    f"{_MAKE}.build.target.inc": "all",
+    f"{_MAKE}.fullBuildTarget": "all",
+    f"{_MAKE}.build.target.clean": "clean",
+    f"{_MAKE}.cleanBuildTarget": "clean",
+    f"{_MAKE}.stopOnError": "true",
+    f"{_CDT}.errorOutputParser": ";".join(_ERROR_PARSERS),
+}
+"""Of a project that Eclipse builds with its Makefile; CMake's Eclipse projects have the same."""
+
+
+def _xml(root: ET.Element, instructions: str = "") -> str:
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{instructions}{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _text(parent: ET.Element, tag: str, text: str = "") -> ET.Element:
+    element = ET.SubElement(parent, tag)
+    element.text = text
+    return element
+
+
+# ------------------------------------------------------------------------------------------------------------ Eclipse
+
+
+def _eclipse_files(package: Package) -> Files:
+    return {".project": _project(package), ".cproject": _cproject(), **pack(package)}
+
+
+def _project(package: Package) -> str:
+    root = ET.Element("projectDescription")
+    _text(root, "name", package.name)
+    _text(root, "comment", package.title)
+    _text(root, "projects")
+    builds = ET.SubElement(root, "buildSpec")
+    command = ET.SubElement(builds, "buildCommand")
+    _text(command, "name", f"{_MAKE}.makeBuilder")
+    _text(command, "triggers", "clean,full,incremental,")
+    arguments = ET.SubElement(command, "arguments")
+    for key, value in _MAKE_SETTINGS.items():
+        setting = ET.SubElement(arguments, "dictionary")
+        _text(setting, "key", key)
+        _text(setting, "value", value)
+    natures = ET.SubElement(root, "natures")
+    for nature in (f"{_MAKE}.makeNature", f"{_CDT}.cnature"):
+        _text(natures, "nature", nature)
+    return _xml(root)
+
+
+def _cproject() -> str:
+    root = ET.Element("cproject")
+    settings = ET.SubElement(root, "storageModule", moduleId=f"{_CDT}.settings")
+    name = f"{_CDT}.default.config.1"
+    configuration = ET.SubElement(settings, "cconfiguration", id=name)
+    own = ET.SubElement(
+        configuration,
+        "storageModule",
+        buildSystemId=f"{_CDT}.defaultConfigDataProvider",
+        id=name,
+        moduleId=f"{_CDT}.settings",
+        name="Default",
+    )
+    ET.SubElement(own, "externalSettings")
+    parsers = ET.SubElement(own, "extensions")
+    ET.SubElement(parsers, "extension", id=f"{_CDT}.GNU_ELF", point=f"{_CDT}.BinaryParser")
+    entries = ET.SubElement(configuration, "storageModule", moduleId=f"{_CDT}.pathentry")
+    for path in ("src", "example"):
+        ET.SubElement(entries, "pathentry", kind="src", path=path)
+    ET.SubElement(entries, "pathentry", attrib={"kind": "inc", "path": "", "include": "src", "base-path": ""})
+    ET.SubElement(entries, "pathentry", kind="out", path="build")
+    return _xml(root, "<?fileVersion 4.0.0?>\n")
+
+
+def _eclipse(name: str, tool: str, pack_step: str) -> Format:
+    """A format of an IDE made of Eclipse's C tools: a Makefile project, and the pack."""
+    return Format(
+        name=name,
+        tool=tool,
+        templates=MAKE.templates,
+        made=_eclipse_files,
+        steps=(
+            "File > Import > General > Existing Projects into Workspace: this folder; Build makes `build/lib{name}.a` "
+            "with the flags of the CPU.",
+            "Into a project of yours: copy `src` there as `{name}`; Properties > C/C++ Build > Settings: add it to the "
+            "compiler's Include paths, and `m` to the linker's Libraries.",
+            pack_step,
+            "Include `{name}.h`, and call in `main()` what `example/main.c` calls: the self-test, which returns 0.",
+            "For speed: right-click the copied folder > Properties > C/C++ Build > Settings > Optimization: -O2.",
+        ),
+        checked="its Makefile built in tests as `make`; .project and .cproject have the structure of those that CMake "
+        "writes for Eclipse; never opened in the IDE itself",
+    )
+
+
+MCUXPRESSO = _eclipse(
+    "mcuxpresso",
+    "NXP's MCUXpresso IDE",
+    "Or through the pack: drop `" + PACK_NAME + "` onto the Installed SDKs view, and tick the component in Manage SDK "
+    "components.",
+)
+
+STM32CUBE = _eclipse(
+    "stm32cube",
+    "ST's STM32CubeIDE and STM32CubeMX",
+    "Or through the pack: in the .ioc, Software Packs > Manage Software Packs > From Local: `" + PACK_NAME + "`, then "
+    "Select Components.",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------- IAR
+
+
+def _iar_files(package: Package) -> Files:
+    return {"{name}.ipcf": _connection(package), "{name}.custom_argvars": _variables(package), **pack(package)}
+
+
+def _connection(package: Package) -> str:
+    """A project connection: what IAR adds to a project, and keeps up to date."""
+    root = ET.Element("iarProjectConnection", version="1.2", name=package.name, oneShot="false")
+    place = f"${package.macro}_DIR$"
+    _text(ET.SubElement(root, "includePath"), "path", f"{place}/src")
+    group = ET.SubElement(ET.SubElement(root, "files"), "group", name=package.name)
+    for file in package.code:
+        _text(group, "path", f"{place}/src/{file}")
+    return _xml(root, "<!-- IAR Project Connection File -->\n")
+
+
+def _variables(package: Package) -> str:
+    root = ET.Element("iarUserArgVars")
+    variable = ET.SubElement(ET.SubElement(root, "group", name=package.name, active="true"), "variable")
+    _text(variable, "name", f"{package.macro}_DIR")
+    _text(variable, "value", f"$WS_DIR$/{package.name}")
+    return _xml(root)
+
+
+IAR = Format(
+    name="iar",
+    tool="IAR Embedded Workbench",
+    templates={"example/main.c": "main.c.j2"},
+    made=_iar_files,
+    steps=(
+        "Copy this folder beside your workspace file as `{name}`.",
+        "Tools > Configure Custom Argument Variables > Import: `{name}.custom_argvars`.",
+        "Project > Add Project Connection > IAR Project Connection: `{name}.ipcf` adds the files and the include path.",
+        "Or through the pack: Project > CMSIS-Manager, import `" + PACK_NAME + "`, tick Machine Learning > mcugen.",
+        "Include `{name}.h`, and call what `example/main.c` calls: the self-test, which returns 0; for the group, "
+        "Options > C/C++ Compiler > Optimizations: High, Speed.",
+    ),
+    checked="structure in tests; never opened in the IDE itself",
+)
+
+
+# --------------------------------------------------------------------------------------------------------------- Keil
+
+_KEIL_DEVICES = {
+    "cortex-m0plus": "ARMCM0P",
+    "cortex-m3": "ARMCM3",
+    "cortex-m4": "ARMCM4",
+    "cortex-m7": "ARMCM7",
+    "cortex-m33": "ARMCM33",
+    "cortex-m55": "ARMCM55",
+}
+"""By CPU: Arm's own device in the pack ARM.Cortex_DFP."""
+
+
+def _keil_files(package: Package) -> Files:
+    return {"{name}.uvprojx": _uvision(package), **pack(package)}
+
+
+def _uvision(package: Package) -> str:
+    """A project for Arm's model of the CPU, with the component from the pack, and a main program."""
+    device = _KEIL_DEVICES.get(package.board.cpu)
+    if device is None:
+        raise UsageError(
+            "keil builds for Cortex-M", f"board '{package.board.name}' with {package.cpu}", "another --format"
+        )
+    root = ET.Element("Project", {"xmlns:xsi": _XSI, "xsi:noNamespaceSchemaLocation": "project_projx.xsd"})
+    _text(root, "SchemaVersion", "2.1")
+    _text(root, "Header", "### uVision Project, (C) Keil Software")
+    target = ET.SubElement(ET.SubElement(root, "Targets"), "Target")
+    for tag, text in (
+        ("TargetName", package.name),
+        ("ToolsetNumber", "0x4"),
+        ("ToolsetName", "ARM-ADS"),
+        ("uAC6", "1"),
+    ):
+        _text(target, tag, text)
+    options = ET.SubElement(target, "TargetOption")
+    common = ET.SubElement(options, "TargetCommonOption")
+    for tag, text in (
+        *(("Device", device), ("Vendor", "ARM"), ("PackID", "ARM.Cortex_DFP.1.1.0")),
+        *(("OutputDirectory", ".\\Objects\\"), ("OutputName", package.name), ("CreateExecutable", "1")),
+    ):
+        _text(common, tag, text)
+    compiler = ET.SubElement(ET.SubElement(options, "TargetArmAds"), "Cads")
+    _text(compiler, "Optim", "3")  # -O2
+    group = ET.SubElement(ET.SubElement(target, "Groups"), "Group")
+    _text(group, "GroupName", "Application")
+    file = ET.SubElement(ET.SubElement(group, "Files"), "File")
+    for tag, text in (("FileName", "main.c"), ("FileType", "1"), ("FilePath", ".\\example\\main.c")):
+        _text(file, tag, text)
+    _components(ET.SubElement(root, "RTE"), package)
+    return _xml(root)
+
+
+def _components(parent: ET.Element, package: Package) -> None:
+    """The run-time environment: start-up code of Arm's pack, and the model's component."""
+    components = ET.SubElement(parent, "components")
+    for names, vendor, version, source in (
+        (("CMSIS", "CORE", ""), "ARM", "6.1.0", ("ARM", "CMSIS", "6.1.0")),
+        (("Device", "Startup", ""), "ARM", "1.1.0", ("ARM", "Cortex_DFP", "1.1.0")),
+        (component(package), "mcugen", package.version, ("mcugen", package.name, package.version)),
+    ):
+        keys = dict(zip(("Cclass", "Cgroup", "Csub"), names, strict=True))
+        found = {key: value for key, value in keys.items() if value}
+        element = ET.SubElement(components, "component", {**found, "Cvendor": vendor, "Cversion": version})
+        ET.SubElement(element, "package", dict(zip(("vendor", "name", "version"), source, strict=True)))
+        infos = ET.SubElement(element, "targetInfos")
+        ET.SubElement(infos, "targetInfo", name=package.name)
+
+
+KEIL = Format(
+    name="keil",
+    tool="Keil MDK (uVision 5)",
+    carries_code=False,
+    templates={"example/main.c": "main.c.j2"},
+    made=_keil_files,
+    steps=(
+        "Double-click `" + PACK_NAME + "`: the Pack Installer adds it.",
+        "Open `{name}.uvprojx`: an example for Arm's model of the CPU that runs the self-test.",
+        "In a project of yours: Project > Manage > Run-Time Environment, tick Machine Learning > mcugen > {name}; "
+        "include `{name}.h`, and call what `example/main.c` calls.",
+        "Options for Target > C/C++ (AC6) > Optimization: -O2; libm comes with the compiler.",
+    ),
+    checked="structure in tests, and the pack as `cmsis-pack`; never opened in the IDE itself",
+)

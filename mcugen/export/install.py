@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a package into a folder that may be part of a project: what is the user's stays.
+
+A manifest in the folder holds the hashes of what mcugen wrote there. A file that differs from it was edited, and is not
+overwritten unless the user forces it; one that a new package no longer has goes if it was not edited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from mcugen.codegen.atomic import staging, write_synced
+from mcugen.errors import OutputError, listed
+from mcugen.export.declaration import Files
+from mcugen.limits import read_bounded
+from mcugen.version import __version__
+
+MANIFEST = ".mcugen-manifest.json"
+"""JSON: `package`, and `files`: the SHA-256 by path; several where a killed export may have left old or new."""
+
+_MANIFEST_BYTES = 1 << 20
+_FINAL = ".final"
+"""The staged manifest that knows the new files alone."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What an export did to a folder; paths are relative to it."""
+
+    folder: Path
+    written: tuple[str, ...]
+    removed: tuple[str, ...]
+    """Files of an older export."""
+    kept: tuple[str, ...]
+    """Files of an older export that do not belong any more, but were edited."""
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    package: str
+    hashes: Mapping[str, tuple[str, ...]]
+
+
+def install(files: Files, folder: Path, package: str, *, force: bool = False) -> Installed:
+    """Writes the files of a package called `package`; nothing else in the folder changes.
+
+    OutputError, with nothing changed, for a file that mcugen did not write so (edited, or the user's own), and where
+    the folder holds another package, unless `force` is given; also where nothing can be written.
+    """
+    target = Path(os.path.realpath(folder))
+    is_new = not target.exists()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with staging(target) as fresh:
+            known = _known(target, package, force)
+            _require_places(target, [*files, *known.hashes, MANIFEST], folder)
+            _require_unedited(target, files, known, folder, force)
+            return _replace(target, fresh, files, known, folder)
+    except OSError as error:
+        rule = f"{folder}: the output must be a folder that can be written"
+        raise OutputError(rule, error.strerror or str(error), "check space and permissions") from error
+    finally:
+        if is_new:
+            with suppress(OSError):
+                target.rmdir()  # only if nothing came of it
+
+
+def digest(data: bytes) -> str:
+    """What an edit changes: line ends do not count, as version control changes those."""
+    return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
+
+
+def _known(target: Path, package: str, force: bool) -> _Manifest:
+    """What the manifest says, or that nothing is known. OutputError for a damaged one, or another package's."""
+    none = _Manifest(package, {})
+    path = target / MANIFEST
+    if not path.is_file() or path.is_symlink():
+        return none
+    try:
+        known = _parsed(read_bounded(path, _MANIFEST_BYTES))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if force:
+            return none
+        raise OutputError(f"{path}: must be as mcugen wrote it", str(error), "remove it, and use --force") from error
+    if known.package != package and not force:
+        rule = f"{target}: a folder holds one package"
+        raise OutputError(rule, f"'{known.package}'", f"another folder for '{package}', or --force to replace it")
+    return _Manifest(package, known.hashes)
+
+
+def _parsed(data: bytes) -> _Manifest:
+    document = json.loads(data)
+    hashes = {str(path): tuple(map(str, found)) for path, found in document["files"].items()}
+    for path in hashes:
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or not pure.parts or ".." in pure.parts or "\\" in path or ":" in path or "\0" in path:
+            raise ValueError(f"'{path}', which is not in the folder")
+    return _Manifest(str(document["package"]), hashes)
+
+
+def _require_places(target: Path, paths: Iterable[str], folder: Path) -> None:
+    """OutputError where a link leads out of the folder, or where something else stands in a file's place."""
+    for path in paths:
+        place = target / path
+        if not Path(os.path.realpath(place)).is_relative_to(target):
+            raise OutputError(f"{folder}: '{path}' must be in the folder", "a link that leads out", "remove the link")
+        folders = [p for p in place.parents if p.is_relative_to(target) and p.exists()]
+        if (place.exists() and not place.is_file()) or not all(p.is_dir() for p in folders):
+            raise OutputError(f"{folder}: '{path}' must be a file or new", "something else", "another folder with -o")
+
+
+def _require_unedited(target: Path, files: Files, known: _Manifest, folder: Path, force: bool) -> None:
+    edited = [path for path in files if not force and not _is_ours(target / path, path, known, files[path])]
+    if edited:
+        rule = f"{folder}: what mcugen did not write so is not overwritten"
+        raise OutputError(rule, f"edited, or not mcugen's: {listed(edited)}", "another folder with -o, or --force")
+
+
+def _is_ours(place: Path, path: str, known: _Manifest, new: str | bytes = b"") -> bool:
+    """Whether a file is absent, as the manifest says, or what is to be written."""
+    if not place.exists():
+        return True
+    return digest(place.read_bytes()) in (*known.hashes.get(path, ()), digest(_bytes(new)))
+
+
+def _replace(target: Path, fresh: Path, files: Files, known: _Manifest, folder: Path) -> Installed:
+    """Stages all, then puts file by file: who is killed meanwhile leaves a manifest that knows both of each."""
+    data = {path: _bytes(content) for path, content in sorted(files.items())}
+    new = {path: (digest(content),) for path, content in data.items()}
+    leftovers = [path for path in sorted(known.hashes) if path not in files and (target / path).exists()]
+    removed = [path for path in leftovers if _is_ours(target / path, path, known)]
+    both = {path: (*known.hashes.get(path, ()), *new.get(path, ())) for path in {*known.hashes, *new}}
+    staged = {**data, MANIFEST: _manifest(known.package, both), _FINAL: _manifest(known.package, new)}
+    for path, content in staged.items():
+        _stage(fresh / "new" / path, content, target / path)
+    _put(target, fresh, [MANIFEST, *data], removed)
+    return Installed(folder, tuple(data), tuple(removed), tuple(p for p in leftovers if p not in removed))
+
+
+def _stage(place: Path, content: bytes, target: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    write_synced(place, partial(_write, content), mode)
+
+
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
+
+
+def _put(target: Path, fresh: Path, paths: Sequence[str], removed: Sequence[str]) -> None:
+    """Moves what is staged to its place, and removes the rest; all is as before if any of it fails."""
+    done: list[str] = []
+    try:
+        for path in [*paths, *removed]:
+            place, old = target / path, fresh / "old" / path
+            if place.exists():
+                old.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(place, old)
+            done.append(path)
+            if path in removed:
+                place.unlink()
+                _remove_empty(place.parent, target)
+            else:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                (fresh / "new" / path).replace(place)
+        (fresh / "new" / _FINAL).replace(target / MANIFEST)
+    except BaseException:
+        for path in reversed(done):
+            with suppress(OSError):
+                _undo(target / path, fresh / "old" / path, target)
+        raise
+
+
+def _undo(place: Path, old: Path, target: Path) -> None:
+    if old.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        old.replace(place)
+        return
+    place.unlink(missing_ok=True)
+    _remove_empty(place.parent, target)
+
+
+def _remove_empty(folder: Path, target: Path) -> None:
+    """Folders that hold nothing any more, up to the target."""
+    with suppress(OSError):
+        while folder != target:
+            folder.rmdir()
+            folder = folder.parent
+
+
+def _manifest(package: str, hashes: Mapping[str, Iterable[str]]) -> bytes:
+    files = {path: sorted(set(found)) for path, found in sorted(hashes.items())}
+    document = {"generator": f"mcugen {__version__}", "package": package, "files": files}
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-Packs: what Keil, IAR, MCUXpresso, STM32CubeMX and the CMSIS-Toolbox install."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.dom import minidom
+
+from mcugen.export.declaration import Files, Format
+from mcugen.export.zipped import zipped
+
+if TYPE_CHECKING:
+    from mcugen.export.package import Package
+
+PACK_NAME = "mcugen.{name}.{version}.pack"
+"""As tools want it: vendor, name, version."""
+
+_MAIN = "template/main.c"
+_DESCRIBED = "mcugen.{name}.pdsc"
+_LAYER = "{name}.clayer.yml"
+
+
+def pack_contents(package: Package) -> Files:
+    """What is in the pack: its description, the code, and a main program that is offered as a template."""
+    layer, main = package.filled(_LAYER), package.rendered("main.c.j2")
+    return {
+        package.filled(_DESCRIBED): _description(package),
+        "LICENSE": package.licence,
+        layer: package.rendered("cmsis-pack/layer.yml.j2"),
+        _MAIN: main,
+        **package.code,
+        **package.beside,
+    }
+
+
+def pack(package: Package) -> Files:
+    """The zipped pack, by its name."""
+    return {package.filled(PACK_NAME): zipped(pack_contents(package))}
+
+
+def component(package: Package) -> tuple[str, str, str]:
+    """Class, group and subgroup by which projects name the model."""
+    return ("Machine Learning", "mcugen", package.name)
+
+
+def _description(package: Package) -> str:
+    """The .pdsc of the generated folder under the package's version, with a licence, a template and a layer."""
+    document = minidom.parseString(package.bundle.files[package.filled(_DESCRIBED)])
+    (root,) = document.getElementsByTagName("package")[:1]
+    for tag, attribute in (("release", "version"), ("component", "Cversion")):
+        document.getElementsByTagName(tag)[0].setAttribute(attribute, package.version)
+    releases = document.getElementsByTagName("releases")[0]
+    licence = document.createElement("license")
+    licence.appendChild(document.createTextNode("LICENSE"))
+    sets = _element(document, "licenseSets")
+    chosen = sets.appendChild(_element(document, "licenseSet", id="all", default="true"))
+    chosen.appendChild(_element(document, "license", name="LICENSE", title="Zero-Clause BSD", spdx="0BSD"))
+    for element in (licence, sets):
+        root.insertBefore(element, releases)
+        root.insertBefore(document.createTextNode("\n  "), releases)
+    template = {"category": "source", "name": _MAIN, "attr": "template", "select": f"Self-test of {package.name}"}
+    document.getElementsByTagName("files")[0].appendChild(_element(document, "file", **template))
+    csolution = _element(document, "csolution")
+    csolution.appendChild(_element(document, "clayer", type="mcugen", path=".", file=package.filled(_LAYER)))
+    root.appendChild(csolution)
+    return document.toxml(encoding="UTF-8").decode() + "\n"
+
+
+def _element(document: minidom.Document, tag: str, **attributes: str) -> minidom.Element:
+    element = document.createElement(tag)
+    for name, value in attributes.items():
+        element.setAttribute(name, value)
+    return element
+
+
+def _pack_files(package: Package) -> Files:
+    return {**pack(package), package.filled(_LAYER): package.rendered("cmsis-pack/layer.yml.j2")}
+
+
+CMSIS_PACK = Format(
+    name="cmsis-pack",
+    tool="the CMSIS-Toolbox, Keil Studio, and all other tools that take CMSIS-Packs",
+    carries_code=False,
+    made=_pack_files,
+    archive=PACK_NAME,
+    archived=pack_contents,
+    steps=(
+        "`cpackget add " + PACK_NAME + "`, or in an IDE: import the pack from disk.",
+        "In your .cproject.yml: `layers: - layer: {name}.clayer.yml`; or tick Machine Learning > mcugen > {name} among "
+        "the software components.",
+        "Include `{name}.h`; the user code template `Self-test of {name}` is a main program that runs the self-test.",
+        "The layer compiles it for speed (`optimize: speed`) and links libm; elsewhere, set -O2 for the component.",
+    ),
+    checked="its .pdsc held against PACK.xsd 1.7.56 and its layer against CMSIS-Toolbox's schema once, by hand; tests "
+    "read both and find every file that they name in the archive; its files are those that `cmake` builds",
+)

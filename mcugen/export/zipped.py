@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zip archives that depend on nothing but what is in them."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+from mcugen.export.declaration import Files
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The oldest date of a zipped file."""
+
+
+def zipped(files: Files, top: str = "") -> bytes:
+    """A zip archive of the files, in a folder `top/` if given."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(top + path, _EPOCH)
+            entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o100644 << 16, 3
+            archive.writestr(entry, content)
+    return buffer.getvalue()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One arena for several models: those that never run together may lie over each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from mcugen.errors import VerificationError
+from mcugen.lir.program import ALIGNMENT, aligned
+from mcugen.memory.exact import Problem, solve
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Where each arena begins in the one that holds them all, and its bytes: it could not be less than `bound`."""
+
+    offsets: tuple[int, ...]
+    nbytes: int
+    bound: int
+
+
+def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> Joint:
+    """The least arena for arenas of so many bytes; a pair in `exclusive` (the lesser index first) may share memory."""
+    units = [max(aligned(size) // ALIGNMENT, 1) for size in sizes]
+    together = [pair for pair in combinations(range(len(sizes)), 2) if pair not in exclusive]
+    problem = Problem(units, {(a, b): [(1 - units[b], units[a] - 1)] for a, b in together})
+    one_after_another = [sum(units[:index]) for index in range(len(units))]
+    starts, bound = solve(problem, one_after_another, max(units, default=0))
+    ends = [start + size for start, size in zip(starts, units, strict=True)]
+    return Joint(tuple(start * ALIGNMENT for start in starts), max(ends, default=0) * ALIGNMENT, bound * ALIGNMENT)
+
+
+def verify_joint(joint: Joint, sizes: Sequence[int], exclusive: Collection[Pair]) -> None:
+    """VerificationError unless arenas lie within the joint one, aligned, and apart but where they are exclusive."""
+    owners: list[set[int]] = [set() for _ in range(joint.nbytes // ALIGNMENT)]
+    for model, (start, size) in enumerate(zip(joint.offsets, sizes, strict=True)):
+        if start % ALIGNMENT or start < 0 or start + size > joint.nbytes:
+            _fail(f"arena {model} at {start}: not aligned, or outside")
+        for unit in range(start // ALIGNMENT, aligned(start + size) // ALIGNMENT):
+            owners[unit].add(model)
+    for met in {frozenset(owner) for owner in owners}:
+        for pair in combinations(sorted(met), 2):
+            if pair not in exclusive:
+                _fail(f"arenas {pair[0]} and {pair[1]} share bytes, and may be used at the same time")
+
+
+def _fail(found: str) -> None:
+    raise VerificationError("the joint arena must keep what runs together apart", found, "report this as a bug")

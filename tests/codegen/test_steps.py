@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--steps: a run in parts that the caller asks for, with the bits of a whole one; and a hook that stops a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from c_programs import build_and_run, check_compiles
+from onnx_models import Net
+from test_format import branching, floats, quantized, sized, stateful
+
+from mcugen import CompiledModel, CompileOptions, Places, compile_model
+from mcugen.lir.program import Control
+
+PATH = "StatefulPartitionedCall/functional_1/block_12_depthwise/batch_normalization_37/FusedBatchNormV3;block_12"
+DIM = "a_dimension_with_a_name_that_explains_everything"
+MODELS: Mapping[str, tuple[object, CompileOptions]] = {
+    "layers": (quantized, CompileOptions(name="net")),
+    "row by row": (quantized, CompileOptions(name="net", optimize="ram")),
+    "input row by row": (quantized, CompileOptions(name="net", optimize="ram", stream_input=True)),
+    "buffers of the caller's": (quantized, CompileOptions(name="net", external_io=True)),
+    "a file of weights": (quantized, CompileOptions(name="net", weights_blob=True)),
+    "floats": (floats, CompileOptions(name="net")),
+    "sizes": (sized, CompileOptions(name="net", dims={DIM: (1, 37)})),
+    "state": (stateful, CompileOptions(name="net", states={"after": f"{PATH}/state"})),
+    "loops and branches": (branching, CompileOptions(name="net")),
+}
+
+
+def samples_of(compiled: CompiledModel, count: int = 3) -> list[dict[str, np.ndarray]]:
+    draw = np.random.default_rng(2)
+    return [
+        {
+            e.name: draw.integers(0, 2 if e.dtype.value == "bool" else 9, e.shape).astype(e.dtype.numpy)
+            for e in compiled.program.inputs
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_steps_have_the_bits_of_a_run(kind: str, tmp_path: Path):
+    """The run function is all steps; without --steps it is what it was."""
+    make, options = MODELS[kind]
+    model = make().model()
+    whole = compile_model(model, options=options)
+    stepped = compile_model(model, options=replace(options, steps=True))
+    check_compiles(stepped.bundle, tmp_path, "gcc")
+    samples = samples_of(whole)
+    wanted, found = whole.simulate(samples).outputs, stepped.simulate(samples).outputs
+    for ours, theirs in zip(found, wanted, strict=True):
+        for name in theirs:
+            np.testing.assert_array_equal(ours[name], theirs[name])
+    assert len(stepped.bundle.steps) >= len(whole.bundle.layers)
+    assert set(stepped.bundle.steps) == set(range(len(whole.bundle.layers)))
+
+
+def test_each_row_of_a_group_is_a_step():
+    options = CompileOptions("net", optimize="ram", steps=True)
+    stepped = compile_model(quantized().model(), options=options)
+    program = stepped.program
+    events = sum(len(i.events) for i in program.instrs if i.control is Control.STREAM)
+    assert events > 20
+    assert len(stepped.bundle.steps) >= events
+    assert f"#define NET_STEPS {len(stepped.bundle.steps)} " in stepped.bundle.files["net.h"]
+
+
+@pytest.mark.parametrize("optimize", ["balanced", "ram"])
+def test_beginning_stepping_and_aborting(optimize: str, tmp_path: Path):
+    """Runs of two arenas, step by step in turns; one is aborted halfway, and begins anew."""
+    bundle = compile_model(quantized().model(), options=CompileOptions("net", optimize=optimize, steps=True)).bundle
+    check_compiles(bundle, tmp_path)
+    main = """
+        #include "net.h"
+        #include <stdio.h>
+        #define CHECK(what) if (!(what)) { printf("line %d", __LINE__); return 1; }
+        static _Alignas(16) unsigned char arenas[2][NET_ARENA_SIZE];
+        static void fill(void *arena, float value)
+        {
+            uint32_t i;
+            for (i = 0; i < NET_INPUT_COUNT; ++i) net_input(arena)[i] = value * (float)(i % 7);
+        }
+        int main(void)
+        {
+            static float wanted[2][NET_OUTPUT_COUNT];
+            net_steps steps[2];
+            int32_t i, k, calls = 0;
+            for (k = 0; k < 2; ++k) {
+                fill(arenas[k], 0.1f + 0.2f * (float)k);
+                CHECK(net_run(arenas[k]) == MCUGEN_OK);
+                memcpy(wanted[k], net_output(arenas[k]), sizeof wanted[k]);
+            }
+            CHECK(memcmp(wanted[0], wanted[1], sizeof wanted[0]) != 0);
+            CHECK(net_begin(NULL, arenas[0]) == MCUGEN_ERROR_NULL && net_step(NULL) == MCUGEN_ERROR_NULL);
+            CHECK(net_begin(&steps[0], NULL) == MCUGEN_ERROR_NULL && net_step(&steps[0]) == MCUGEN_ERROR_STEP);
+            CHECK(net_begin(&steps[0], arenas[0] + 1) == MCUGEN_ERROR_ALIGNMENT);
+            CHECK(net_step(&steps[0]) == MCUGEN_ERROR_STEP);
+            for (i = 0; i < NET_STEPS / 2; ++i) {
+                if (i == 0) { fill(arenas[0], 9.0f); CHECK(net_begin(&steps[0], arenas[0]) == MCUGEN_OK); }
+                CHECK(net_step(&steps[0]) == MCUGEN_AGAIN);
+            }
+            for (k = 0; k < 2; ++k) {
+                fill(arenas[k], 0.1f + 0.2f * (float)k);
+                CHECK(net_begin(&steps[k], arenas[k]) == MCUGEN_OK);
+            }
+            for (i = 0; i < NET_STEPS; ++i) {
+                for (k = 0; k < 2; ++k, ++calls) {
+                    CHECK(net_step(&steps[k]) == (i + 1 < NET_STEPS ? MCUGEN_AGAIN : MCUGEN_DONE));
+                }
+            }
+            for (k = 0; k < 2; ++k) {
+                CHECK(memcmp(wanted[k], net_output(arenas[k]), sizeof wanted[k]) == 0);
+                CHECK(net_step(&steps[k]) == MCUGEN_ERROR_STEP);
+            }
+            CHECK(net_selftest(arenas[0]) == MCUGEN_OK);
+            printf("%d", calls);
+            return 0;
+        }
+        """
+    printed = build_and_run(main, tmp_path, "net.c", "net_weights.c", "net_selftest.c", flags=("-std=c11",))
+    assert printed == str(2 * len(bundle.steps))
+
+
+def test_a_step_that_fails_ends_the_run(tmp_path: Path):
+    """Rows that do not come: no further step is taken."""
+    options = CompileOptions("net", optimize="ram", stream_input=True, steps=True)
+    bundle = compile_model(quantized().model(), options=options).bundle
+    check_compiles(bundle, tmp_path, "gcc")
+    main = """
+        #include "net.h"
+        #include <stdio.h>
+        static int read_rows(void *context, int32_t first_row, float *rows)
+        {
+            memset(rows, 0, NET_INPUT_ROWS * NET_INPUT_ROW_BYTES);
+            return first_row >= *(int *)context;
+        }
+        int main(void)
+        {
+            int rows = 0, status, more;
+            net_steps steps;
+            status = net_begin(&steps, net_default_arena(), read_rows, &rows);
+            do { status = net_step(&steps); } while (status == MCUGEN_AGAIN);
+            more = net_step(&steps);
+            printf("%d %d %d", status, more, net_run(net_default_arena(), read_rows, &rows));
+            return 0;
+        }
+        """
+    assert build_and_run(main, tmp_path, "net.c", "net_weights.c") == "5 9 5"
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_hook_that_stops_a_run(steps: bool, tmp_path: Path):
+    """It is told the model, the layer's number, and by these its name; other layers are not run."""
+    net, names = Net(), ("first", "MatMul_second", "ReduceSum_y")
+    x = net.op("Exp", net.input("x", 64), out="first")
+    x = net.op("MatMul", x, net.const(np.ones((64, 64))), out="second")
+    net.output(net.op("ReduceSum", x, keepdims=0, out="y"))
+    bundle = compile_model(net.model(), options=CompileOptions("net", steps=steps)).bundle
+    (tmp_path / "hook.h").write_text("int hook(const void *model, int32_t layer);\n")
+    check_compiles(bundle, tmp_path, "gcc")
+    main = """
+        #include "net.h"
+        #include <stdio.h>
+        static int32_t last;
+        int hook(const void *told, int32_t layer)
+        {
+            const mcugen_model *model = (const mcugen_model *)told;
+            printf("%s %d %s, ", model->name, (int)layer, model->layer_names[layer]);
+            return layer == last;
+        }
+        int main(void)
+        {
+            for (last = 0; last <= NET_LAYERS; ++last) printf("%d; ", net_run(net_default_arena()));
+            return 0;
+        }
+        """
+    runs = [[f"net {i} {name}, " for i, name in enumerate(names[: last + 1])] for last in (0, 1, 2, 2)]
+    flags = ("-DMCUGEN_STOP_AFTER_LAYER=hook", "-include", "stdint.h", "-include", "hook.h")
+    printed = build_and_run(main, tmp_path, "net.c", "net_weights.c", flags=flags)
+    assert printed == "".join(f"{''.join(run)}{status}; " for run, status in zip(runs, (8, 8, 8, 0), strict=True))
+
+
+@pytest.mark.qemu
+def test_steps_in_several_memories_and_within_a_firmware():
+    options = CompileOptions("net", place=Places(arena=("dtcm", "sram")), steps=True)
+    stepped = compile_model(quantized().model(), "stm32f746", options)
+    samples = samples_of(stepped, 1)
+    wanted = compile_model(quantized().model(), "stm32f746").simulate(samples, measure=False).outputs
+    found = stepped.simulate(samples, measure=False).outputs
+    for name in wanted[0]:
+        np.testing.assert_array_equal(found[0][name], wanted[0][name])

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CMSIS-Packs, and what IDEs import besides: every file that they name is there."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from xml.etree import ElementTree as ET
+
+import pytest
+from exported import files_of, tiny
+from onnx_models import Net
+from test_conv import quantized_conv
+
+from mcugen import compile_model
+from mcugen.export.package import Package
+from mcugen.export.packs import pack_contents
+from mcugen.options import CMSIS_NN, CompileOptions
+
+yaml = pytest.importorskip("yaml")
+
+BOARD = "nrf52840"
+
+
+def contents(format_: str) -> Mapping[str, bytes]:
+    data = files_of(tiny(BOARD), format_)["mcugen.tiny.1.2.3.pack"]
+    assert isinstance(data, bytes)
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    assert archive.testzip() is None
+    return {name: archive.read(name) for name in archive.namelist()}
+
+
+def element(root: ET.Element, path: str) -> ET.Element:
+    found = root.find(path)
+    assert found is not None, path
+    return found
+
+
+@pytest.mark.parametrize("format_", ["cmsis-pack", "mcuxpresso", "stm32cube", "iar", "keil"])
+def test_the_description_names_what_is_in_the_pack(format_: str) -> None:
+    files = contents(format_)
+    root = ET.fromstring(files["mcugen.tiny.pdsc"])
+    assert [root.findtext(tag) for tag in ("vendor", "name", "license")] == ["mcugen", "tiny", "LICENSE"]
+    assert element(root, "releases/release").get("version") == "1.2.3"
+    component = element(root, "components/component")
+    assert component.get("Cversion") == "1.2.3"
+    named = {file.get("name"): file for file in component.iter("file")}
+    layer = element(root, "csolution/clayer").get("file")
+    licence = element(root, "licenseSets/licenseSet/license").get("name")
+    assert {*named, layer, licence, "mcugen.tiny.pdsc"} == set(files)
+    assert named["template/main.c"].get("attr") == "template"
+    assert {name for name, file in named.items() if file.get("category") == "source" and not file.get("attr")} == {
+        *("tiny.c", "tiny_selftest.c", "tiny_weights.c")
+    }
+
+
+def test_elements_come_in_the_schemas_order() -> None:
+    """PACK.xsd lets them come in any; tools before 1.7 want licence and releases before components."""
+    tags = [child.tag for child in ET.fromstring(contents("cmsis-pack")["mcugen.tiny.pdsc"])]
+    assert tags.index("license") < tags.index("releases") < tags.index("components") < tags.index("csolution")
+    assert len(tags) == len(set(tags))
+
+
+def test_the_layer_names_the_packs_component() -> None:
+    files = files_of(tiny(BOARD), "cmsis-pack")
+    layer = yaml.safe_load(str(files["tiny.clayer.yml"]))["layer"]
+    assert layer["packs"] == [{"pack": "mcugen::tiny@1.2.3"}]
+    assert layer["components"] == [{"component": "Machine Learning:mcugen:tiny", "optimize": "speed"}]
+    assert layer["misc"] == [{"for-compiler": "GCC", "Lib": ["-lm"]}]
+    assert contents("cmsis-pack")["tiny.clayer.yml"].decode() == files["tiny.clayer.yml"]
+
+
+def test_a_library_is_a_requirement() -> None:
+    net = Net()
+    quantized_conv(net, "y", ((1, 4, 9, 8), 6, (3, 3), {"pads": [1] * 4}), False)
+    compiled = compile_model(net.model(), BOARD, CompileOptions(name="net", family=CMSIS_NN))
+    package = Package(compiled, "1.2.3")
+    layer = yaml.safe_load(str(pack_contents(package)["net.clayer.yml"]))["layer"]
+    assert {"pack": "ARM::CMSIS-NN@^7.0.0"} in layer["packs"]
+    assert {"component": "CMSIS:NN Lib"} in layer["components"]
+    root = ET.fromstring(str(pack_contents(package)["mcugen.net.pdsc"]))
+    assert element(root, "requirements/packages/package").get("name") == "CMSIS-NN"
+    assert package.notes == ["net calls CMSIS-NN 7.x, which your project brings"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- IDEs
+
+
+@pytest.mark.parametrize("format_", ["mcuxpresso", "stm32cube"])
+def test_eclipse_imports_a_makefile_project(format_: str) -> None:
+    files = files_of(tiny(BOARD), format_)
+    project = ET.fromstring(str(files[".project"]))
+    assert project.tag == "projectDescription"
+    assert project.findtext("name") == "tiny"
+    natures = [nature.text for nature in project.iter("nature")]
+    assert "org.eclipse.cdt.make.core.makeNature" in natures
+    settings = {d.findtext("key"): d.findtext("value") for d in project.iter("dictionary")}
+    assert settings["org.eclipse.cdt.make.core.build.command"] == "make"
+    makefile = str(files["Makefile"])
+    for key in ("build.target.inc", "fullBuildTarget", "cleanBuildTarget"):
+        assert f"\n{settings[f'org.eclipse.cdt.make.core.{key}']}:" in makefile
+    text = str(files[".cproject"])
+    assert "<?fileVersion 4.0.0?>" in text
+    cproject = ET.fromstring(text)
+    configuration = element(cproject, "storageModule/cconfiguration")
+    assert element(configuration, "storageModule").get("id") == configuration.get("id")
+    folders = {path.split("/")[0] for path in files if "/" in path}
+    sources = {entry.get("path") for entry in cproject.iter("pathentry") if entry.get("kind") == "src"}
+    assert sources <= folders
+
+
+def test_iars_connection_names_the_files() -> None:
+    files = files_of(tiny(BOARD), "iar")
+    connection = ET.fromstring(str(files["tiny.ipcf"]))
+    variables = ET.fromstring(str(files["tiny.custom_argvars"]))
+    assert (connection.tag, variables.tag) == ("iarProjectConnection", "iarUserArgVars")
+    variable = f"${variables.findtext('group/variable/name')}$/"
+    named = {path.text for path in connection.iter("path")}
+    assert {f"{variable}{path}" for path in files if path.startswith("src/")} | {f"{variable}src"} == named
+    assert variables.findtext("group/variable/value") == "$WS_DIR$/tiny"
+
+
+def test_keils_project_takes_the_component() -> None:
+    files = files_of(tiny(BOARD), "keil")
+    project = ET.fromstring(str(files["tiny.uvprojx"]))
+    target = element(project, "Targets/Target")
+    assert target.findtext("TargetOption/TargetCommonOption/Device") == "ARMCM4"
+    assert target.findtext("TargetOption/TargetArmAds/Cads/Optim") == "3"
+    for path in target.iter("FilePath"):
+        assert str(path.text).removeprefix(".\\").replace("\\", "/") in files
+    described = element(ET.fromstring(contents("keil")["mcugen.tiny.pdsc"]), "components/component")
+    own = element(project, "RTE/components/component[@Cvendor='mcugen']")
+    assert all(own.get(key) == described.get(key) for key in ("Cclass", "Cgroup", "Csub", "Cversion"))
+    assert [info.get("name") for info in own.iter("targetInfo")] == [target.findtext("TargetName")]

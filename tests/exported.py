@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages of small models, and what builds and runs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_models import Net
+
+from mcugen import CompiledModel, compile_model
+from mcugen.export.assemble import package_files
+from mcugen.export.formats import FORMATS
+from mcugen.export.install import install
+from mcugen.export.package import Package
+from mcugen.options import CompileOptions
+
+ROOT = Path(__file__).resolve().parents[1]
+DIGITS = ROOT / "examples" / "digits" / "digits_int8.onnx"
+
+BOARDS = {"nrf52840": "arm-none-eabi-gcc", "esp32c3": "riscv64-unknown-elf-gcc", "host": "gcc"}
+"""One for each toolchain, and its compiler."""
+
+
+def need(*programs: str) -> None:
+    """Skips the test where a program is not installed."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
+@cache
+def tiny(board: str = "host", name: str = "tiny", weights_blob: bool = False) -> CompiledModel:
+    """A layer and a softmax of floats, which needs libm."""
+    random = np.random.default_rng(1)
+    net = Net()
+    x = net.op("MatMul", net.input("x", 1, 4), net.const(random.standard_normal((4, 3))))
+    net.output(net.op("Softmax", net.op("Relu", x), out="y"))
+    return compile_model(net.model(), board, CompileOptions(name=name, weights_blob=weights_blob))
+
+
+@cache
+def digits(board: str) -> CompiledModel:
+    return compile_model(DIGITS, board, CompileOptions(name="digits"))
+
+
+def files_of(compiled: CompiledModel, format_: str) -> Mapping[str, str | bytes]:
+    return package_files(Package(compiled, "1.2.3"), FORMATS[format_])
+
+
+def export(compiled: CompiledModel, format_: str, folder: Path) -> Path:
+    install(files_of(compiled, format_), folder, compiled.bundle.name)
+    return folder
+
+
+def run(arguments: Sequence[str | Path], folder: Path, **environment: str) -> str:
+    """What a program prints; it must succeed. Build files choose the compiler, not the tests' $CC."""
+    done = subprocess.run(
+        [str(argument) for argument in arguments],
+        cwd=folder,
+        env={key: value for key, value in os.environ.items() if key != "CC"} | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
+
+
+def on_mps2(program: Path) -> str:
+    """What a firmware prints on QEMU's Cortex-M4; as fast as its instructions are, whatever else this computer does."""
+    need("qemu-system-arm")
+    command = ("qemu-system-arm", "-M", "mps2-an386", "-display", "none", "-monitor", "none", "-serial", "stdio")
+    semihosting = ("-semihosting-config", "enable=on,target=native")
+    return run([*command, "-icount", "shift=5", *semihosting, "-kernel", program], program.parent)
+
+
+RISCV_LINK = (
+    "--crt0=semihost",
+    *("-Wl,--defsym=__flash=0x80000000", "-Wl,--defsym=__flash_size=0x200000"),
+    *("-Wl,--defsym=__ram=0x80200000", "-Wl,--defsym=__ram_size=0x200000"),
+)
+"""Start-up and places of picolibc for QEMU's board `virt`."""
+
+
+def on_virt(program: Path) -> str:
+    """What a program for RV32 prints on QEMU's board `virt`."""
+    need("qemu-system-riscv32")
+    command = ("qemu-system-riscv32", "-M", "virt", "-bios", "none", "-nographic")
+    return run([*command, "-semihosting-config", "enable=on,target=native", "-kernel", program], program.parent)
