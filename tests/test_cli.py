@@ -296,6 +296,16 @@ def test_boards_are_listed():
     assert [board["name"] for board in json.loads(mcugen("boards", "--json").out)] == board_names()
 
 
+def test_boards_fit_a_narrow_terminal_and_can_be_filtered():
+    """A line a board but for its kits, none wider than 80 columns."""
+    lines = mcugen("boards").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    found = json.loads(mcugen("boards", "--like", "Cortex-M33", "--json").out)
+    assert found and {board["cpu"] for board in found} == {"cortex-m33"}
+    assert [b["name"] for b in json.loads(mcugen("boards", "--like", "nucleo-l4r5zi", "--json").out)] == ["stm32l4r5"]
+    assert mcugen("boards", "--like", "z80").code == 2
+
+
 def test_one_board():
     done = mcugen("boards", "show", "rt1060")
     assert done.code == 0

@@ -13,12 +13,16 @@ from mcugen.commands.console import stdout
 from mcugen.version import __version__
 
 
-def boards(context: typer.Context, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:
-    """Lists boards with CPU, ISA extensions, memories and QEMU machine."""
+def boards(
+    context: typer.Context,
+    like: Annotated[str, typer.Option(help="only those with this in name, CPU, kits or description")] = "",
+    json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+) -> None:
+    """Lists boards with CPU, clock, memory and kits; `show NAME` tells all of one."""
     from mcugen.report.listing import print_boards
 
     if context.invoked_subcommand is None:
-        print_boards(stdout, json_)
+        print_boards(stdout, json_, like)
 
 
 def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:

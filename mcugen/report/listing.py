@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mcugen.board import Board, Cache, Memory, board_names, load_board
-from mcugen.errors import printable
+from mcugen.errors import UsageError, printable
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Program
 from mcugen.memory.peak import shortened
@@ -25,25 +25,27 @@ from mcugen.report.memory import Block, MemoryMap, Row
 from mcugen.report.text import dropped_text
 
 
-def print_boards(console: Console, as_json: bool) -> None:
-    """All boards, one line each."""
-    boards = [load_board(name) for name in board_names()]
+def print_boards(console: Console, as_json: bool, like: str = "") -> None:
+    """The boards whose name, CPU, kits or description have the text `like`, one line each. UsageError for none."""
+    boards = [board for board in map(load_board, board_names()) if like.lower() in _searched(board)]
+    if not boards:
+        raise UsageError(
+            "--like must be part of a board's name, CPU, kits or description", f"'{like}'", "mcugen boards"
+        )
     if as_json:
         print(json.dumps([_plain(board) for board in boards], indent=2))
         return
-    board_, cpu, machine = (Column(title, no_wrap=True) for title in ("board", "CPU", "QEMU machine"))
-    table = Table(board_, cpu, "extensions", "RAM", "flash", machine)
+    columns = [Column(title, no_wrap=True) for title in ("board", "CPU")]
+    columns += [Column(title, no_wrap=True, justify="right") for title in ("MHz", "RAM", "flash")]
+    table = Table(*columns, "kits, by whose names it goes too", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for board in boards:
-        ram = ", ".join(_memory(m) for m in board.memories if m.kind == "ram")
-        flash = ", ".join(_memory(m) for m in board.memories if m.kind == "flash")
-        extensions = " ".join(sorted(board.features)) or "-"
-        table.add_row(board.name, board.cpu, extensions, ram, flash, board.qemu or "-")
+        sizes = (_size(board.total_ram), _size(board.total_flash))
+        table.add_row(board.name, board.cpu, f"{board.clock_hz / 1e6:.0f}", *sizes, escape(", ".join(board.kits)))
     console.print(table)
-    kits = Table(Column("board", no_wrap=True), "development kits, by whose names it goes too")
-    for board in boards:
-        if board.kits:
-            kits.add_row(board.name, escape(", ".join(board.kits)))
-    console.print(kits)
+
+
+def _searched(board: Board) -> str:
+    return " ".join((board.name, board.cpu, *board.kits, board.description)).lower()
 
 
 def print_board(board: Board, console: Console, as_json: bool) -> None:
@@ -201,13 +203,9 @@ def _strip(blocks: Sequence[Block], arena: int) -> Text:
     return strip
 
 
-def _memory(memory: Memory) -> str:
-    size = (
-        f"{memory.size >> 20} MB"
-        if memory.size >= 1 << 20 and memory.size % (1 << 20) == 0
-        else f"{memory.size >> 10} KB"
-    )
-    return f"{memory.name} {size}"
+def _size(nbytes: int) -> str:
+    whole = nbytes >= 1 << 20 and nbytes % (1 << 20) == 0
+    return f"{nbytes >> 20} MB" if whole else f"{nbytes >> 10} KB"
 
 
 def _plain(board: Board) -> dict[str, Any]:

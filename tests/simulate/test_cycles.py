@@ -24,6 +24,7 @@ from mcugen.simulate.profile import Edge, Profiler, Span, read_spans
 from mcugen.simulate.riscv import parse as parse_riscv
 from mcugen.simulate.timings import TIMINGS
 
+
 def waitless(name: str) -> Board:
     """A board whose memories nobody waits for: what is left is the time of the CPU."""
     board = load_board(name)
