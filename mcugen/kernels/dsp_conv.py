@@ -47,7 +47,9 @@ class HighWord(Params):
     zero: Annotated[Trained, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
     lift: Annotated[Trained, "by which results are raised before the first saturation: codes that limits cut off"]
     drop: Annotated[Trained, "by which they are lowered then: the highest code less all codes"]
-    second: Annotated[Trained, "the shift behind the upper word; without one, for pairs of channels 256 * zero + 128"]
+    second: Annotated[
+        Trained, "the shift behind the upper word; if there is none, for pairs of channels 256 * zero + 128"
+    ]
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,9 @@ class CodesMean(Params):
     x_zero: Annotated[Trained, "zero point of x"]
     y_zero: Annotated[Trained, "zero point of y"]
     offset: Annotated[Wide, "y_zero and one half, in products of a sum and a multiplier"]
-    multiplier: Annotated[Trained | None, "scale of x / scale of y / number of taps, times 2^shift; or a table"] = None
+    multiplier: Annotated[
+        Trained | None, "scale of x / scale of y / number of taps, times 2^shift; else in a table"
+    ] = None
 
     @staticmethod
     def of(requantize: Requantizer, x: TensorType, fixed: bool) -> CodesMean:
