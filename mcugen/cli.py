@@ -24,6 +24,7 @@ from mcugen.commands.profile import profile
 from mcugen.commands.quantize import quantize
 from mcugen.commands.report import report
 from mcugen.commands.run import run
+from mcugen.commands.update import update
 from mcugen.commands.validate import validate
 from mcugen.version import __version__
 
@@ -61,6 +62,7 @@ app.command()(inspect)
 app.command()(quantize)
 app.command()(profile)
 app.command("calibrate-board")(calibrate_board)
+app.command()(update)
 app.command()(operators)
 app.command()(version)
 

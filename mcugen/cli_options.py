@@ -116,6 +116,21 @@ Place = Annotated[
 WeightsBlob = Annotated[
     bool, typer.Option("--weights-blob", help="the run function takes the weights, as a file apart from the code")
 ]
+Updatable = Annotated[
+    bool,
+    typer.Option(
+        "--updatable",
+        help="--weights-blob with all that training changes: a model trained again is a new file (docs/memory.md)",
+    ),
+]
+WeightsReader = Annotated[
+    bool,
+    typer.Option(
+        "--weights-reader",
+        help="--weights-blob for memory without addresses: a function of yours reads a layer's weights into the arena",
+    ),
+]
+WeightsVersion = Annotated[int, typer.Option(min=0, help="of --updatable: what the firmware may compare")]
 StreamInput = Annotated[
     bool,
     typer.Option("--stream-input", help="the first input comes row by row, by a function of yours: no memory for it"),
@@ -126,6 +141,14 @@ ExternalIo = Annotated[
     typer.Option("--external-io", help="inputs and outputs lie in buffers of your own: no memory for them"),
 ]
 
+InputPipeline = Annotated[
+    str,
+    typer.Option(
+        help="how the input is made of raw data, for the firmware as for samples: 'image=rgb565, rgb, scale=1/255', or "
+        "a file (docs/pipelines.md)",
+        show_default=False,
+    ),
+]
 Steps = Annotated[
     bool,
     typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
@@ -172,12 +195,16 @@ class CompileArguments:
     kernel: Kernels = None
     stream_input: StreamInput = False
     external_io: ExternalIo = False
+    input_pipeline: InputPipeline = ""
     max_ram: MaxRam = ""
     max_flash: MaxFlash = ""
     max_latency: MaxLatency = ""
     max_cycles: MaxCycles = ""
     place: Place = None
     weights_blob: WeightsBlob = False
+    updatable: Updatable = False
+    weights_version: WeightsVersion = 0
+    weights_reader: WeightsReader = False
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
     helpers: Helpers = False
@@ -204,7 +231,11 @@ class CompileArguments:
             max_cycles=_cycles("--max-cycles", self.max_cycles),
             place=_places(self.place or []),
             weights_blob=self.weights_blob,
+            updatable=self.updatable,
+            weights_version=self.weights_version,
+            weights_reader=self.weights_reader,
             external_io=self.external_io,
+            input_pipeline=self.input_pipeline,
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             helpers=self.helpers or self.labels is not None,

@@ -26,6 +26,7 @@ from mcugen.mixed import Demand, Search
 from mcugen.options import MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace
+from mcugen.pipelines import Feed, bind
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
@@ -149,12 +150,12 @@ class Compilation:
         """The outputs of the generated code, with a leading axis of samples, built for the board and run."""
         samples = self.samples(inputs, self.compiled.program.inputs)
         self.notes = [*self.compiled.report.notes, *samples.notes]
-        total, name = len(samples.inputs), self.target.name
+        total, name, given = len(samples.inputs), self.target.name, samples.fed(samples.inputs)
 
         def advance(done: int) -> None:
             self.progress(f"{name}: running", done, total)
 
-        return stacked(self.compiled.simulate(samples.inputs, measure=False, progress=advance).outputs)
+        return stacked(self.compiled.simulate(given, measure=False, progress=advance).outputs)
 
     def report(
         self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int | None = None
@@ -166,7 +167,7 @@ class Compilation:
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
-        samples = random_samples(endpoints) if source is None else self.samples(source, endpoints)
+        samples = self._random(endpoints) if source is None else self.samples(source, endpoints)
         metric = metric_of(self.judging.metric, samples.labels)
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states)
 
@@ -182,7 +183,19 @@ class Compilation:
     def samples(self, source: str | SampleSource, endpoints: Sequence[Endpoint]) -> Samples:
         """Samples for these inputs, prepared as `judging` and `quantizing` say."""
         where = Path(source) if isinstance(source, str) else source
+        if self.options.input_pipeline:
+            return self._feed(endpoints).samples(where)
         return load_samples(where, endpoints, self.judging.pixel_scale, self.quantizing.preprocess)
+
+    def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:
+        """What makes samples of raw data. UsageError for other options that prepare samples."""
+        if self.quantizing.preprocess or self.judging.pixel_scale != 1.0:
+            found = "--preprocess" if self.quantizing.preprocess else "--pixel-scale"
+            raise UsageError("samples are prepared by --input-pipeline alone", found, "leave it out")
+        return bind(self.options.input_pipeline, endpoints)
+
+    def _random(self, endpoints: Sequence[Endpoint]) -> Samples:
+        return self._feed(endpoints).random() if self.options.input_pipeline else random_samples(endpoints)
 
     @property
     def _scheme(self) -> Scheme:

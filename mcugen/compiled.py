@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +68,11 @@ class CompiledModel:
         samples = [{name: np.asarray(array[i]) for name, array in inputs.items()} for i in range(count)]
         outputs = self.simulate(samples, measure=False, sanitize=sanitize).outputs
         return stacked(outputs)
+
+    @property
+    def given_inputs(self) -> CompiledModel:
+        """The same, run on inputs as they are where its own would be made of raw data."""
+        return replace(self, bundle=replace(self.bundle, input_code=None))
 
     @property
     def reference_name(self) -> str:

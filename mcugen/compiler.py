@@ -11,7 +11,7 @@ import onnx
 from mcugen.board import Board, load_board
 from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
-from mcugen.codegen.memory import weights_bytes
+from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import Draft, Form, Provenance, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
@@ -20,15 +20,18 @@ from mcugen.fitting.budget import Budget
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
+from mcugen.lir.kernel import UPDATABLE
+from mcugen.lir.weights import largest_read
 from mcugen.memory.place import place
 from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
+from mcugen.pipelines import bind
 from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
 from mcugen.report.basis import Basis
-from mcugen.report.figures import describe, memory_use
+from mcugen.report.figures import InputFigures, describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
 
@@ -44,8 +47,10 @@ def compile_model(
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
+    file = _weights_file(options)
     Budget.of(options)  # a wrong one is told before anything is loaded
-    target = board if isinstance(board, Board) else load_board(board)
+    hardware = board if isinstance(board, Board) else load_board(board)
+    target = replace(hardware, features=hardware.features | {UPDATABLE}) if options.updatable else hardware
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -65,20 +70,54 @@ def compile_model(
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
         placement = place(program, target, options.place)
-        if options.weights_blob and placement.copies:
-            found = "--weights-blob and copies to RAM"
+        if file and placement.copies:
+            found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
         kernels = ", ".join(options.kernels) or options.family
-        memories = memory_use(program, placement, weights_bytes(program, options.weights_blob))
-        notes = [*graph.notes, *(quantized.notes if quantized else ())]
+        memories = memory_use(program, placement, weights_bytes(program, file))
+        read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
+        notes = [*graph.notes, *read, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
         basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
         figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes, estimate)
         sample = variants.sample(graph, symbols, program)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
-    form = Form(options.weights_blob, options.helpers, options.labels, options.steps, validation=options.validation)
-    kernel_source = KernelSource(target.features, registry.templates)
+    feed = bind(options.input_pipeline, program.inputs) if options.input_pipeline else None
+    if feed and program.streamed is not None:
+        raise UsageError("an input that is made of raw data lies in memory", "--stream-input", "leave one out")
+    if feed and quantized and program.inputs[0].quant is None:
+        figures = replace(figures, notes=(*figures.notes, _REALS_NOTE))
+    if feed:
+        figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))
+    form = Form(
+        file,
+        options.helpers,
+        options.labels,
+        options.steps,
+        validation=options.validation,
+        input_code=feed.code if feed else None,
+    )
+    kernel_source = KernelSource(hardware.features, registry.templates)
     draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
-    return CompiledModel(source.proto, target, graph, program, render(*draft), figures, options, quantized, draft)
+    return CompiledModel(source.proto, hardware, graph, program, render(*draft), figures, options, quantized, draft)
+
+
+_REALS_NOTE = (
+    "the input pipeline writes float32, which the model quantizes: with --integer-io it writes codes, in less RAM"
+)
+_READ_NOTE = "--weights-reader: the weights of a layer take up to {:,} bytes of the arena while it runs"
+
+
+def _weights_file(options: CompileOptions) -> WeightsFile | None:
+    """How weights are a file, if they are. UsageError for a version that the file has no place for."""
+    if not 0 <= options.weights_version < 1 << 32:
+        raise UsageError("--weights-version must fit 32 bits", str(options.weights_version))
+    if options.weights_version and not options.updatable:
+        raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
+    if options.weights_reader and (options.optimize == "ram" or options.stream_input):
+        found = "--stream-input" if options.stream_input else "--optimize ram"
+        raise UsageError("with --weights-reader layers are computed one after the other", found, "leave one out")
+    is_file = options.weights_blob or options.updatable or options.weights_reader
+    return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

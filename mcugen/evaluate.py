@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
+from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
@@ -22,6 +26,9 @@ from mcugen.quant.quantize import Progress, no_progress
 from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
 from mcugen.simulate import Setup, simulate
+
+if TYPE_CHECKING:
+    from mcugen.simulate import Execution
 
 Sample = Mapping[str, Array]
 
@@ -52,7 +59,7 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
     def step(done: int) -> None:
         progress(f"{compiled.board.name}: measuring", done, 1)
 
-    run = compiled.simulate(stored, per_layer=True, cycles=True, progress=step)
+    run = compiled.given_inputs.simulate(stored, per_layer=True, cycles=True, progress=step)
     return measured(compiled.report, run, None, compiled.board.energy)
 
 
@@ -90,10 +97,13 @@ def evaluate(
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     running = step(f"{compiled.board.name}: running")
-    run = compiled.simulate(stored, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
+    given = samples.fed(stored)
+    run = compiled.simulate(given, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
     accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
     result = measured(compiled.report, run, accuracy, compiled.board.energy)
     result = replace(result, basis=_basis(compiled, samples), notes=(*result.notes, *samples.notes))
+    if samples.raw is not None:
+        result = _with_input(result, compiled, stored, run)
     if compiled.quantization is None:
         return result
     some = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
@@ -118,6 +128,19 @@ def judge(
     inputs = reals(stored, compiled.program.inputs)
     found = compare(compiled.program.outputs, outputs, reference, samples.labels, against, metric, twin, inputs)
     return found, reference
+
+
+def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample], run: Execution) -> Report:
+    """With what making the input takes. VerificationError where its bits are not numpy's."""
+    (port, *_), figures, ram = compiled.bundle.inputs, report.input_pipeline, report.ram
+    assert figures is not None
+    for number, (sample, crc) in enumerate(zip(stored, run.input_crcs, strict=True)):
+        if zlib.crc32(np.ascontiguousarray(sample[port.name]).tobytes()) != crc:
+            found = f"another input for sample {number}"
+            raise VerificationError("the generated pipeline must give the bits that numpy gives", found)
+    figures = replace(figures, instructions=run.input_instructions, verified=len(stored))
+    total = None if ram.total is None else ram.total + figures.state
+    return replace(report, input_pipeline=figures, ram=replace(ram, total=total))
 
 
 def _basis(compiled: CompiledModel, samples: Samples) -> Basis:

@@ -86,7 +86,8 @@ class _Trial:
         """Retired in one inference, where QEMU has such a board."""
         if not self.compiled.board.qemu:
             return None
-        return self.compiled.simulate([as_stored(self.sample, self.compiled.program.inputs)]).instructions
+        stored = [as_stored(self.sample, self.compiled.program.inputs)]
+        return self.compiled.given_inputs.simulate(stored).instructions
 
     @property
     def precision(self) -> Mapping[str, DType]:
@@ -285,5 +286,5 @@ class Search:
         compiled = trial.compiled
         if not compiled.bundle.libraries:
             compiled = compile_model(trial.quantization, "host", self._unlimited)
-        outputs = compiled.simulate(self._stored(compiled), measure=False).outputs
+        outputs = compiled.given_inputs.simulate(self._stored(compiled), measure=False).outputs
         return self.goal.metric.compute(self._judged(compiled, outputs))

@@ -99,11 +99,16 @@ class CompileOptions:
     output. With `steps` the caller may ask for one layer, or row group, after the other: none takes more than
     `max_step_cycles`, by estimated cycles of the board, which may lead to layers `by_rows` (see mcugen.stepping).
     `external_io`: inputs and outputs lie in buffers of the caller's, whose addresses the run function takes.
+    `input_pipeline` describes, or names a file that describes, how the input is made of raw data (mcugen.pipelines):
+    code for that is generated, and samples are raw.
     `max_cycles`, or `max_latency` in seconds, is the longest that a call may take on the board, by estimated cycles;
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
-    that the caller has put somewhere in memory. `library` is what the code is linked with where it runs, if it calls
-    a library; it shapes no code. `validation` adds the firmware's part of `mcugen validate`, and changes no other file.
+    that the caller has put somewhere in memory. `updatable` puts all else into it that training changes, and its
+    `weights_version`, so that a model that was trained again is another file for the same code. With `weights_reader`
+    no pointer reaches the file: a function of the caller's reads each layer's part into the arena. `library` is what
+    the code is linked with where it runs, if it calls a library; it shapes no code. `validation` adds the firmware's
+    part of `mcugen validate`, and changes no other file.
     """
 
     name: str = ""
@@ -119,10 +124,14 @@ class CompileOptions:
     max_flash: int | None = None
     place: Places = Places()
     weights_blob: bool = False
+    updatable: bool = False
+    weights_version: int = 0
+    weights_reader: bool = False
     library: LibraryFiles | None = None
     integer_io: bool = False
     external_io: bool = False
     validation: bool = False
+    input_pipeline: str = ""
     helpers: bool = False
     labels: tuple[str, ...] = ()
     steps: bool = False
@@ -155,10 +164,12 @@ class CompileOptions:
         parts += [f"kernels {self.family}"] * (self.family != OWN)
         parts += [f"kernels {', '.join(self.kernels)}"] * bool(self.kernels)
         parts += [f"place {self.place.describe()}"] * (self.place != Places())
-        parts += ["weights blob"] * self.weights_blob
+        parts += ["weights blob"] * self.weights_blob + ["updatable"] * self.updatable
+        parts += ["weights read"] * self.weights_reader
         parts += ["input row by row"] * self.stream_input
         parts += ["integers at its borders"] * self.integer_io
         parts += ["inputs and outputs of the caller's"] * self.external_io
+        parts += ["input of raw data"] * bool(self.input_pipeline)
         parts += ["steps"] * (self.steps and self.max_step_cycles is None)
         parts += [f"steps of at most {n} cycles" for n in (self.max_step_cycles,) if n is not None]
         parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)

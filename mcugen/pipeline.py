@@ -17,6 +17,7 @@ from mcugen.kernels.choose import Limits, choose_kernels, estimated_instructions
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Program
+from mcugen.lir.weights import with_read_weights
 from mcugen.memory.order import reorder
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
@@ -180,6 +181,8 @@ def lowered(
         rule = "--stream-input: the first input must be read row by row"
         remedy = "compile without it: the input lies in the arena then"
         raise UsageError(rule, "what reads it needs all of it, or some of it twice", remedy)
+    if options.weights_reader:
+        with_read_weights(program)
     return program
 
 

@@ -114,3 +114,34 @@ MODELS: Mapping[str, tuple[Make, str, CompileOptions]] = {
         CompileOptions(name=LONG, place=Places(arena=("dtcm", "sram"), weights="flash", hot_weights=("itcm", 512))),
     ),
 }
+
+STATISTICS = "mean;rms;std;peak;range;crest;skewness;kurtosis"
+OF_FILES_AND_RAW_DATA: Mapping[str, tuple[Make, str, CompileOptions]] = {
+    "updatable": (lambda: quantized(PATH), "nrf52840", CompileOptions(name=LONG, updatable=True)),
+    "updatable floats": (floats, "host", CompileOptions(name="net", updatable=True)),
+    "weights that are read": (lambda: quantized(PATH), "host", CompileOptions(name=LONG, weights_reader=True)),
+    "updates that are read": (floats, "host", CompileOptions(name="net", weights_reader=True, updatable=True)),
+    "an image": (
+        lambda: quantized(PATH),
+        "host",
+        CompileOptions(name=LONG, input_pipeline="image=uyvy, crop=20x20+1+2, bgr, scale=1/255, mean=0.5;0.4;0.3"),
+    ),
+    "a small image": (
+        quantized,
+        "host",
+        CompileOptions(name="net", input_pipeline="image=rgb565, crop=center, nearest"),
+    ),
+    "a sound": (
+        lambda: quantized(PATH),
+        "host",
+        CompileOptions(name=LONG, input_pipeline="sound=8000, frame=99/50, mel=9:10:4000, dct=9, stack=27"),
+    ),
+    "a vibration": (
+        quantized,
+        "host",
+        CompileOptions(
+            name="net", input_pipeline=f"vibration=99x3, frame=9/12, stats={STATISTICS}, bins=1:1:40, stack=9"
+        ),
+    ),
+}
+"""Those whose weights are files, or whose input is made of raw data."""

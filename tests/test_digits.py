@@ -25,7 +25,7 @@ REPORT_KEYS = {
         *("instructions_estimate", "cycles_estimate", "cycles_note", "milliseconds_estimate", "clock_hz"),
         *("stalls", "microjoules_estimate", "cycles", "ms", "deadline", "basis", "steps"),
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
-        *("quantization_estimate", "layers", "notes"),
+        *("quantization_estimate", "layers", "notes", "input_pipeline"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total"},

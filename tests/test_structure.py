@@ -33,6 +33,7 @@ LAYERS = {
     "passes": 6,
     "codegen": 6,
     "evaluation": 6,
+    "pipelines": 7,
     "simulate": 7,
     "plugins": 7,
     "pipeline": 7,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -101,6 +101,32 @@ class Section:
 
 
 @dataclass(frozen=True)
+class InputCode:
+    """What makes the model's input of raw data: NAME_input.c, from `template` with `context`, and NAME_input.h.
+
+    `kind` is "image" (NAME_put_image) or "stream" (NAME_put_samples).
+    """
+
+    kind: str
+    template: str
+    context: Mapping[str, Any]
+    raw_dtype: str
+    """Of raw data: a numpy dtype's name."""
+    most_raw: int = 1
+    """Elements of the largest sample that a program for tests is built for."""
+
+    @property
+    def raw_type(self) -> str:
+        """Of raw data in C."""
+        return DType(self.raw_dtype).c
+
+    @property
+    def text(self) -> str:
+        """The pipeline as the user described it: untrusted text."""
+        return str(self.context["text"])
+
+
+@dataclass(frozen=True)
 class Bundle:
     """What `mcugen compile` writes: C files by name, and how to call them.
 
@@ -136,6 +162,10 @@ class Bundle:
     """Files that are no text: the weights, where the run function takes them."""
     validation: Validation | None = None
     """What the firmware for validation on the target looks at, if the files have it."""
+    reads_weights: bool = False
+    """Whether the run function takes a `mcugen_reader` of that file, in place of a pointer to it."""
+    input_code: InputCode | None = None
+    """What makes the input of raw data, where there is such code: samples are raw then."""
 
     @property
     def streamed(self) -> Port | None:

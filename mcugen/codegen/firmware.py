@@ -158,7 +158,7 @@ class Plan:
 
     def memory(self, draft: Draft) -> MemoryContext:
         """Where a model lies that has the shared arrays no more."""
-        return MemoryContext(draft.program, draft.placement, draft.form.weights_blob, self.shared)
+        return MemoryContext(draft.program, draft.placement, draft.form.weights, self.shared)
 
     def context(self) -> dict[str, Any]:
         """What templates are told."""

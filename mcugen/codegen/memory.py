@@ -14,15 +14,52 @@ from mcugen.board import Memory
 from mcugen.codegen.bundle import Section
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.shared import ALONE, ArrayKey, Shared, array_key
-from mcugen.lir.program import ALIGNMENT, Buffer, Program, Space
+from mcugen.hir.types import Array, DType
+from mcugen.lir.program import ALIGNMENT, Buffer, Instr, Param, Program, Space, param_dtype
 from mcugen.memory.place import Placement
 
 MAGIC = b"MCUW"
-FORMAT = 1
-"""Of the file of weights."""
 
 HEADER_BYTES = 32
 """Little-endian words: magic, format, bytes of the file, 4 words that tell the code it is for, CRC-32 of the rest."""
+
+HEAD_BYTES = HEADER_BYTES - 4
+"""Of the header without its checksum: the same in all files for some code."""
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """That weights are a file. An updatable one has all numbers that training changes, and a version."""
+
+    updatable: bool = False
+    version: int = 0
+    is_read: bool = False
+    """Whether the code gets a function that reads it, in place of a pointer."""
+
+    @property
+    def option(self) -> str:
+        """By which it is asked for."""
+        return "--weights-reader" if self.is_read else "--updatable" if self.updatable else "--weights-blob"
+
+    @property
+    def ctype(self) -> str:
+        """Of the parameter of C functions."""
+        return f"const {'mcugen_reader' if self.is_read else 'void'} *"
+
+    @property
+    def format(self) -> int:
+        """A word of the header."""
+        return 2 if self.updatable else 1
+
+    @property
+    def header_bytes(self) -> int:
+        """Of all that precedes the constants: an updatable file has its version behind the checksum."""
+        return HEADER_BYTES + (ALIGNMENT if self.updatable else 0)
+
+    @property
+    def second_header(self) -> bytes:
+        """What follows the checksum."""
+        return self.version.to_bytes(4, "little") + bytes(ALIGNMENT - 4) if self.updatable else b""
 
 
 @dataclass(frozen=True)
@@ -38,50 +75,92 @@ class Area:
     section: str
 
 
-class Blob:
-    """The weights as one file: where each constant lies in it, in bytes from its beginning."""
+NUMBERS = {
+    DType.INT64: "wide_numbers",
+    DType.FLOAT64: "double_numbers",
+    DType.INT32: "numbers",
+    DType.FLOAT32: "real_numbers",
+}
+"""What parameters in a file are called in C, by their types."""
 
-    def __init__(self, program: Program) -> None:
+
+class Blob:
+    """The weights as one file: where each constant lies in it, in bytes from its beginning.
+
+    Of an updatable one also parameters that training changes: an array for each type, behind the constants.
+    """
+
+    def __init__(self, program: Program, file: WeightsFile = WeightsFile()) -> None:
+        self._file = file
         outputs = {endpoint.buffer for endpoint in program.outputs}  # their accessors know of no file
-        payload = bytearray()
+        self._payload = bytearray()
         self.offsets: dict[Buffer, int] = {}
         for buffer in program.buffers:
             if buffer.space is Space.CONST and buffer not in outputs and buffer.data is not None:
-                self.offsets[buffer] = HEADER_BYTES + len(payload)
-                data = np.ascontiguousarray(buffer.data)
-                payload += data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
-                payload += bytes(-len(payload) % ALIGNMENT)
-        self._payload = bytes(payload)
+                self.offsets[buffer] = self._add(buffer.data)
+        self._places: dict[tuple[int, str], str] = {}
+        found = self._trained(program) if file.updatable else {}
+        self.arrays = [(NUMBERS[dtype], dtype, self._add(data), data.nbytes) for dtype, data in found.items()]
+
+    def _add(self, constant: Array) -> int:
+        """Where a constant begins that is put behind all others."""
+        offset = len(self)
+        data = np.ascontiguousarray(constant)
+        self._payload += data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+        self._payload += bytes(-len(self._payload) % ALIGNMENT)
+        return offset
+
+    def _trained(self, program: Program) -> dict[DType, Array]:
+        """The parameters that training changes, by their types."""
+        found: dict[DType, list[Param]] = {dtype: [] for dtype in NUMBERS}
+        for instr in program.instrs:
+            for key, value in instr.params.items():
+                member = instr.declaration.member(key) if instr.declaration else None
+                if member is not None and member.is_trained and key not in instr.baked | instr.formulas.keys():
+                    same = found[dtype := param_dtype(value)]
+                    self._places[id(instr), key] = f"{NUMBERS[dtype]}[{len(same)}]"
+                    same.append(value)
+        return {dtype: np.array(values, dtype.numpy) for dtype, values in found.items() if values}
+
+    def place(self, instr: Instr, parameter: str) -> str:
+        """A parameter in C, if it is read from the file; else ""."""
+        return self._places.get((id(instr), parameter), "")
 
     def __len__(self) -> int:
-        return HEADER_BYTES + len(self._payload)
+        return self._file.header_bytes + len(self._payload)
 
     def file(self, code: str) -> bytes:
         """All of it, for this code: any other refuses it."""
-        start = MAGIC + FORMAT.to_bytes(4, "little") + len(self).to_bytes(4, "little")
-        digest = hashlib.sha256(code.encode()).digest()[: HEADER_BYTES - len(start) - 4]
-        return start + digest + zlib.crc32(self._payload).to_bytes(4, "little") + self._payload
+        start = MAGIC + self._file.format.to_bytes(4, "little") + len(self).to_bytes(4, "little")
+        digest = hashlib.sha256(code.encode()).digest()[: HEAD_BYTES - len(start)]
+        rest = self._file.second_header + bytes(self._payload)
+        return start + digest + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
 def words(file: bytes) -> list[str]:
     """What a file of weights begins with, its checksum left out, as C literals."""
-    return [f"0x{int(word):08x}u" for word in np.frombuffer(file[: HEADER_BYTES - 4], "<u4")]
+    return [f"0x{int(word):08x}u" for word in np.frombuffer(file[:HEAD_BYTES], "<u4")]
 
 
-def weights_bytes(program: Program, weights_blob: bool) -> int:
+def weights_bytes(program: Program, file: WeightsFile | None) -> int:
     """Bytes of the weights as they lie in flash."""
-    if not weights_blob:
+    if file is None:
         return program.weights_size
-    blob = Blob(program)
+    blob = Blob(program, file)
     return len(blob) + program.weights_size - sum(b.nbytes for b in blob.offsets)
 
 
 class MemoryContext:
     """What templates are told of memory."""
 
-    def __init__(self, program: Program, placement: Placement, weights_blob: bool, shared: Shared = ALONE) -> None:
+    def __init__(
+        self, program: Program, placement: Placement, file: WeightsFile | None, shared: Shared = ALONE
+    ) -> None:
         self.name = program.name
-        self.blob = Blob(program) if weights_blob else None
+        self.updatable = file is not None and file.updatable
+        self.is_read = file is not None and file.is_read
+        self.weights_type = file.ctype if file else ""
+        self.blob = None if file is None else Blob(program, file)
         self._program, self._placement = program, placement
         self.several = len(placement.arenas) > 1
         self.areas = [self._area(index) for index in range(len(placement.arenas))]
@@ -115,13 +194,17 @@ class MemoryContext:
     @property
     def functions(self) -> list[str]:
         """Names behind the model's own that the code defines besides the usual ones."""
-        return ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None)
+        update = ["check_update", "weights_version"] * self.updatable
+        return (
+            ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None) + update
+        )
 
     @property
     def locals(self) -> list[str]:
         """Names that the code uses besides the usual ones."""
         names = [name for area in self.areas for name in (area.array, area.base)] + ["arenas"]
-        return names * self.several + ["weights", "weights_head", "default_weights"] * (self.blob is not None)
+        in_file = ["weights", "weights_head", "default_weights", *[*NUMBERS.values()] * self.updatable]
+        return names * self.several + in_file * (self.blob is not None)
 
     @property
     def arrays(self) -> list[Buffer]:
@@ -175,6 +258,9 @@ class MemoryContext:
             "weights_section": self._weights_section,
             "constant_places": self._constant_places,
             "weights_header": HEADER_BYTES,
+            "updatable": self.updatable,
+            "is_read": self.is_read,
+            "weights_parameter": f"{self.weights_type}weights",
             "weights_file_size": len(self.blob) if self.blob else 0,
             "weights_head": ["0"] if self.blob else [],
             "weights_rows": [],
@@ -188,10 +274,12 @@ class MemoryContext:
         """Typed pointers into the file, for the constants that instructions read."""
         used = {o.buffer for i in self._program.instrs for o in i.operands if o.buffer.count and not i.moves_nothing}
         offsets = self.blob.offsets if self.blob else {}
+        if self.is_read:
+            used = set()
+        constants = [(names[b], b.dtype, offset, b.nbytes) for b, offset in offsets.items() if b in used]
         return [
-            {"name": names[b], "ctype": b.dtype.c, "offset": offset, "nbytes": b.nbytes}
-            for b, offset in offsets.items()
-            if b in used
+            {"name": name, "ctype": dtype.c, "offset": offset, "nbytes": nbytes}
+            for name, dtype, offset, nbytes in [*constants, *(self.blob.arrays if self.blob else ())]
         ]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, Port
+from mcugen.codegen.bundle import Bundle, InputCode, Port
 from mcugen.codegen.functions import PLAIN_C, Functions, KernelSource
 from mcugen.codegen.identifiers import c_string, comment, comment_lines, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
@@ -23,14 +23,26 @@ from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.lines import fitted, fitted_call, fitted_macro
 from mcugen.codegen.literals import c_float, c_param, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
-from mcugen.codegen.memory import MemoryContext, words
+from mcugen.codegen.memory import MemoryContext, WeightsFile, words
 from mcugen.codegen.shared import ALONE, Shared, array_key
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor, symbol_names
 from mcugen.codegen.titles import Layer, Titles, buffer_title, layers_of, titles_of
 from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Access, Buffer, Control, Endpoint, Instr, Program, Space
+from mcugen.lir.program import (
+    ALIGNMENT,
+    READ_ROWS,
+    READ_WEIGHTS,
+    WORD,
+    Access,
+    Buffer,
+    Control,
+    Endpoint,
+    Instr,
+    Program,
+    Space,
+)
 from mcugen.memory.place import Placement
 from mcugen.resources import resource_dir
 from mcugen.version import __version__
@@ -74,12 +86,16 @@ class Sample:
     """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
 
 
+MakeInputCode = Callable[[str, str], InputCode]
+"""Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
+
+
 @dataclass(frozen=True)
 class Form:
     """What a user may choose of the folder's form."""
 
-    weights_blob: bool = False
-    """The weights are a file that the code gets a pointer to."""
+    weights: WeightsFile | None = None
+    """They are a file that the code gets a pointer to, or reads."""
     helpers: bool = False
     """The header has functions that write inputs and read outputs."""
     labels: tuple[str, ...] = ()
@@ -92,6 +108,8 @@ class Form:
     """Beside the model's files there is the firmware's part of `mcugen validate`."""
     hooks_steps: bool = False
     """The hook of layers is called for steps instead: a form for measuring."""
+    input_code: MakeInputCode | None = None
+    """What makes the code that makes the first input."""
 
 
 class Draft(NamedTuple):
@@ -108,7 +126,7 @@ class Draft(NamedTuple):
     @property
     def memory(self) -> MemoryContext:
         """Where it lies."""
-        return MemoryContext(self.program, self.placement, self.form.weights_blob)
+        return MemoryContext(self.program, self.placement, self.form.weights)
 
 
 @dataclass
@@ -203,10 +221,11 @@ def render(
     env = environment(source.templates)
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
-    memory = MemoryContext(program, placement, form.weights_blob, shared)
+    memory = MemoryContext(program, placement, form.weights, shared)
     taken = _taken(name, memory, (*inputs, *outputs), form) | shared.names
     renderer = _Renderer(program, env, source.features, own_names(taken), memory, shared)
-    sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique)
+    stored = [memory.blob.place] if memory.blob else []
+    sized = SizedParams(program.symbols, _size_expressions(renderer), renderer.unique, *stored)
     lines = _lines(renderer, sized, form.steps)
     layers = layers_of(program, renderer.titles, renderer.functions.names)
     given = arguments(program.symbols, renderer.symbols)
@@ -243,6 +262,10 @@ def render(
     if form.validation and not shared.name:
         checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
         texts |= validation_texts(env, program, memory, checked, renderer.names, context)
+    made = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
+    making = _input_files(env, made, context)
+    texts |= making
+    context["c_files"] += [file for file in making if file.endswith(".c")]
     if not shared.name:
         texts |= folder_texts(env, context, report, {*texts, *blobs})
     return Bundle(
@@ -261,7 +284,24 @@ def render(
         libraries=libraries,
         blobs=blobs,
         validation=checked,
+        reads_weights=memory.is_read,
+        input_code=made,
     )
+
+
+def _encoder(name: str, tensor: Mapping[str, Any]) -> str:
+    return f"{name}_encode_{tensor['role']}" if tensor["limits"] else ""
+
+
+def _input_files(env: jinja2.Environment, code: InputCode | None, context: Mapping[str, Any]) -> dict[str, str]:
+    """The files that make the input of raw data."""
+    if code is None:
+        return {}
+    files = {".c": code.template, ".h": "pipeline/input.h.j2"}
+    return {
+        f"{context['name']}_input{suffix}": env.get_template(template).render({**context, **code.context})
+        for suffix, template in files.items()
+    }
 
 
 def _code(
@@ -355,7 +395,7 @@ def _run_parameters(
     return [
         ("void *const *" if memory.several else "void *", "arenas" if memory.several else "arena"),
         *((f"{const[e.buffer]}{e.dtype.c} *", names[e.buffer]) for e in lent),
-        *[("const void *", "weights")] * (memory.blob is not None),
+        *[(memory.weights_type, "weights")] * (memory.blob is not None),
         *[(f"{program.name}_read_rows ", "read"), ("void *", "context")] * (program.streamed is not None),
         *[(f"{program.name}_state *", "state")] * bool(program.states),
         *(("int32_t ", str(size["name"])) for size in sizes),
@@ -424,10 +464,17 @@ def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[
     if memory.blob is None:
         return {}
     files = (env.get_template(template).render(context) for template in ("kernels.h.j2", "model.c.j2"))
-    file = memory.blob.file("".join(text[text.index("\n#") :] for text in files))
+    code = "".join(text[text.index("\n#") :] for text in files)
+    file = memory.blob.file(code + _outside_of_file(context) * memory.updatable)
     context["weights_head"] = words(file)
     context["weights_rows"] = list(c_rows(np.frombuffer(file, np.uint8)))
     return {f"{memory.name}_weights.bin": file}
+
+
+def _outside_of_file(context: Mapping[str, Any]) -> str:
+    """What training may change and an updatable file has not: codes at the borders, and outputs that are constant."""
+    codes = [(t["accessor"], t["scale"], t["zero_point"]) for t in (*context["all_inputs"], *context["outputs"])]
+    return json.dumps([codes, [constant["rows"] for constant in context["constants"]]])
 
 
 _MODEL_FILES = {
@@ -719,11 +766,13 @@ def event_numbers(instr: Instr) -> Array:
 def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) -> dict[str, Any]:
     if instr.kernel == READ_ROWS:
         return _callback(renderer, instr, indent)
+    if instr.kernel == READ_WEIGHTS:
+        return _reading(renderer, instr, indent)
     function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
-    is_sized = bool(instr.formulas)
+    is_sized = not sized.is_known(instr)
     head = f"{'status = ' * bool(instr.library)}{function}"
     text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
@@ -742,7 +791,8 @@ def _heading(renderer: _Renderer, instr: Instr) -> list[str]:
     """What stands above a call: what it computes, the ONNX nodes that it comes from if that says more, its tensors."""
     title, origin = renderer.titles[instr.name], ", ".join(instr.origin)
     nodes = [f"ONNX: {origin}"] if origin not in ("", title) else []
-    return [f"{instr.op} {title}", *nodes, instr.note]
+    told = [instr.note] * (not renderer.memory.updatable)  # it has scales
+    return [f"{instr.op} {title}", *nodes, *told]
 
 
 def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
@@ -753,6 +803,16 @@ def _callback(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
         "text": _stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8),
         "comment": _heading(renderer, instr),
     }
+
+
+def _reading(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
+    """The caller reads constants of a layer."""
+    blob = renderer.memory.blob
+    assert blob is not None, "what is read is in a file"
+    constant, to = instr.operand("x").buffer, _argument(renderer, instr.operand("y").buffer)
+    call = f"weights->read(weights->context, {blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
+    check = [fitted(f"if ({call} != 0) {{", indent - 4), "    return MCUGEN_ERROR_READ;", "}"]
+    return {"text": _stacked(check, indent - 8), "comment": []}
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:

@@ -59,8 +59,16 @@ def _quotient(atom: Atom, names: Expressions) -> str:
 class SizedParams:
     """The C text of parameters that depend on sizes; it collects the tables that they need."""
 
-    def __init__(self, symbols: Sequence[Symbol], names: Expressions, name_table: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        symbols: Sequence[Symbol],
+        names: Expressions,
+        name_table: Callable[[str], str],
+        place: Callable[[Instr, str], str] = lambda instr, key: "",
+    ) -> None:
+        """`place` is what C calls a parameter of an instruction that is read from the file of weights; else ""."""
         self.names = names
+        self._place = place
         self.tables: list[dict[str, object]] = []
         self._highest = {s.name: s.high for s in symbols}
         self._name_table = name_table
@@ -72,11 +80,17 @@ class SizedParams:
             (
                 key,
                 c_param_type(value),
-                self._text(instr.formulas[key], value) if key in instr.formulas else c_param(value),
+                self._text(instr.formulas[key], value)
+                if key in instr.formulas
+                else self._place(instr, key) or c_param(value),
             )
             for key, value in instr.params.items()
             if key not in instr.baked
         ]
+
+    def is_known(self, instr: Instr) -> bool:
+        """Whether all parameters of an instruction are constants of the code."""
+        return not instr.formulas and not any(self._place(instr, key) for key in instr.params)
 
     def _text(self, formula: Formula, example: Param) -> str:
         ctype = c_param_type(example)

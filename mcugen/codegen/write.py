@@ -33,6 +33,8 @@ _OWN = (
         "{}_selftest.c",
         "{}_validate.c",
         "{}_validate.h",
+        "{}_input.c",
+        "{}_input.h",
     ),
     *("{}_kernels.c", "{}_report.json", "mcugen.{}.pdsc"),
 )

@@ -53,6 +53,9 @@ def compile_command(
         f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
         f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
     )
+    made = compiled.report.input_pipeline
+    if made is not None:
+        tell(f"input pipeline: {made.state:,} bytes of state for each stream, {made.tables:,} bytes of tables")
     for memory in compiled.report.memories if compiled.bundle.sections else ():
         tell(f"  {memory.name}: {memory.used:,} {holds(memory)}")
     if compiled.report.rows is not None:

@@ -127,25 +127,29 @@ def _read_layout(key: str, value: str) -> tuple[str, str | None]:
 
 
 def _read_scale(key: str, value: str) -> tuple[str, float | None]:
-    number = _number(value)
-    return "scale", number or None
+    return "scale", number(value) or None
 
 
 def _read_numbers(key: str, value: str) -> tuple[str, tuple[float, ...] | None]:
-    numbers = [_number(part) for part in value.split(";")]
-    usable = all(n is not None and (n or key == "mean") for n in numbers)
-    return key, tuple(n for n in numbers if n is not None) if usable else None
+    return key, numbers(value, may_be_zero=key == "mean")
 
 
-def _number(text: str) -> float | None:
+def numbers(text: str, may_be_zero: bool) -> tuple[float, ...] | None:
+    """Numbers between semicolons; None where one is none, or is zero and must not be."""
+    found = [number(part) for part in text.split(";")]
+    usable = all(n is not None and (n or may_be_zero) for n in found)
+    return tuple(n for n in found if n is not None) if usable else None
+
+
+def number(text: str) -> float | None:
     """A number or a fraction: 0.5, 1/255."""
     parts = [part.strip() for part in text.split("/")]
     if len(parts) > 2 or not all(_NUMBER.fullmatch(part) for part in parts):
         return None
-    numbers = [float(part) for part in parts]
-    if len(numbers) == 2 and not numbers[1]:
+    values = [float(part) for part in parts]
+    if len(values) == 2 and not values[1]:
         return None
-    value = numbers[0] / numbers[1] if len(numbers) == 2 else numbers[0]
+    value = values[0] / values[1] if len(values) == 2 else values[0]
     return value if abs(value) < 1e38 else None
 
 

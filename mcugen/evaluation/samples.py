@@ -32,6 +32,12 @@ class Samples:
     labels: Array | None
     notes: tuple[str, ...] = ()
     """How samples were taken that are not of the input's shape."""
+    raw: tuple[Array, ...] | None = None
+    """Of a model whose input is made of raw data: that data."""
+
+    def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
+        """What generated code is given: the `stored` inputs, or raw data under the only input's name."""
+        return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]
 
 
 def load_samples(
@@ -54,7 +60,7 @@ def load_samples(
     raw, arrays = read_samples(source, [e.name for e in endpoints], steps)
     inputs = [{e.name: _convert(sample[e.name], e, pixel_scale, steps) for e in endpoints} for sample in raw]
     turned = (note for sample in raw for e in endpoints for note in _turnings(path, sample[e.name], e, steps))
-    return Samples(inputs, _labels(path, arrays, len(raw)), tuple(dict.fromkeys(turned)))
+    return Samples(inputs, labels_of(path, arrays, len(raw)), tuple(dict.fromkeys(turned)))
 
 
 def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
@@ -171,7 +177,8 @@ def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessin
         yield f"{path}: samples of {shapes} were taken to have their channels {where}, and turned to have them {wanted}"
 
 
-def _labels(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None:
+def labels_of(path: Path, arrays: Mapping[str, Array], count: int) -> Array | None:
+    """The class number of each sample, where a file of all samples has them. UsageError where it has something else."""
     for key in _LABELS:
         if key in arrays:
             labels = arrays[key].reshape(-1)

@@ -106,6 +106,9 @@ class Package:
     @property
     def selftest(self) -> str:
         """A C expression: the self-test on the model's own arena (and weights)."""
+        if self.bundle.reads_weights:
+            rule = "the example of a package must have its weights in memory"
+            raise UsageError(rule, "--weights-reader", "export with --weights-blob, or compile")
         several = len(self.bundle.arena_sizes) > 1
         weights = f", {self.name}_default_weights()" * (self.bundle.weights_blob is not None)
         return f"{self.name}_selftest({self.name}_default_arena{'s' * several}(){weights})"

@@ -34,6 +34,8 @@ class Fallback:
     build: Build
     goal: str = ""
     """Another goal than the one asked for, if it is just that."""
+    in_rows: bool = False
+    """Whether layers may be computed row by row."""
 
 
 def build_program(graph: Graph, board: Board, options: CompileOptions | None = None) -> Fit:
@@ -55,6 +57,8 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     if budget.excess(asked.use):
         serving = [step for step in FALLBACKS if set(step.serves) & set(budget.limits)]
         steps = [step for step in serving if step.goal != options.optimize]  # that is what was asked for
+        if options.weights_reader:
+            steps = [step for step in steps if not step.in_rows]
         taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
     layer_by_layer = None
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):
@@ -152,8 +156,8 @@ def _best(attempts: Iterable[Attempt], budget: Budget) -> Program:
 
 FALLBACKS: tuple[Fallback, ...] = (
     Fallback("kernels chosen for the budget", ("ram", "flash"), _within_limits),
-    Fallback("layers in groups, row by row", ("ram",), _in_groups),
-    Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram"),
+    Fallback("layers in groups, row by row", ("ram",), _in_groups, in_rows=True),
+    Fallback("all for the least RAM", ("ram",), _for_goal("ram"), "ram", in_rows=True),
     Fallback("all for the least flash", ("flash",), _for_goal("flash"), "flash"),
 )
 """What is tried where a program as asked for is too large."""

@@ -12,7 +12,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Trained, reads, writes
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quantized
 
@@ -84,12 +84,12 @@ class SumParams(Params):
     """y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), m below 2^23, sums below 2^31."""
 
     count: Annotated[int, "elements"]
-    m0: Annotated[int, "factor of x0: its scale / scale of y, times 2^shift"]
-    m1: Annotated[int, "factor of x1"]
-    offset: Annotated[int, "zero points and one half, in units of the sum"]
-    shift: Annotated[int, "bits behind the point of the sum"]
-    low: Annotated[int | None, "the least code, if that is not -128"] = None
-    high: Annotated[int | None, "the largest code, if that is not 127"] = None
+    m0: Annotated[Trained, "factor of x0: its scale / scale of y, times 2^shift"]
+    m1: Annotated[Trained, "factor of x1"]
+    offset: Annotated[Trained, "zero points and one half, in units of the sum"]
+    shift: Annotated[Trained, "bits behind the point of the sum"]
+    low: Annotated[Trained | None, "the least code, if that is not -128"] = None
+    high: Annotated[Trained | None, "the largest code, if that is not 127"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from mcugen.kernels.portable import Ring, depthwise, ring_of, ring_size
 from mcugen.kernels.reading_order import lanes, rows, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import CodeLimits, float_tensors, int8_tensors, int8_weights, int16_tensors
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
 
 WORD = 4
 """Channels that are loaded at once."""
@@ -191,29 +191,29 @@ class StripWalk(Params):
     point_pad: Annotated[int, "points before a line that the first window begins at"]
     x_point: Annotated[int, "elements from point to point of x"]
     y_point: Annotated[int, "elements from point to point of y"]
-    x_zero: Annotated[int | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+    x_zero: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndWord(Params):
     """Behind the upper word of a product."""
 
-    end: Annotated[int, "what is added: zero point of y (less a low limit that is added last), and rounding"]
-    shift: Annotated[int | None, "to the right, where any bits are left to be cut off"] = None
+    end: Annotated[Trained, "what is added: zero point of y (less a low limit that is added last), and rounding"]
+    shift: Annotated[Trained | None, "to the right, where any bits are left to be cut off"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class YZero(Params):
     """What the code of zero is in the output."""
 
-    y_zero: Annotated[int, "zero point of y"]
+    y_zero: Annotated[Trained, "zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zeros(YZero):
     """Of codes on both sides."""
 
-    x_zero: Annotated[int, "zero point of x: what padding holds"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_tensors, int16_tensors
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, reads, scratch, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
@@ -44,10 +44,12 @@ _DSP = frozenset({"dsp"})
 class HighWord(Params):
     """From sums to codes by the upper words of products; a limited result is saturated twice."""
 
-    zero: Annotated[int, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
-    lift: Annotated[int, "by which results are raised before the first saturation: codes that limits cut off"]
-    drop: Annotated[int, "by which they are lowered then: the highest code less all codes"]
-    second: Annotated[int, "the shift behind the upper word; if there is none, for pairs of channels 256 * zero + 128"]
+    zero: Annotated[Trained, "what is added to the upper word: zero point of y less the lowest code, and rounding"]
+    lift: Annotated[Trained, "by which results are raised before the first saturation: codes that limits cut off"]
+    drop: Annotated[Trained, "by which they are lowered then: the highest code less all codes"]
+    second: Annotated[
+        Trained, "the shift behind the upper word; if there is none, for pairs of channels 256 * zero + 128"
+    ]
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class Walk(Params):
 class InnerLoop(Params):
     """Sizes of the patch of two pixels that the weights pass by."""
 
-    x_zero: Annotated[int, "zero point of x: what padding holds"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
     depth: Annotated[int, "bytes of a pixel's patch"]
     steps: Annotated[int, "turns of the inner loop"]
 
@@ -489,7 +491,7 @@ class Strip(Params):
     pixels: Annotated[int, "of x and y"]
     strip: Annotated[int, "pixels that are widened at a time"]
     out_c: Annotated[int, "channels of a pixel of y"]
-    zero: Annotated[int, "zero point of y, which is added to the upper word of a product"]
+    zero: Annotated[Trained, "zero point of y, which is added to the upper word of a product"]
 
 
 @dataclass(frozen=True, kw_only=True)

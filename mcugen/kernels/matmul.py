@@ -24,7 +24,7 @@ from mcugen.kernels.helium.layer import (
 from mcugen.kernels.scalar import ThumbOffset, ThumbOptions, piece_of, thumb_codes
 from mcugen.kernels.specs import MatMulSpec
 from mcugen.kernels.weighted import Typed, double_tensors, float_tensors, int8_tensors, int16_operands, plain_integers
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, reads, scratch, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Role, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import Wide, real_param
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -52,9 +52,9 @@ class Factor(Params):
 class ProductStore(Params):
     """From sums to codes; where these are the sums themselves there are zero points alone."""
 
-    a_zero: Annotated[int | None, "zero point of a; of int16 it is 0"] = None
-    b_zero: Annotated[int | None, "zero point of b; of int16 it is 0"] = None
-    multiplier: Annotated[int | None, "of sums"] = None
+    a_zero: Annotated[Trained | None, "zero point of a; of int16 it is 0"] = None
+    b_zero: Annotated[Trained | None, "zero point of b; of int16 it is 0"] = None
+    multiplier: Annotated[Trained | None, "of sums"] = None
     offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
 
 
@@ -97,9 +97,9 @@ class ProductOptions(Options):
 class ColumnStrips(Params):
     """How columns of b are packed, so that rows of a pass by."""
 
-    a_zero: Annotated[int, "zero point of a"]
-    b_zero: Annotated[int, "zero point of b"]
-    multiplier: Annotated[int, "of sums"]
+    a_zero: Annotated[Trained, "zero point of a"]
+    b_zero: Annotated[Trained, "zero point of b"]
+    multiplier: Annotated[Trained, "of sums"]
     width: Annotated[int, "columns of a strip"]
     pair: Annotated[int, "words of two columns"]
     steps: Annotated[int, "groups of four elements of a column"]
@@ -175,9 +175,9 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 class PlainStrips(Params):
     """How columns of b are packed as they are, so that rows of a pass by."""
 
-    a_zero: Annotated[int, "zero point of a"]
-    b_zero: Annotated[int, "zero point of b"]
-    multiplier: Annotated[int, "of sums"]
+    a_zero: Annotated[Trained, "zero point of a"]
+    b_zero: Annotated[Trained, "zero point of b"]
+    multiplier: Annotated[Trained, "of sums"]
     width: Annotated[int, "columns of a strip"]
 
     @staticmethod

@@ -14,7 +14,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import DType, Shape, TensorType
 from mcugen.kernels.walks import Nests
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Real, Trained, reads, writes
 from mcugen.lir.program import Overlap, Wide, real_param
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.normalize import FixedNormalize, span
@@ -184,12 +184,12 @@ class FixedPoint(Params):
     """Of integers; see mcugen.numerics.normalize."""
 
     count: Annotated[int, "elements of a row"]
-    x_zero: Annotated[int, "zero point of x"]
-    lift: Annotated[int, "factor by which deviations fill 32 bits, a power of two"]
-    fraction: Annotated[int, "bits by which the spread of a row is shifted to the left"]
+    x_zero: Annotated[Trained, "zero point of x"]
+    lift: Annotated[Trained, "factor by which deviations fill 32 bits, a power of two"]
+    fraction: Annotated[Trained, "bits by which the spread of a row is shifted to the left"]
     epsilon: Annotated[Wide, "what is added to the spread then"]
-    point: Annotated[int, "bits by which a normalized element is shifted to the left, besides those of its root"]
-    bits: Annotated[int, "bits behind the point of a result before it is rounded"]
+    point: Annotated[Trained, "bits by which a normalized element is shifted to the left, besides those of its root"]
+    bits: Annotated[Trained, "bits behind the point of a result before it is rounded"]
 
 
 @dataclass(frozen=True, kw_only=True)

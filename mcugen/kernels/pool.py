@@ -14,7 +14,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.walks import WindowWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, updates, writes
+from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, Trained, reads, updates, writes
 from mcugen.lir.program import Overlap, Wide
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer
@@ -173,10 +173,12 @@ class RealMean(Params):
 class CodesMean(Params):
     """From a sum of codes to the mean's code: one rounding."""
 
-    x_zero: Annotated[int, "zero point of x"]
-    y_zero: Annotated[int, "zero point of y"]
+    x_zero: Annotated[Trained, "zero point of x"]
+    y_zero: Annotated[Trained, "zero point of y"]
     offset: Annotated[Wide, "y_zero and one half, in products of a sum and a multiplier"]
-    multiplier: Annotated[int | None, "scale of x / scale of y / number of taps, times 2^shift; else in a table"] = None
+    multiplier: Annotated[
+        Trained | None, "scale of x / scale of y / number of taps, times 2^shift; else in a table"
+    ] = None
 
     @staticmethod
     def of(requantize: Requantizer, x: TensorType, fixed: bool) -> CodesMean:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mcugen.hir.types import DType, Shape
 from mcugen.kernels.walks import AxisWalk, Nests
-from mcugen.lir.kernel import Kernel, Options, Params, Real, reads, writes
+from mcugen.lir.kernel import Kernel, Options, Params, Real, Trained, reads, writes
 from mcugen.lir.program import Wide
 from mcugen.lir.traversal import Traversal, nested
 
@@ -52,9 +52,9 @@ class Finish(Params):
 
     scale: Annotated[Real | None, "1 / elements of a mean of reals"] = None
     count: Annotated[int | None, "elements of a mean of integers"] = None
-    multiplier: Annotated[int | None, "unit of the sum / scale of y, times 2^shift"] = None
+    multiplier: Annotated[Trained | None, "unit of the sum / scale of y, times 2^shift"] = None
     offset: Annotated[Wide | None, "zero points and one half, in products of a sum and the multiplier"] = None
-    y_zero: Annotated[int | None, "zero point of y, where halves go to even"] = None
+    y_zero: Annotated[Trained | None, "zero point of y, where halves go to even"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

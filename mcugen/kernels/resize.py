@@ -9,7 +9,7 @@ from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.kernels.walks import AxisWalk
-from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
+from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, writes
 from mcugen.lir.program import Wide
 
 # -------------------------------------------------------------------------------------------------- nearest
@@ -82,9 +82,9 @@ class LinearOptions(Options):
 class Rescaling(Params):
     """From the sum of weighted codes to a code of y: (sum · multiplier + offset) >> (32 + shift_more)."""
 
-    multiplier: Annotated[int, "scale of x / scale of y, Q0.31 and more"]
+    multiplier: Annotated[Trained, "scale of x / scale of y, Q0.31 and more"]
     offset: Annotated[Wide, "zero points and one half, in units of the product"]
-    shift_more: Annotated[int, "bits behind the point of the product's upper word"]
+    shift_more: Annotated[Trained, "bits behind the point of the product's upper word"]
 
 
 @dataclass(frozen=True, kw_only=True)

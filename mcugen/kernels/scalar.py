@@ -18,7 +18,7 @@ from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import CodeLimits
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Requantizer
 
@@ -132,21 +132,21 @@ class Pairs(Params):
     direct: Annotated[int, "whether pixels are read where they lie"]
     runs: Annotated[int, "pieces in which a row of the window is copied"]
     taps: Annotated[int, "pixels of such a piece"]
-    x_zero: Annotated[int, "zero point of x: what padding holds"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Codes(CodeLimits):
     """Of the output."""
 
-    zero: Annotated[int, "zero point of y"]
+    zero: Annotated[Trained, "zero point of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThumbOffset(Params):
     """Of products of 32 bits."""
 
-    offset: Annotated[int, "zero point of y less the lowest code and half a step, before the last shift"]
+    offset: Annotated[Trained, "zero point of y less the lowest code and half a step, before the last shift"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,6 +436,9 @@ _WORKING = (
 
 _CONV = "six pixels at a time as three words of two, so that one product serves both pixels of a word"
 
+_BY_VALUE = frozenset({UPDATABLE})
+"""How many bytes the chunks of a row take follows from its weights."""
+
 _DENSE_SMLAL = Kernel(
     "dense_s8_thumb2",
     what="rows by a matrix, four channels at a time, weights of two channels in a word",
@@ -497,6 +500,7 @@ _PIXELS: tuple[Kernel, ...] = (
         params=(ConvGeometry, Codes, Pairs),
         options=(ChunkLoop, ChunkCode),
         needs=frozenset({"thumb2"}),
+        lacks=_BY_VALUE,
         when=(to_int8, one_group, upper_word, short_heads),
         emit=emit_conv_mla,
         extra=conv_mla_steps,
@@ -508,6 +512,7 @@ _PIXELS: tuple[Kernel, ...] = (
         params=(ConvGeometry, ThumbOffset, Pairs),
         options=(ThumbOptions, ThumbLoop),
         needs=frozenset({"thumb1"}),
+        lacks=_BY_VALUE,
         when=(to_int8, one_group, short_products, few_chunks),
         emit=emit_conv_muls,
         extra=conv_muls_steps,
@@ -519,6 +524,7 @@ _PIXELS: tuple[Kernel, ...] = (
         params=(ConvGeometry, Codes, Pairs),
         options=(ChunkLoop,),
         needs=frozenset({"rv32"}),
+        lacks=_BY_VALUE,
         when=(to_int8, one_group, upper_word),
         emit=emit_conv_mul,
         extra=conv_mul_steps,

@@ -14,7 +14,7 @@ from mcugen.hir.operator import Signature
 from mcugen.hir.types import DType, TensorType
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, reads, writes
 from mcugen.lir.program import Buffer, Wide
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.softmax import LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
@@ -53,10 +53,10 @@ class Mask(Params):
 class Probabilities(Params):
     """From exponentials to codes: e * (numerator * 2^bits / sum), with 2^shift for each code."""
 
-    numerator: Annotated[int, "1 / scale of y, with shift - bits bits behind the point"]
-    bits: Annotated[int, "bits behind the point of an exponential"]
+    numerator: Annotated[Trained, "1 / scale of y, with shift - bits bits behind the point"]
+    bits: Annotated[Trained, "bits behind the point of an exponential"]
     offset: Annotated[Wide, "zero point of y and one half, with shift bits behind the point"]
-    shift_more: Annotated[int, "bits by which shift exceeds 32"]
+    shift_more: Annotated[Trained, "bits by which shift exceeds 32"]
 
     @staticmethod
     def of(fixed: FixedSoftmax) -> Probabilities:
@@ -69,12 +69,12 @@ class Probabilities(Params):
 class Logarithms(Params):
     """From x - max and the logarithm of the sum of exponentials to codes."""
 
-    slope: Annotated[int, "scale of x / scale of y, with shift bits behind the point"]
-    log2_one: Annotated[int, "log2 of 1 in an exponential's unit, with 20 bits behind the point"]
-    unit: Annotated[int, "log(2) / scale of y"]
-    unit_shift: Annotated[int, "bits that a product with unit has too many behind the point"]
+    slope: Annotated[Trained, "scale of x / scale of y, with shift bits behind the point"]
+    log2_one: Annotated[Trained, "log2 of 1 in an exponential's unit, with 20 bits behind the point"]
+    unit: Annotated[Trained, "log(2) / scale of y"]
+    unit_shift: Annotated[Trained, "bits that a product with unit has too many behind the point"]
     offset: Annotated[Wide, "zero point of y and one half, with shift bits behind the point"]
-    shift: Annotated[int, "bits behind the point"]
+    shift: Annotated[Trained, "bits behind the point"]
 
     @staticmethod
     def of(fixed: FixedLogSoftmax) -> Logarithms:

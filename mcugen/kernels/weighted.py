@@ -14,7 +14,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.specs import WeightedSpec
-from mcugen.lir.kernel import Options, Params
+from mcugen.lir.kernel import Options, Params, Trained
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Range
 
@@ -42,10 +42,10 @@ class _Clamped(Protocol):
 class Requantization(Params):
     """From sums of products of codes to codes, where the result is not the sums themselves."""
 
-    x_zero: Annotated[int | None, "zero point of x: what padding holds; of int16 it is 0"] = None
+    x_zero: Annotated[Trained | None, "zero point of x: what padding holds; of int16 it is 0"] = None
     run: Annotated[int | None, "products whose sum fits 32 bits, where sums have 64"] = None
-    low: Annotated[int | None, "the lowest code of y"] = None
-    high: Annotated[int | None, "the highest code of y"] = None
+    low: Annotated[Trained | None, "the lowest code of y"] = None
+    high: Annotated[Trained | None, "the highest code of y"] = None
     offset: Annotated[Wide | None, "zero point of y and half a step, before the shift to the right"] = None
 
 
@@ -53,8 +53,8 @@ class Requantization(Params):
 class CodeLimits(Params):
     """Of the output."""
 
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
 
     @staticmethod
     def of(limits: tuple[int, int]) -> CodeLimits:
@@ -67,9 +67,9 @@ class CodeLimits(Params):
 class CodeStore(Params):
     """From sums of codes to codes."""
 
-    x_zero: Annotated[int, "zero point of x: what padding holds"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
     offset: Annotated[Wide, "zero point of y and half a step, before the shift to the right"]
 
     @classmethod

@@ -20,7 +20,7 @@ from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.reading_order import rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
 FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
@@ -174,7 +174,7 @@ class PaddedRows(Params):
     """A ring of four rows."""
 
     pitch: Annotated[int, "elements of a row: whole blocks"]
-    x_zero: Annotated[int, "zero point of x: what padding holds"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +182,9 @@ class StripOfBlocks(Params):
     """Of weights that are transformed for every strip."""
 
     blocks: Annotated[int, "blocks of a strip"]
-    rounding: Annotated[int, "zero point of y and half a step, before the last shift to the right"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    rounding: Annotated[Trained, "zero point of y and half a step, before the last shift to the right"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
 
 
 @dataclass(frozen=True, kw_only=True)

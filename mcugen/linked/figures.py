@@ -65,7 +65,7 @@ def _weights_use(plan: Plan) -> Counter[Memory]:
     named = {draft.placement.weights.name: draft.placement.weights for draft in plan.drafts}
     for draft in plan.drafts:
         shared = sum(buffer.nbytes for buffer in plan.memory(draft).shared)
-        found[draft.placement.weights] += weights_bytes(draft.program, draft.form.weights_blob) - shared
+        found[draft.placement.weights] += weights_bytes(draft.program, draft.form.weights) - shared
     for _, memory, data in plan.shared.arrays:
         found[named.get(memory, plan.drafts[0].placement.weights)] += len(data)
     return found

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mcugen.lir.builder import Builder
 
 
+UPDATABLE = "updatable"
+"""Beside a CPU's features: that no code may depend on weights. Kernels that pack these by their values lack it."""
+
+
 @dataclass(frozen=True)
 class Declared:
     """A member of a parameter struct or an option of a template, as its class declares it.
@@ -33,6 +37,8 @@ class Declared:
     kind: type
     meaning: str
     many: bool = False
+    is_trained: bool = False
+    """Whether it follows from scales, zero points or weights: another training gives another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +110,9 @@ def _axis(name: str) -> int:
 Real = Annotated[float, "real"]
 """float or Double: as the kernel computes, see mcugen.lir.program.real_param."""
 
+Trained = Annotated[int, "trained"]
+"""An int that follows from scales, zero points or weights, as all floats and all Wide ones do."""
+
 
 @cache
 def _declared(cls: type) -> tuple[Declared, ...]:
@@ -123,7 +132,7 @@ def _member(name: str, hint: Any) -> Declared:
     if get_origin(hint) is Annotated:
         marks, hint = list(hint.__metadata__), hint.__origin__
     kind = object if "real" in marks or hint not in (int, Wide, float, Double) else hint
-    return Declared(name, kind, meaning, many)
+    return Declared(name, kind, meaning, many, kind is not int or "trained" in marks)
 
 
 def _typed(name: str, kind: type, value: Any) -> Param:
@@ -242,10 +251,15 @@ class Kernel:
         library = [self.library] * bool(self.library)
         return "; ".join([*library, *sorted(self.needs), *reasons]) or "portable C"
 
+    def member(self, name: str) -> Declared | None:
+        """The declaration of a member of the struct; None if there is none."""
+        several = sorted((m for m in self.members if m.many and name.startswith(m.name)), key=lambda m: -len(m.name))
+        return next((m for m in (*self.members, *several) if name == m.name or m in several), None)
+
     def meaning(self, name: str) -> str:
         """Of a member of the struct; "" if it is not declared."""
-        several = sorted((m for m in self.members if m.many and name.startswith(m.name)), key=lambda m: -len(m.name))
-        return next((m.meaning for m in (*self.members, *several) if name == m.name or m in several), "")
+        found = self.member(name)
+        return found.meaning if found else ""
 
     def role(self, name: str) -> Role:
         """The declaration of an operand. VerificationError if there is none."""

@@ -135,6 +135,7 @@ that is the first to write to `y` begins its life (Access.OUT); what other parts
 """
 
 READ_ROWS = "read_rows"
+READ_WEIGHTS = "read_weights"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
 
 Its parameters besides: `axis`, that of the input which counts rows, and `bytes` of a row, which is what remains of the
@@ -359,7 +360,8 @@ class Program:
     def head(self, layer: range) -> Instr:
         """The instruction that speaks for a layer: of a group, the marker of its outermost block."""
         instrs = [self.instrs[i] for i in layer]
-        return next((i for i in instrs if i.control is not Control.NONE), instrs[0])
+        computing = next(i for i in instrs if i.kernel != READ_WEIGHTS)
+        return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def loops(self) -> list[tuple[int, int]]:
         """First and last instruction (the markers) of each loop; inner loops come before those around them."""

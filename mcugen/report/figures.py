@@ -191,6 +191,19 @@ class RowFigures:
 
 
 @dataclass(frozen=True)
+class InputFigures:
+    """What makes the input of raw data: the pipeline's text, bytes of its state (RAM) and of its tables (flash, part of
+    the code's), instructions for the first sample, and for how many samples its bits were found to be numpy's.
+    """
+
+    pipeline: str
+    state: int
+    tables: int
+    instructions: int | None = None
+    verified: int = 0
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -231,6 +244,8 @@ class Report:
     """What was taken for granted, and warnings: one sentence each (may hold untrusted text)."""
     steps: StepFigures | None = None
     """Of a run whose steps may take only so long."""
+    input_pipeline: InputFigures | None = None
+    """Where the input is made of raw data: measured once the model ran."""
 
     @property
     def library_calls(self) -> str:

@@ -139,6 +139,14 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     table.add_row("RAM: total", _number(ram.total), "bytes")
+    made = report.input_pipeline
+    if made is not None:
+        table.add_row(
+            "input: instructions", _number(made.instructions), f"retired, of the first sample; {made.pipeline}"
+        )
+        table.add_row("input: state", _number(made.state), "bytes of RAM, for each stream")
+        table.add_row("input: tables", _number(made.tables), "bytes of flash, part of the code's")
+        table.add_row("input: bit-exact", _number(made.verified), "samples, compared with numpy")
     for memory in report.memories:
         table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
     if report.library_calls:

@@ -199,6 +199,8 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             arena_sizes=bundle.arena_sizes,
             arena_sections=[section.name for section in bundle.sections if section.kind == "arena"],
             has_weights=bundle.weights_blob is not None,
+            reads_weights=bundle.reads_weights,
+            input_code=bundle.input_code,
         )
         (harness / name).write_text(text)
 

@@ -60,6 +60,8 @@ class Run:
 
     outputs: list[dict[str, np.ndarray]]
     findings: Findings
+    input_crcs: tuple[int, ...] = ()
+    """CRC-32 of the input that was made of each raw sample, where such code is."""
 
 
 def host_program(image: Path) -> Program:
@@ -106,14 +108,15 @@ def execute(
     swaps = cpu_of(program.image).is_little_endian != (sys.byteorder == "little")
     _write_inputs(folder / "input.bin", bundle, samples, measure, swaps)
     (folder / "output.bin").write_bytes(b"")
-    exit_code = _watch(program, folder, sum(port.nbytes for port in bundle.outputs), timeout, progress)
+    crc_bytes = 4 if bundle.input_code else 0
+    exit_code = _watch(program, folder, crc_bytes + sum(port.nbytes for port in bundle.outputs), timeout, progress)
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
     _check(program, bundle, exit_code, console, findings)
-    outputs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
+    outputs, crcs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
     if progress:
         progress(len(samples))
-    return Run(outputs, findings)
+    return Run(outputs, findings, crcs)
 
 
 def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure, swaps: bool) -> None:
@@ -123,9 +126,31 @@ def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure
         for index, sample in enumerate(samples):
             sizes = sizes_of(bundle, sample, index)
             file.write(_swapped(np.array([sizes[s.name] for s in bundle.arguments], np.int32), swaps).tobytes())
+            if bundle.input_code:
+                file.write(_raw(bundle, sample, swaps))
+                continue
             for port in bundle.inputs:
                 data = _swapped(input_array(port, sample, index, sizes), swaps).tobytes()
                 file.write(data + b"\xa5" * (port.nbytes - len(data)))
+
+
+def raw_samples(bundle: Bundle, samples: Sequence[Sample]) -> list[np.ndarray]:
+    """Raw data of each sample, given under the name of the input that is made of it."""
+    code, name = bundle.input_code, bundle.inputs[0].name
+    assert code is not None
+    for index, sample in enumerate(samples):
+        array = sample.get(name, np.empty(0))
+        if array.dtype != np.dtype(code.raw_dtype) or array.ndim < 2 or not array.size:
+            rule = f"input '{name}' of sample {index} must be raw data of {code.raw_dtype}, for {code.text}"
+            raise UsageError(rule, f"{array.dtype} of {array.shape}")
+    return [sample[name] for sample in samples]
+
+
+def _raw(bundle: Bundle, sample: Sample, swaps: bool) -> bytes:
+    """Bytes in all, the first two extents, and the data."""
+    (array,) = raw_samples(bundle, [sample])
+    head = np.array([array.nbytes, *array.shape[:2]], np.int32)
+    return bytes(_swapped(head, swaps).tobytes() + _swapped(array, swaps).tobytes())
 
 
 def sizes_of(bundle: Bundle, sample: Sample, index: int = 0) -> dict[str, int]:
@@ -163,14 +188,19 @@ def input_array(port: Port, sample: Sample, index: int, sizes: Sizes) -> np.ndar
     return port.in_memory(array)
 
 
-def _read_outputs(path: Path, bundle: Bundle, samples: Sequence[Sample], swaps: bool) -> list[dict[str, np.ndarray]]:
+def _read_outputs(
+    path: Path, bundle: Bundle, samples: Sequence[Sample], swaps: bool
+) -> tuple[list[dict[str, np.ndarray]], tuple[int, ...]]:
     """The program leaves the largest outputs."""
     outputs: list[dict[str, np.ndarray]] = []
+    crcs: list[int] = []
     with path.open("rb") as file:
         for sample in samples:
+            if bundle.input_code:
+                crcs += _swapped(np.frombuffer(file.read(4), np.uint32), swaps).tolist()
             arrays = {port.name: _swapped(_output(port, file.read(port.nbytes)), swaps) for port in bundle.outputs}
             outputs.append(cut_outputs(bundle, sample, arrays))
-    return outputs
+    return outputs, tuple(crcs)
 
 
 def cut_outputs(bundle: Bundle, sample: Sample, arrays: Sample) -> dict[str, np.ndarray]:

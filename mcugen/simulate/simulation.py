@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,17 @@ from mcugen.options import LibraryFiles
 from mcugen.simulate.build import Checks, TargetImages, build_host, build_parts, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
 from mcugen.simulate.elf import read_sizes
-from mcugen.simulate.execute import Measure, Program, Run, Sample, TrapError, execute, host_program, qemu_program
+from mcugen.simulate.execute import (
+    Measure,
+    Program,
+    Run,
+    Sample,
+    TrapError,
+    execute,
+    host_program,
+    qemu_program,
+    raw_samples,
+)
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.profile import Profiler
 from mcugen.simulate.timer import Reading, Timing
@@ -53,6 +63,10 @@ class Execution:
     """Peak bytes of the call, below the caller's frame."""
     sizes: Sizes | None
     cycles: Cycles | None = None
+    input_instructions: int | None = None
+    """Of making the input of the first raw sample."""
+    input_crcs: tuple[int, ...] = ()
+    """CRC-32 of the input that was made of each raw sample."""
 
 
 @dataclass(frozen=True)
@@ -94,25 +108,37 @@ def simulate(
     if not samples:
         raise UsageError("a simulation must have samples", "none")
     setup = setup or Setup()
+    bundle = _with_room(bundle, samples)
     timeout = setup.timeout
     with _folder(setup.workdir) as folder:
         run_all = partial(
             execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=setup.progress
         )
         if not board.qemu:
-            return Execution(_run_here(bundle, folder, setup, run_all).outputs, None, None, None, None)
+            done = _run_here(bundle, folder, setup, run_all)
+            return Execution(done.outputs, None, None, None, None, input_crcs=done.input_crcs)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
         images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=setup.library)
         run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
         if not measure:
-            return Execution(run.outputs, None, layers, None, None)
-        instructions = time(images.model).instructions()
+            return Execution(run.outputs, None, layers, None, None, input_crcs=run.input_crcs)
+        timing = time(images.model)
+        instructions = timing.instructions()
         timed = board if wait_states is None else board.with_flash_waits(wait_states)
         profiler = Profiler(machine, bundle, samples[0], timed, timeout)
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
-        return Execution(run.outputs, instructions, layers, run.findings["stack"][0], _sizes(images), estimate)
+        stack, made = run.findings["stack"][0], timing.input_instructions()
+        return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs)
+
+
+def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:
+    """Whose program has room for the largest raw sample, where samples are raw."""
+    if bundle.input_code is None:
+        return bundle
+    most = max(array.size for array in raw_samples(bundle, samples))
+    return replace(bundle, input_code=replace(bundle.input_code, most_raw=most))
 
 
 def _run_here(bundle: Bundle, folder: Path, setup: Setup, run_all: Callable[[Program], Run]) -> Run:
@@ -145,10 +171,10 @@ def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout
     findings = execute(program, bundle, [sample], folder, measure=Measure.TIME, timeout=timeout).findings
 
     def readings(key: str) -> list[Reading]:
-        words = iter(findings[key])
+        words = iter(findings.get(key, ()) if key == "make_input" else findings[key])
         return list(zip(words, words, words, strict=True))
 
-    keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers")
+    keys = ("nothing", "known_loop", "two_hooks", "hooks", "run", "layers", "make_input")
     return Timing(machine.counter, **{key: readings(key) for key in keys})
 
 

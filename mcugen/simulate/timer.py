@@ -85,6 +85,8 @@ class Timing:
     hooks: Sequence[Reading]
     run: Sequence[Reading]
     layers: Sequence[Reading]
+    make_input: Sequence[Reading] = ()
+    """Around what makes the input of raw data."""
 
     def instructions(self) -> int:
         """Instructions of one run, its return included; VerificationError if a known loop is miscounted."""
@@ -96,6 +98,10 @@ class Timing:
                 "another version of QEMU",
             )
         return self._call(self.run)
+
+    def input_instructions(self) -> int | None:
+        """Instructions that making the input of raw data takes, its return included."""
+        return self._call(self.make_input) if self.make_input else None
 
     def layer_instructions(self, count: int) -> tuple[int, ...]:
         """Retired instructions of each layer, without the hook behind it."""

@@ -30,10 +30,31 @@
 #define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
 #define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER asked for that */
 #define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
+#define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
+#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights is damaged */
+#define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
+#define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
+#define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
 
 /* What NAME_step returns, besides errors. */
 #define MCUGEN_DONE 0     /* the outputs are there */
 #define MCUGEN_AGAIN (-1) /* there are more steps */
+
+/* A function of the caller's that reads `nbytes` bytes of a file, from `offset` on, to `to`, and returns 0 if it did;
+ * `context` is what stands beside it. */
+typedef struct {
+    int (*read)(void *context, uint32_t offset, void *to, uint32_t nbytes);
+    void *context;
+} mcugen_reader;
+
+/* A function of the caller's that says whether what follows the first `nbytes` bytes of a file, `signature_nbytes`
+ * bytes, is their signature: 0 if it is. */
+typedef int (*mcugen_verify_read)(void *context, const mcugen_reader *file, uint32_t nbytes,
+    uint32_t signature_nbytes);
+
+/* A function of the caller's that says whether a signature is that of some data: 0 if it is. */
+typedef int (*mcugen_verify)(void *context, const void *data, uint32_t nbytes, const void *signature,
+    uint32_t signature_nbytes);
 
 /* What MCUGEN_ON_LAYER is told of a model. There is one only where that is defined, as NAME_model. */
 typedef struct {
@@ -384,20 +405,25 @@ static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
     memset(to, (int)value, nbytes);
 }
 
-/* CRC-32 as of zlib and Ethernet, four bits at a time. */
-static inline uint32_t mcugen_crc32(const void *data, size_t nbytes)
+/* CRC-32 as of zlib and Ethernet, four bits at a time, of data that follows what has this one; at first 0. */
+static inline uint32_t mcugen_crc32_next(uint32_t crc, const void *data, size_t nbytes)
 {
     static const uint32_t table[16] = {
         0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
         0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu};
     const unsigned char *from = (const unsigned char *)data;
-    uint32_t crc = 0xffffffffu;
-    for (; nbytes > 0u; --nbytes) {
+    for (crc = ~crc; nbytes > 0u; --nbytes) {
         crc ^= *from++;
         crc = (crc >> 4) ^ table[crc & 15u];
         crc = (crc >> 4) ^ table[crc & 15u];
     }
     return ~crc;
+}
+
+/* Of all data at once. */
+static inline uint32_t mcugen_crc32(const void *data, size_t nbytes)
+{
+    return mcugen_crc32_next(0, data, nbytes);
 }
 
 /* Float selections. A NaN in v passes through the first two and through mcugen_reluf. */

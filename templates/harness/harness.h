@@ -21,4 +21,7 @@ void harness_print(const char *key, const uint32_t *numbers, uint32_t count);
 /* Returns run(arena), and prints what `measure` asks for. */
 int harness_measure(uint32_t measure, run_function run, void *arena);
 
+/* Returns run(arena); where `measure` asks for time, prints readings around the call under that key. */
+int harness_time(const char *key, uint32_t measure, run_function run, void *arena);
+
 #endif

@@ -42,10 +42,15 @@ static void print_readings(const char *key, const struct reading *readings, uint
     harness_print(key, readings->words, 3 * count);
 }
 
-static void print_timed(const char *key, run_function run, void *arena) {
+static int print_timed(const char *key, run_function run, void *arena) {
     struct span span;
-    run_timed(run, arena, &span);
+    int status = run_timed(run, arena, &span);
     print_readings(key, &span.begin, 2);
+    return status;
+}
+
+int harness_time(const char *key, uint32_t measure, run_function run, void *arena) {
+    return measure == MEASURE_TIME ? print_timed(key, run, arena) : run(arena);
 }
 
 /* What the profiling plugin sees between two calls is a span of its own. */

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from forms import MODELS
+from forms import MODELS, OF_FILES_AND_RAW_DATA
 
 from mcugen import compile_model
 from mcugen.resources import resource_dir
@@ -17,11 +17,12 @@ from mcugen.resources import resource_dir
 STYLE = resource_dir("templates") / ".clang-format"
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[*MODELS, *OF_FILES_AND_RAW_DATA])
 def files(request: pytest.FixtureRequest) -> dict[str, str]:
     """The C files of a model, by their names."""
-    make, board, options = MODELS[request.param]
-    bundle = compile_model(make().model(), board, replace(options, validation=True)).bundle
+    make, board, options = (MODELS | OF_FILES_AND_RAW_DATA)[request.param]
+    options = replace(options, validation=request.param in MODELS)
+    bundle = compile_model(make().model(), board, options).bundle
     return {name: text for name, text in bundle.files.items() if name.endswith((".c", ".h"))}
 
 

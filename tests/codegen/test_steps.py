@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from c_programs import build_and_run, check_compiles
+from forms import branching, floats, quantized, sized, stateful
 from onnx_models import Net
-from test_format import branching, floats, quantized, sized, stateful
 from typer.testing import CliRunner
 
 from mcugen import CompiledModel, CompileOptions, Places, compile_model

@@ -16,7 +16,7 @@ import numpy as np
 
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.specs import WeightedSpec
-from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.kernel import scratch as scratch_role
 from mcugen.lir.program import Buffer
 from mcugen.numerics.fixedpoint import Requantizer
@@ -58,8 +58,8 @@ SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
 class Zeros(Params):
     """Zero points."""
 
-    x_zero: Annotated[int, "zero point of x"]
-    y_zero: Annotated[int, "zero point of y"]
+    x_zero: Annotated[Trained, "zero point of x"]
+    y_zero: Annotated[Trained, "zero point of y"]
 
     @staticmethod
     def of(spec: WeightedSpec) -> Zeros:
@@ -71,8 +71,8 @@ class Zeros(Params):
 class TensorScale(Params):
     """How the library requantizes sums or products of a whole tensor."""
 
-    multiplier: Annotated[int, "with 31 bits behind the point"]
-    shift: Annotated[int, "bits by which they are shifted to the left before; to the right, if negative"]
+    multiplier: Annotated[Trained, "with 31 bits behind the point"]
+    shift: Annotated[Trained, "bits by which they are shifted to the left before; to the right, if negative"]
 
 
 def by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:

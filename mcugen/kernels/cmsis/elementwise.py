@@ -14,7 +14,7 @@ from typing import Annotated
 from mcugen.hir.types import DType
 from mcugen.kernels.activations import BinarySpec
 from mcugen.kernels.cmsis.common import TensorScale, library_kernel
-from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import collapse
 from mcugen.numerics.fixedpoint import same_codes
@@ -71,11 +71,11 @@ class Codes8(Params):
     """Of int8 tensors of one shape."""
 
     count: Annotated[int, "elements"]
-    x0_zero: Annotated[int, "zero point of x0"]
-    x1_zero: Annotated[int, "zero point of x1"]
-    y_zero: Annotated[int, "zero point of y"]
-    low: Annotated[int, "the least code of y"]
-    high: Annotated[int, "the largest code of y"]
+    x0_zero: Annotated[Trained, "zero point of x0"]
+    x1_zero: Annotated[Trained, "zero point of x1"]
+    y_zero: Annotated[Trained, "zero point of y"]
+    low: Annotated[Trained, "the least code of y"]
+    high: Annotated[Trained, "the largest code of y"]
 
     @staticmethod
     def of(spec: BinarySpec) -> Codes8:
@@ -89,10 +89,10 @@ class Codes8(Params):
 class SumScales(Params):
     """The library requantizes each operand of a sum, then the sum."""
 
-    m0: Annotated[int, "multiplier of x0, with 31 bits behind the point"]
-    m1: Annotated[int, "multiplier of x1"]
-    left: Annotated[int, "bits by which operands are shifted to the left before"]
-    m_y: Annotated[int, "multiplier of the sum"]
+    m0: Annotated[Trained, "multiplier of x0, with 31 bits behind the point"]
+    m1: Annotated[Trained, "multiplier of x1"]
+    left: Annotated[Trained, "bits by which operands are shifted to the left before"]
+    m_y: Annotated[Trained, "multiplier of the sum"]
 
 
 def operands(site: Site) -> dict[str, Buffer]:

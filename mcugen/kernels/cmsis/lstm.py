@@ -20,7 +20,7 @@ from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.kernels.cmsis.common import MOST_RESULT, MOST_SHIFTED, SCRATCH, Scratch, library_kernel
 from mcugen.kernels.cmsis.curves import sigmoid, tanh
-from mcugen.lir.kernel import Call, Kernel, Params, Site, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Requantizer
 
@@ -186,10 +186,10 @@ class LstmParams(Params):
     steps: Annotated[int, "steps of a sequence"]
     in_size: Annotated[int, "elements of a step of x"]
     size: Annotated[int, "elements of a state"]
-    fraction: Annotated[int, "bits behind the point of a cell"]
-    factor: Annotated[int, "from products of two functions to hidden states, with 31 bits behind the point"]
-    x_zero: Annotated[int, "zero point of x"]
-    h_zero: Annotated[int, "zero point of hidden states"]
+    fraction: Annotated[Trained, "bits behind the point of a cell"]
+    factor: Annotated[Trained, "from products of two functions to hidden states, with 31 bits behind the point"]
+    x_zero: Annotated[Trained, "zero point of x"]
+    h_zero: Annotated[Trained, "zero point of hidden states"]
 
 
 def emit(node: Node, site: Site) -> Call:

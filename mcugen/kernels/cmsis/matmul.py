@@ -17,7 +17,7 @@ from mcugen.kernels.cmsis.common import (
     with_scratch,
 )
 from mcugen.kernels.specs import MatMulSpec
-from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, writes
 
 
 def int8_product(spec: MatMulSpec) -> bool:
@@ -49,9 +49,9 @@ class ProductCodes(Params):
     """Of int8 operands."""
 
     sums_size: Annotated[int, "bytes of scratch that are the library's; b with rows for columns lies behind them"]
-    a_zero: Annotated[int, "zero point of a"]
-    b_zero: Annotated[int, "zero point of b"]
-    y_zero: Annotated[int, "zero point of y"]
+    a_zero: Annotated[Trained, "zero point of a"]
+    b_zero: Annotated[Trained, "zero point of b"]
+    y_zero: Annotated[Trained, "zero point of y"]
 
 
 def product_operands(dtype: DType) -> tuple[Role, ...]:

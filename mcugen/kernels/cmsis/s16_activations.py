@@ -21,7 +21,7 @@ from mcugen.kernels.cmsis.common import library_kernel
 from mcugen.kernels.cmsis.curves import sigmoid
 from mcugen.kernels.cmsis.elementwise import IN_PLACE, SumScales, binary_operands, operands
 from mcugen.kernels.cmsis.s16 import Scaling
-from mcugen.lir.kernel import Call, Kernel, Params, Site, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
 from mcugen.lir.spec import spec_of
 
 # ------------------------------------------------------------------------------- sums and products
@@ -77,8 +77,8 @@ def _product(spec: BinarySpec) -> Scaling:
 class Codes16(Params):
     """Of int16 tensors of one shape."""
 
-    low: Annotated[int, "the least code of y"]
-    high: Annotated[int, "the largest code of y"]
+    low: Annotated[Trained, "the least code of y"]
+    high: Annotated[Trained, "the largest code of y"]
     count: Annotated[int, "elements"]
 
     @staticmethod
@@ -91,7 +91,7 @@ class Codes16(Params):
 class Factor(Params):
     """How the library scales a product."""
 
-    multiplier: Annotated[int, "scales of the operands / scale of y, with 31 bits behind the point"]
+    multiplier: Annotated[Trained, "scales of the operands / scale of y, with 31 bits behind the point"]
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
@@ -152,7 +152,7 @@ class Argument(Params):
     """Of a function of one tensor."""
 
     count: Annotated[int, "elements"]
-    left: Annotated[int, "bits by which x is shifted to the left to have 12 behind the point"]
+    left: Annotated[Trained, "bits by which x is shifted to the left to have 12 behind the point"]
 
 
 def _left(spec: CurveSpec) -> int:

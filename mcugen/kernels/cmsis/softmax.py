@@ -19,7 +19,7 @@ from mcugen.hir.graph import Node
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.cmsis.common import library_kernel
 from mcugen.kernels.softmax import SoftmaxSpec
-from mcugen.lir.kernel import Call, Kernel, Params, Site, reads, writes
+from mcugen.lir.kernel import Call, Kernel, Params, Site, Trained, reads, writes
 from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import is_quantized
 
@@ -141,9 +141,9 @@ class RowsParams(Params):
 
     rows: Annotated[int, "rows"]
     depth: Annotated[int, "elements of a row"]
-    multiplier: Annotated[int, "scale of x, with 5 + shift bits before the point"]
-    shift: Annotated[int, "bits by which differences from the largest are shifted to the left"]
-    diff_min: Annotated[int, "the lowest difference that counts"]
+    multiplier: Annotated[Trained, "scale of x, with 5 + shift bits before the point"]
+    shift: Annotated[Trained, "bits by which differences from the largest are shifted to the left"]
+    diff_min: Annotated[Trained, "the lowest difference that counts"]
 
 
 def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:

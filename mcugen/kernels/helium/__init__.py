@@ -25,7 +25,7 @@ from mcugen.kernels.helium.layer import (
 )
 from mcugen.kernels.portable import depthwise, single_row
 from mcugen.kernels.specs import ConvSpec
-from mcugen.lir.kernel import Call, Kernel, Role, Site, reads, scratch
+from mcugen.lir.kernel import Call, Kernel, Role, Site, Trained, reads, scratch
 from mcugen.lir.traversal import Traversal
 
 _MVE = frozenset({"mve"})
@@ -40,14 +40,14 @@ def one_vector(spec: ConvSpec) -> bool:
 class RowFrame(Frame):
     """Of a vector by a matrix."""
 
-    zero_point: Annotated[int, "of y; of a shift to the right with half a step"]
+    zero_point: Annotated[Trained, "of y; of a shift to the right with half a step"]
     blocks: Annotated[int, "blocks of eight channels"]
     turns: Annotated[int, "turns of the inner loop"]
     tail: Annotated[int, "products beyond whole vectors"]
     last: Annotated[int, "channels of the last block"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied; negative: to the right, behind that"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied; negative: to the right, behind that"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
 
 
 def emit_row(spec: ConvSpec, site: Site) -> Call:

@@ -26,7 +26,7 @@ from mcugen.kernels.helium.layer import (
 )
 from mcugen.kernels.reading_order import in_turn, rows, windows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.lir.kernel import Call, Options, Params, Site
+from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 
 LONGEST_ROW = 12
 """Vectors of a kernel's row that are written out at most: what 64 channels of a 3 x 3 kernel have."""
@@ -253,12 +253,12 @@ def eight_channels(spec: ConvSpec) -> bool:
 class EightFrame(Frame):
     """Of pixels of eight channels."""
 
-    zero_point: Annotated[int, "of y"]
+    zero_point: Annotated[Trained, "of y"]
     table_size: Annotated[int, "bytes of the table"]
     y_next: Annotated[int, "bytes of y from four pixels to the next four"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,14 +292,14 @@ def three_columns(spec: ConvSpec) -> bool:
 class ColumnsFrame(Frame):
     """Of four pixels by two channels."""
 
-    zero_point: Annotated[int, "of y"]
+    zero_point: Annotated[Trained, "of y"]
     table_size: Annotated[int, "bytes of the table"]
     x_next: Annotated[int, "bytes of x from four pixels to the next four"]
     y_next: Annotated[int, "bytes of y from four pixels to the next four"]
     jump: Annotated[int, "bytes of x from row to row of the window"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
 
 
 @dataclass(frozen=True, kw_only=True)

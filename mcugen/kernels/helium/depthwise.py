@@ -13,7 +13,7 @@ from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.helium.layer import VECTOR, Frame, Table, blocks_of, call, padding, strip_of
 from mcugen.kernels.reading_order import by_image, rows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.lir.kernel import Call, Options, Params, Site
+from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 
 COLUMNS = 2048
@@ -122,7 +122,7 @@ def groups_of(shape: ConvShape, size: int) -> Groups:
 class PatchesFrame(Frame):
     """Of patches of one channel, up to 4 x 4."""
 
-    zero_point: Annotated[int, "of y"]
+    zero_point: Annotated[Trained, "of y"]
     y_next: Annotated[int, "bytes of y from group to group of pixels"]
     groups: Annotated[int, "groups of pixels in a row"]
     halves: Annotated[int, "halves of a group beyond them"]
@@ -130,9 +130,9 @@ class PatchesFrame(Frame):
     back_y: Annotated[int, "bytes of y back to the last half"]
     down_x: Annotated[int, "bytes of columns to the next row"]
     down_y: Annotated[int, "bytes of y to the next row"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
     place_step: Annotated[int, "bytes of y from result to result in a vector"]
     place_second: Annotated[int, "bytes of y to the second of a pair of results"]
 
@@ -298,7 +298,7 @@ def large_patches(spec: ConvSpec) -> int:
 class LargeFrame(Frame):
     """Of windows of up to 2 x 2 patches."""
 
-    zero_point: Annotated[int, "of y"]
+    zero_point: Annotated[Trained, "of y"]
     y_next: Annotated[int, "bytes of y from group to group of pixels"]
     groups: Annotated[int, "groups of pixels in a row"]
     halves: Annotated[int, "halves of a group beyond them"]
@@ -306,9 +306,9 @@ class LargeFrame(Frame):
     back_y: Annotated[int, "bytes of y back to the last half"]
     rewind_x: Annotated[int, "bytes of columns, from the end of a row to the next channel"]
     rewind_y: Annotated[int, "bytes of y, from the end of a row to the next channel"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
     place_step: Annotated[int, "bytes of y from result to result in a vector"]
     half_mask: Annotated[int, "lanes of a half group that are results, a bit a byte"]
     band: Annotated[int, "bytes of the columns of four rows"]

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.specs import ConvSpec
-from mcugen.lir.kernel import Call, Options, Params, Role, Site, reads, writes
+from mcugen.lir.kernel import Call, Options, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
 
@@ -140,35 +140,35 @@ class Frame(Params):
 class Codes(Params):
     """From sums to codes."""
 
-    zero_point: Annotated[int, "of y"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    zero_point: Annotated[Trained, "of y"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GemmFrame(Frame):
     """Of products of two pixels by four channels."""
 
-    zero_point: Annotated[int, "of y"]
+    zero_point: Annotated[Trained, "of y"]
     table_size: Annotated[int, "bytes of the table"]
     x_next: Annotated[int, "bytes of x from two pixels to the next two"]
     y_next: Annotated[int, "elements of y from two pixels to the next two"]
     turns: Annotated[int, "turns of the inner loop"]
     jump: Annotated[int, "bytes of x from turn to turn, where they are not neighbours"]
-    shift: Annotated[int, "of sums to the left, before they are multiplied"]
+    shift: Annotated[Trained, "of sums to the left, before they are multiplied"]
     tail: Annotated[int, "products beyond whole vectors"]
     last: Annotated[int, "channels of the last block"]
     written: Annotated[int, "room for assembly to count in"]
-    low: Annotated[int, "the lowest code of y"]
-    high: Annotated[int, "the highest code of y"]
+    low: Annotated[Trained, "the lowest code of y"]
+    high: Annotated[Trained, "the highest code of y"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Padding(Params):
     """Beside rows."""
 
-    x_zero: Annotated[int, "zero point of x: what padding holds"]
+    x_zero: Annotated[Trained, "zero point of x: what padding holds"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file of weights for code that is there: of a model of the same structure, trained again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.memory import HEAD_BYTES, HEADER_BYTES, MAGIC
+from mcugen.errors import UsageError, shortened
+
+_SUFFIX = "_weights.bin"
+_LARGEST = 1 << 26
+"""Bytes of a file that is read."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A folder that was written with --updatable: the model's name, and the version of its weights."""
+
+    folder: Path
+    name: str
+    version: int
+    head: bytes
+    """What its files of weights begin with."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Installed:
+        """UsageError where the folder holds no such code."""
+        found = sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []
+        if len(found) != 1:
+            remedy = "name a folder that `mcugen compile --updatable` wrote"
+            raise UsageError(f"{folder}: there must be one file of weights", f"{len(found)} of *{_SUFFIX}", remedy)
+        with found[0].open("rb") as file:
+            start = file.read(HEADER_BYTES + 4)
+        if len(start) < HEADER_BYTES + 4 or start[:4] != MAGIC or start[4:8] != (2).to_bytes(4, "little"):
+            remedy = "compile with --updatable first"
+            raise UsageError(f"{found[0]}: the file of weights must be updatable", "another format", remedy)
+        version = int.from_bytes(start[HEADER_BYTES:], "little")
+        return cls(folder, found[0].name.removesuffix(_SUFFIX), version, start[:HEAD_BYTES])
+
+    def update(self, bundle: Bundle) -> bytes:
+        """The file of weights of `bundle`. UsageError, with a difference, where that has other code than the folder."""
+        file = bundle.weights_blob
+        assert file is not None, "an update is a file of weights"
+        if file[:HEAD_BYTES] != self.head:
+            remedy = "compile with the same board and options, or replace the firmware"
+            rule = f"{self.folder}: an update must be of a model of the same structure"
+            raise UsageError(rule, self._difference(bundle), remedy)
+        return file
+
+    def _difference(self, bundle: Bundle) -> str:
+        """The first: of layers by what the reports say, else of the code by its lines."""
+        report = f"{self.name}_report.json"
+        if layers := _layer_difference(self._text(report), bundle.files[report]):
+            return layers
+        for name in (f"{self.name}.c", f"{self.name}_kernels.h", f"{self.name}.h"):
+            pairs = zip_longest(_lines(self._text(name)), _lines(bundle.files[name]), fillvalue="nothing")
+            for old, new in pairs:
+                if old != new:
+                    return f"in {name} '{shortened(new, 100)}' for '{shortened(old, 100)}'"
+        return "another output that is constant"
+
+    def _text(self, name: str) -> str:
+        path = self.folder / name
+        try:
+            with path.open(encoding="utf-8") as file:
+                return file.read(_LARGEST)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: the file must be readable", type(error).__name__, "compile anew") from error
+
+
+def _layer_difference(old_report: str, new_report: str) -> str:
+    try:
+        old, new = ([_layer(layer) for layer in json.loads(text)["layers"]] for text in (old_report, new_report))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    if len(old) != len(new):
+        return f"{len(new)} layers for {len(old)}"
+    pairs = enumerate(zip(old, new, strict=True))
+    return next((f"layer {i} is {b} for {a}" for i, (a, b) in pairs if a != b), "")
+
+
+def _layer(layer: dict[str, object]) -> str:
+    return f"{layer['op']} of {layer['macs']:,} MACs by {layer['kernel']}"
+
+
+def _lines(text: str) -> list[str]:
+    """Of the code, without the banner, comments and what the file of weights begins with."""
+    code = text[text.find("\n#") + 1 :]
+    lines = [line.strip() for line in code.splitlines()]
+    return [line for line in lines if line and not line.startswith(("/*", "*", "0x"))]

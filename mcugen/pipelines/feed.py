@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pipeline bound to a model: samples for calibration and evaluation, and the C that makes the same of raw data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mcugen.codegen.bundle import InputCode
+from mcugen.codegen.literals import c_rows
+from mcugen.errors import UsageError
+from mcugen.evaluation.preprocess import parse_preprocessing
+from mcugen.evaluation.sample_files import read_samples
+from mcugen.evaluation.samples import Samples, labels_of
+from mcugen.hir.types import Array
+from mcugen.lir.program import Endpoint
+from mcugen.numerics.fixedpoint import quantize
+from mcugen.pipelines.grammar import Stages, parse_pipeline, read_pipeline
+from mcugen.pipelines.image import ImageStages
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What makes `endpoint`, a model's only input, of raw data; `text` is how the user described it."""
+
+    text: str
+    stages: Stages
+    endpoint: Endpoint
+
+    def sample(self, place: str, raw: Array) -> Array:
+        """A raw sample as the input takes it: float32, or its codes. UsageError names a sample that cannot be used."""
+        return self._stored(self.stages.reals(place, raw, self.endpoint.shape))
+
+    def _stored(self, real: Array) -> Array:
+        quant = self.endpoint.quant
+        return real if quant is None else quantize(real, quant, self.endpoint.dtype)
+
+    def samples(self, source: Path | Mapping[str, Array]) -> Samples:
+        """Samples of a file or folder of raw data, or of arrays. UsageError names what is wrong."""
+        name = self.endpoint.name
+        found, arrays = read_samples(source, [name], parse_preprocessing(""))
+        raw = [np.ascontiguousarray(sample[name].array) for sample in found]
+        inputs = [{name: self.sample(sample[name].place, array)} for sample, array in zip(found, raw, strict=True)]
+        path = source if isinstance(source, Path) else Path("samples")
+        given = tuple(self.stages.stored(array) for array in raw)
+        return Samples(inputs, labels_of(path, arrays, len(raw)), raw=given)
+
+    def random(self) -> Samples:
+        """One seeded sample, for figures that need none in particular."""
+        info = np.iinfo(self.stages.raw_dtype)
+        shape = self.stages.least_raw(self.endpoint.shape)
+        raw = np.random.default_rng(0).integers(info.min, info.max, shape, self.stages.raw_dtype, endpoint=True)
+        return self.samples({"x": raw[None]})
+
+    def code(self, accessor: str, encode: str) -> InputCode:
+        """The C: `accessor` is called where the input lies, `encode` makes its codes of reals ("" for float)."""
+        dtype, stages = self.endpoint.dtype, self.stages
+        context = {
+            "text": self.text,
+            "ctype": dtype.c,
+            "accessor": accessor,
+            "encode": encode,
+            **stages.context(self.endpoint.shape),
+        }
+        if isinstance(stages, ImageStages):
+            table = self._stored(stages.table())
+            context |= {"kind": "image", "table_count": len(table), "table": list(c_rows(table))}
+        else:
+            context |= {"kind": "stream", "state_bytes": self.state_bytes}
+        return InputCode(str(context["kind"]), stages.template, context, str(stages.raw_dtype))
+
+    @property
+    def state_bytes(self) -> int:
+        """Of RAM, for each stream."""
+        return self.stages.state_bytes_of(self.endpoint.dtype.nbytes)
+
+    @property
+    def table_bytes(self) -> int:
+        """Of constants in flash."""
+        return self.stages.table_bytes_of(self.endpoint.dtype.nbytes)
+
+
+_ELEMENTS = ("float32", "int8", "uint8", "int16", "uint16")
+
+
+def bind(text: str, endpoints: Sequence[Endpoint]) -> Feed:
+    """The pipeline of a text or file, for a model with these inputs. UsageError where it cannot make them."""
+    read = read_pipeline(text)
+    stages = parse_pipeline(read)
+    if len(endpoints) != 1:
+        found = f"{len(endpoints)} inputs"
+        raise UsageError(
+            "a model with --input-pipeline must have one input besides states", found, "see --bind, --state"
+        )
+    (endpoint,) = endpoints
+    real = endpoint.dtype.value == "float32"
+    coded = endpoint.quant is not None and len(endpoint.quant.scale) == 1 and endpoint.dtype.value in _ELEMENTS
+    if endpoint.sizes or not (real or coded):
+        found = f"{endpoint.dtype.value}{' of sizes that vary' * bool(endpoint.sizes)}, '{endpoint.name}'"
+        raise UsageError("--input-pipeline must make an input of float32, or of codes with one scale", found)
+    stages.require(endpoint.shape)
+    return Feed(read, stages, endpoint)

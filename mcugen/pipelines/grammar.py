@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a pipeline: `image=rgb565, crop=center, rgb, scale=1/255`; `sound=16000, frame=640/320, mel=40:20:4000`.
+
+Keys stand between commas or on lines of their own; what follows `#` on a line is a remark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcugen.errors import UsageError, shortened
+from mcugen.evaluation.preprocess import number, numbers
+from mcugen.pipelines.image import COLORS, FORMATS, ImageStages
+from mcugen.pipelines.spectrum import BANDS, LOGARITHMS, WINDOWS, Bands
+from mcugen.pipelines.statistics import STATISTICS
+from mcugen.pipelines.stream import StreamStages
+
+Stages = ImageStages | StreamStages
+
+LONGEST_TEXT = 4096
+"""Characters of a pipeline."""
+
+MOST_SAMPLES = 1 << 13
+"""Of a frame: sums of squares and of fourth powers fit 64 bits."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One word of the grammar: the field that it sets, what its value means (None: nothing), and an example."""
+
+    field: str
+    read: Callable[[str], Any]
+    example: str = ""
+    """"": the word stands alone."""
+
+
+def read_pipeline(text: str) -> str:
+    """A pipeline's text on one line, without remarks; of the file where the text names one. UsageError: unreadable."""
+    return ", ".join(_parts(text if "=" in text else _file_text(text)))
+
+
+def _file_text(name: str) -> str:
+    path = Path(name)
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(LONGEST_TEXT + 1)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or "no text"
+        remedy = "give a text as in --input-pipeline 'image=rgb565, rgb, scale=1/255', or a file with one"
+        raise UsageError(f"--input-pipeline {path}: the file must be readable", str(reason), remedy) from error
+
+
+def parse_pipeline(text: str) -> Stages:
+    """The stages that a text describes. UsageError names the key that is wrong."""
+    parts = _parts(text)
+    source = parts[0].partition("=")[0].strip() if parts else ""
+    if source not in _SOURCES:
+        found = f"'{shortened(parts[0], 80)}'" if parts else "nothing"
+        raise UsageError("an input pipeline must begin with what comes in", found, f"one of: {', '.join(_SOURCES)}")
+    keys, make = _SOURCES[source]
+    return make(**_fields(parts, keys))
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between commas and ends of lines, without remarks."""
+    if len(text) > LONGEST_TEXT:
+        raise UsageError(f"an input pipeline must have at most {LONGEST_TEXT:,} characters", f"{len(text):,}")
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    return [part for line in lines for part in map(str.strip, line.split(",")) if part]
+
+
+def _fields(parts: list[str], keys: Mapping[str, Key]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for part in parts:
+        word, equals, value = (t.strip() for t in part.partition("="))
+        known = ", ".join(f"{name}={key.example}" if key.example else name for name, key in keys.items())
+        if word not in keys or bool(equals) != bool(keys[word].example):
+            raise UsageError("--input-pipeline must hold known keys", f"'{shortened(part, 80)}'", f"keys are {known}")
+        key = keys[word]
+        meaning = key.read(value or word)
+        if meaning is None:
+            rule = f"--input-pipeline: '{word}' must be as in {word}={key.example}"
+            raise UsageError(rule, f"'{shortened(value, 80)}'")
+        if key.field in fields:
+            raise UsageError(
+                f"--input-pipeline: '{word}' must be given once", f"'{shortened(part, 80)}'", "leave one out"
+            )
+        fields[key.field] = meaning
+    return fields
+
+
+def _one_of(*allowed: str) -> Callable[[str], str | None]:
+    return lambda value: value if value in allowed else None
+
+
+def _integers(pattern: str, most: int) -> Callable[[str], tuple[int, ...] | None]:
+    """Positive numbers where the pattern has `N`; what stands in brackets may be absent."""
+    form = re.compile(pattern.replace("N", "([1-9][0-9]{0,6})"))
+
+    def read(value: str) -> tuple[int, ...] | None:
+        match = form.fullmatch(value)
+        found = tuple(int(n) for n in match.groups() if n and n.isdecimal()) if match else (most + 1,)
+        return found if max(found) <= most else None
+
+    return read
+
+
+def _one(pattern: str, most: int) -> Callable[[str], int | None]:
+    read = _integers(pattern, most)
+    return lambda value: (read(value) or (None,))[0]
+
+
+def _crop(value: str) -> tuple[int, ...] | str | None:
+    if value == "center":
+        return value
+    match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})(?:\+(\d{1,5})\+(\d{1,5}))?", value, re.ASCII)
+    return tuple(int(n) for n in match.groups() if n is not None) if match else None
+
+
+def _scale(value: str) -> float | None:
+    return number(value) or None
+
+
+def _floor(value: str) -> float | None:
+    found = number(value)
+    return found if found is not None and 1e-30 <= found <= 1e6 else None
+
+
+def _bands(kind: str) -> Callable[[str], Bands | None]:
+    def read(value: str) -> Bands | None:
+        parts = [number(part) for part in value.split(":")]
+        if len(parts) != 3 or None in parts:
+            return None
+        count, low, high = (float(p or 0) for p in parts)
+        return (
+            Bands(kind, int(count), low, high)
+            if count == int(count) and 1 <= count <= 256 and 0 <= low < high
+            else None
+        )
+
+    return read
+
+
+def _statistics(value: str) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in value.split(";"))
+    return names if len(set(names)) == len(names) and set(names) <= STATISTICS.keys() else None
+
+
+_NUMBERS = {
+    "scale": Key("scale", _scale, "1/255"),
+    "mean": Key("mean", lambda value: numbers(value, may_be_zero=True), "0.5 or 0.5;0.5;0.5"),
+    "std": Key("std", lambda value: numbers(value, may_be_zero=False), "0.25 or 0.25;0.25;0.25"),
+}
+
+_IMAGE = {
+    "image": Key("format", _one_of(*FORMATS), " or ".join(FORMATS)),
+    "crop": Key("crop", _crop, "center or 240x240 or 240x240+40+0 (width x height + left + top)"),
+    "resize": Key("size", _integers("NxN", 1 << 13), "96x96 (width x height)"),
+    **dict.fromkeys(("nearest", "bilinear"), Key("method", _one_of("nearest", "bilinear"))),
+    **dict.fromkeys(COLORS, Key("colors", _one_of(*COLORS))),
+    **_NUMBERS,
+    "layout": Key("layout", _one_of("chw", "hwc"), "chw (or hwc)"),
+}
+
+_STREAM = {
+    "frame": Key("frame", _integers("N/N", MOST_SAMPLES), "640/320 (samples of a frame / from frame to frame)"),
+    "window": Key("window", _one_of(*WINDOWS), " or ".join(WINDOWS)),
+    "fft": Key("fft", _one("N", 1 << 13), "1024"),
+    "spectrum": Key("spectrum", _one_of("power", "magnitude"), "power or magnitude"),
+    **{kind: Key("bands", _bands(kind), "40:20:4000 (bands : Hz : Hz)") for kind in BANDS},
+    "log": Key("log", _one_of(*LOGARITHMS), " or ".join(LOGARITHMS)),
+    "floor": Key("floor", _floor, "1e-10"),
+    "dct": Key("dct", _one("N", 256), "10"),
+    "stats": Key("stats", _statistics, ";".join(STATISTICS)),
+    "stack": Key("stack", _integers("N(?:/N)?", 4096), "49 or 49/10 (frames of a window / from window to window)"),
+    "features-first": Key("features_first", bool),
+    **_NUMBERS,
+}
+
+_SOURCES: dict[str, tuple[Mapping[str, Key], Callable[..., Stages]]] = {
+    "image": (_IMAGE, ImageStages),
+    "sound": ({"sound": Key("source", _integers("N", 1 << 20), "16000 (Hz)"), **_STREAM}, StreamStages),
+    "vibration": (
+        {"vibration": Key("source", _integers("N(?:xN)?", 1 << 20), "3200 or 3200x3 (Hz x axes)"), **_STREAM},
+        StreamStages,
+    ),
+}

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images: from a camera's pixels to a model's input, in integers up to a table of what each of 256 values becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.errors import UsageError
+from mcugen.evaluation.preprocess import Preprocessing
+from mcugen.hir.types import Array
+
+COLORS = {"gray": 1, "rgb": 3, "bgr": 3}
+"""Channels of what a model gets, by their order."""
+
+MOST_PIXELS = 1 << 13
+"""Of a side: positions in 1/65536 of a pixel fit 32 bits."""
+
+FRACTION = 11
+"""Bits of a position between two pixels: a product with two of them and a color fits 31 bits."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a camera lays out pixels: bytes of one, and red, green and blue (or one gray) as int32 [.., channels].
+
+    `decode` takes bytes [height, width, bytes].
+    """
+
+    nbytes: int
+    decode: Callable[[Array], Array]
+    is_gray: bool = False
+
+
+def _rgb565(high: int, low: int) -> Callable[[Array], Array]:
+    """Five, six and five bits become eight by repeating their upper ones."""
+
+    def decode(pixels: Array) -> Array:
+        word = (pixels[..., high] << 8) | pixels[..., low]
+        red, green, blue = word >> 11, (word >> 5) & 63, word & 31
+        return np.stack([(red << 3) | (red >> 2), (green << 2) | (green >> 4), (blue << 3) | (blue >> 2)], -1)
+
+    return decode
+
+
+def _yuv422(luma: int, first: int, second: int) -> Callable[[Array], Array]:
+    """ITU-R BT.601 in its full range, as JPEG has it; two pixels share their colors. Offsets in a group of 4 bytes."""
+
+    def decode(pixels: Array) -> Array:
+        height, width = pixels.shape[:2]
+        groups = pixels.reshape(height, width // 2, 4)
+        y = groups[..., [luma, luma + 2]].reshape(height, width)
+        u, v = (np.repeat(groups[..., k], 2, axis=1) - 128 for k in (first, second))
+        red = y + ((91881 * v + 32768) >> 16)
+        green = y - ((22554 * u + 46802 * v + 32768) >> 16)
+        blue = y + ((116130 * u + 32768) >> 16)
+        return np.asarray(np.clip(np.stack([red, green, blue], -1), 0, 255))
+
+    return decode
+
+
+FORMATS = {
+    "rgb565": Format(2, _rgb565(1, 0)),
+    "rgb565be": Format(2, _rgb565(0, 1)),
+    "rgb888": Format(3, lambda pixels: pixels),
+    "bgr888": Format(3, lambda pixels: pixels[..., ::-1]),
+    "yuyv": Format(2, _yuv422(0, 1, 3)),
+    "uyvy": Format(2, _yuv422(1, 0, 2)),
+    "gray": Format(1, lambda pixels: pixels, is_gray=True),
+}
+"""Of cameras. rgb565: the low byte first; rgb565be: the high one; yuyv, uyvy: YUV 4:2:2, in the order of its bytes."""
+
+_LUMA = {"yuyv": 0, "uyvy": 1}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a model wants of an image: its size, and at which distances rows, columns and channels lie."""
+
+    height: int
+    width: int
+    channels: int
+    distances: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class ImageStages:
+    """Pixels of a camera are cut (`crop`), brought to the model's size, and become (color · scale − mean) / std.
+
+    `crop` is "center" (the largest part of the model's proportions), or (width, height) in the middle, or (width,
+    height, left, top); None takes all. `size` (width, height) need only be said where the input's shape does not.
+    """
+
+    format: str
+    crop: str | tuple[int, ...] | None = None
+    size: tuple[int, ...] | None = None
+    method: str = "bilinear"
+    colors: str = ""
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    layout: str = ""
+
+    raw_dtype = np.dtype(np.uint8)
+    template = "pipeline/image.c.j2"
+
+    @staticmethod
+    def state_bytes_of(element: int) -> int:
+        """None: an image is made at once."""
+        return 0
+
+    def table_bytes_of(self, element: int) -> int:
+        """Of constants in flash, for colors that become so many bytes."""
+        return 256 * element * max(len(self.mean), len(self.std))
+
+    @property
+    def channels(self) -> int:
+        """Of what the model gets."""
+        return COLORS[self._colors]
+
+    @property
+    def _colors(self) -> str:
+        return self.colors or ("gray" if FORMATS[self.format].is_gray else "rgb")
+
+    def picture(self, shape: Sequence[int]) -> Picture:
+        """What an input of that shape wants. UsageError where it is no image of so many channels."""
+        sides = tuple(shape)[-3:] if len(shape) >= 3 else ()
+        fits = [layout for layout in ("chw", "hwc") if sides and sides[_CHANNEL_AXIS[layout]] == self.channels]
+        layouts = [layout for layout in fits if self.layout in ("", layout)]
+        if self.size is not None:
+            width, height = self.size
+            layout = next((x for x in layouts if _sides(sides, x) == (height, width)), self.layout or "hwc")
+        elif layouts:
+            layout = layouts[0]
+            height, width = _sides(sides, layout)
+        else:
+            height, width, layout = 0, 0, ""
+        known = self.channels == 1 or bool(layouts)
+        if math.prod(shape) != height * width * self.channels or not known or max(height, width) > MOST_PIXELS:
+            found = f"an input of {tuple(shape)} for {self.channels} channel{'s' * (self.channels > 1)}"
+            remedy = "say gray or rgb, and resize=WIDTHxHEIGHT, as the model was trained"
+            raise UsageError("an image pipeline must give what the model takes", found, remedy)
+        plane = height * width
+        distances = (width, 1, plane) if layout == "chw" else (width * self.channels, self.channels, 1)
+        return Picture(height, width, self.channels, distances)
+
+    def require(self, shape: Sequence[int]) -> None:
+        """UsageError where the pipeline gives no input of that shape, or has numbers for other channels."""
+        self.picture(shape)
+        for key, given in (("mean", self.mean), ("std", self.std)):
+            if len(given) not in (1, self.channels):
+                found = f"{len(given)} for {self.channels}"
+                raise UsageError(f"--input-pipeline: {key} must have one number, or one a channel", found)
+
+    def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
+        """What an image (uint8 [height, width, bytes of a pixel]) becomes: float32 of the input's shape."""
+        return self.rendered(place, raw, shape, self.table())
+
+    def rendered(self, place: str, raw: Array, shape: Sequence[int], table: Array) -> Array:
+        """The same, by a table [1 or channels, 256] of what colors become."""
+        picture = self.picture(shape)
+        colors = self._resized(self._cut(place, self.pixels(place, raw), picture), picture)
+        channel = np.arange(picture.channels) % len(table)
+        out = np.empty(math.prod(shape), table.dtype)
+        rows, columns, planes = np.indices(colors.shape)
+        down, right, across = picture.distances
+        out[rows * down + columns * right + planes * across] = table[channel, colors]
+        return out.reshape(tuple(shape))
+
+    def table(self) -> Array:
+        """What each of 256 values of a color becomes, float32 [1 or channels, 256]."""
+        count = max(len(self.mean), len(self.std))
+        steps = Preprocessing(scale=self.scale, mean=self.mean, std=self.std)
+        values = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None, None], (256, 1, count))
+        return np.ascontiguousarray(steps.numbers("--input-pipeline", values, "hwc")[:, 0].T.astype(np.float32))
+
+    def pixels(self, place: str, raw: Array) -> Array:
+        """The bytes of an image, [height, width, bytes of a pixel], whichever way it is stored."""
+        nbytes = FORMATS[self.format].nbytes
+        if raw.dtype == np.uint16 and nbytes == 2 and raw.ndim == 2:  # RGB565 as numbers
+            order = ">u2" if self.format == "rgb565be" else "<u2"
+            raw = raw.astype(order).view(np.uint8).reshape(*raw.shape, 2)
+        image = raw[..., None] if raw.ndim == 2 and nbytes == 1 else raw
+        if image.ndim == 3 and image.shape[-1] != nbytes and image.shape[0] == nbytes and nbytes != 2:
+            image = np.moveaxis(image, 0, -1)
+        height, width = image.shape[:2] if image.ndim == 3 else (0, 0)
+        sound = image.ndim == 3 and image.shape[-1] == nbytes and 0 < height <= MOST_PIXELS and 0 < width <= MOST_PIXELS
+        if image.dtype != np.uint8 or not sound or (width % 2 and self.format in _LUMA):
+            remedy = f"uint8 of [height, width, {nbytes}], of even width for YUV, each side at most {MOST_PIXELS:,}"
+            raise UsageError(f"{place} must be a raw image ({self.format})", f"{raw.dtype} of {raw.shape}", remedy)
+        return np.ascontiguousarray(image)
+
+    def stored(self, raw: Array) -> Array:
+        """An image as the C takes it."""
+        return self.pixels("", raw)
+
+    def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape that a raw image may have."""
+        picture = self.picture(shape)
+        width, height = picture.width, picture.height
+        if isinstance(self.crop, tuple):
+            left, top = self.crop[2:] if len(self.crop) > 2 else (0, 0)
+            width, height = self.crop[0] + left, self.crop[1] + top
+        return height, width + width % 2, FORMATS[self.format].nbytes
+
+    def _cut(self, place: str, pixels: Array, picture: Picture) -> Array:
+        """The part that is looked at, as int32 [height, width, channels]."""
+        height, width = pixels.shape[:2]
+        left, top, right, bottom = 0, 0, width, height
+        if self.crop == "center":
+            wide = min(width, max(1, height * picture.width // picture.height))
+            high = min(height, max(1, width * picture.height // picture.width))
+            left, top = (width - wide) // 2, (height - high) // 2
+            right, bottom = left + wide, top + high
+        elif self.crop is not None:
+            wide, high = int(self.crop[0]), int(self.crop[1])
+            left, top = (
+                (int(n) for n in self.crop[2:]) if len(self.crop) > 2 else ((width - wide) // 2, (height - high) // 2)
+            )
+            right, bottom = left + wide, top + high
+        if left < 0 or top < 0 or right > width or bottom > height:
+            raise UsageError(f"{place} must be as large as what is cut from it", f"{width} x {height}")
+        return self._decoded(pixels)[top:bottom, left:right]
+
+    def _decoded(self, pixels: Array) -> Array:
+        """In the colors that the model gets."""
+        wide = pixels.astype(np.int32)
+        given = FORMATS[self.format]
+        if self._colors == "gray" and self.format in _LUMA:
+            return wide[..., _LUMA[self.format], None]
+        colors = given.decode(wide)
+        if given.is_gray:
+            return np.repeat(colors, self.channels, axis=-1)
+        if self._colors == "gray":  # the weights of ITU-R BT.601
+            red, green, blue = np.moveaxis(colors, -1, 0)
+            return np.asarray((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16)[..., None]
+        return colors[..., ::-1] if self._colors == "bgr" else colors
+
+    def _resized(self, colors: Array, picture: Picture) -> Array:
+        (height, width), one = colors.shape[:2], 1 << FRACTION
+        if self.method == "nearest":
+            return colors[nearest(height, picture.height)][:, nearest(width, picture.width)]
+        top, bottom, v = positions(height, picture.height)
+        left, right, u = positions(width, picture.width)
+        u, v = u[None, :, None], v[:, None, None]
+        above = colors[top][:, left] * (one - u) + colors[top][:, right] * u
+        below = colors[bottom][:, left] * (one - u) + colors[bottom][:, right] * u
+        return np.asarray((above * (one - v) + below * v + (1 << (2 * FRACTION - 1))) >> (2 * FRACTION))
+
+    def context(self, shape: Sequence[int]) -> dict[str, object]:
+        """For the template."""
+        picture = self.picture(shape)
+        crop = self.crop if isinstance(self.crop, tuple) else ()
+        return {
+            "format": self.format,
+            "pixel_bytes": FORMATS[self.format].nbytes,
+            "colors": self._colors,
+            "picture": picture,
+            "is_even": self.format in _LUMA,
+            "centered": self.crop == "center",
+            "crop": crop,
+            "bilinear": self.method == "bilinear",
+            "most": MOST_PIXELS,
+            "fraction": FRACTION,
+        }
+
+
+_CHANNEL_AXIS = {"chw": 0, "hwc": 2}
+
+
+def _sides(image: tuple[int, ...], layout: str) -> tuple[int, int]:
+    """Height and width."""
+    return (image[1], image[2]) if layout == "chw" else (image[0], image[1])
+
+
+def positions(size: int, wanted: int) -> tuple[Array, Array, Array]:
+    """For each of `wanted` pixels the two of `size` that it lies between, and how far, in 2^-FRACTION.
+
+    Centers lie on centers: pixel o is at (o + 1/2) · size / wanted − 1/2.
+    """
+    step = (size << 16) // wanted
+    at = np.clip(np.arange(wanted, dtype=np.int64) * step + (step >> 1) - 32768, 0, (size - 1) << 16)
+    low = at >> 16
+    return low, np.minimum(low + 1, size - 1), ((at >> (16 - FRACTION)) & ((1 << FRACTION) - 1)).astype(np.int32)
+
+
+def nearest(size: int, wanted: int) -> Array:
+    """For each of `wanted` pixels the one of `size` that its center lies in."""
+    step = (size << 16) // wanted
+    return (np.arange(wanted, dtype=np.int64) * step + (step >> 1)) >> 16

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spectra, bands, logarithms and cosine transforms in fixed point, to the bit what the C of templates/pipeline gives.
+
+A frame is scaled so that its largest sample takes 16 bits, windowed to 29 bits, and transformed as N / 2 complex
+numbers, radix 2, halved at each step, so that nothing overflows and errors are of the last of 30 bits: nearly 150 dB
+below a full-scale tone. Powers are exact 64-bit numbers, sums over bands 96-bit ones; a logarithm has 16 bits behind
+the point.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from mcugen.hir.types import Array
+
+ONE = 1 << 30
+"""1 in tables of windows, turns and cosines."""
+
+LOG_BITS = 16
+"""Behind the point of logarithms to base 2."""
+
+_SEGMENTS = 64
+_PART = (1 << LOG_BITS) // _SEGMENTS
+
+LOG_TABLE = np.rint(np.log2(1 + np.arange(_SEGMENTS + 1) / _SEGMENTS) * (1 << LOG_BITS)).astype(np.int64)
+"""log2(1 + i / 64), between which lines are drawn: at most 5e-5 off."""
+
+LOGARITHMS = {"ln": math.log(2), "log2": 1.0, "log10": math.log10(2), "db": 10 * math.log10(2)}
+"""Of what a band holds: a unit of the logarithm to base 2 in each. Decibels of magnitudes count twice."""
+
+BANDS = ("mel", "slaney", "bins")
+"""Triangles on the mel scale of HTK, of peak 1; on that of Slaney's toolbox, of area 1; equal parts, averaged."""
+
+_WINDOW_TERMS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46), "rectangle": (1.0, 0.0)}
+WINDOWS = tuple(_WINDOW_TERMS)
+"""Periodic ones: a - b · cos(2 pi n / length)."""
+
+
+def window(name: str, length: int) -> Array:
+    """The first half of a window and its middle, in 1/ONE: int64 [length / 2 + 1]; the rest mirrors it."""
+    a, b = _WINDOW_TERMS[name]
+    n = np.arange(length // 2 + 1)
+    return _fixed((a - b * np.cos(2 * np.pi * n / length)) * ONE)
+
+
+def _fixed(real: Array) -> Array:
+    return np.asarray(np.rint(real).astype(np.int64))
+
+
+def turns(points: int) -> Array:
+    """cos and −sin of 2 pi k / N for N = 2 · points and k < points, in 1/ONE: int64 [points, 2]."""
+    angles = np.pi * np.arange(points) / points
+    return _fixed(np.stack([np.cos(angles), -np.sin(angles)], -1) * ONE)
+
+
+def normalized(frames: Array) -> tuple[Array, Array]:
+    """int16 frames [.., n] shifted left until the largest is above half of 2^15, and by how many bits [..]."""
+    wide = frames.astype(np.int64)
+    peak = np.abs(wide).max(axis=-1)
+    shift = np.zeros(peak.shape, np.int64)
+    for bits in range(1, 16):
+        shift = np.where(peak << bits <= 32768, bits, shift)
+    return wide << shift[..., None], shift
+
+
+def powers(frames: Array, half_window: Array, fft: int) -> tuple[Array, Array]:
+    """Squares of a spectrum, uint64 [.., fft / 2 + 1], of int16 frames [.., n <= fft], and the frames' shifts [..].
+
+    They are P · 2^(58 + 2 shift) / points² with P = |sum of sample / 2^15 · window · exp(−2 pi i j k / fft)|², and
+    points = fft / 2.
+    """
+    scaled, shift = normalized(frames)
+    length, points = frames.shape[-1], fft // 2
+    n = np.arange(length)
+    weights = half_window[np.minimum(n, length - n)]
+    real = np.zeros((*frames.shape[:-1], fft), np.int64)
+    real[..., :length] = (scaled * weights + (1 << 16)) >> 17
+    turn = turns(points)
+    re, im = _transformed(real[..., 0::2], real[..., 1::2], turn)
+    return _squares(re, im, turn), shift
+
+
+def _transformed(re: Array, im: Array, turn: Array) -> tuple[Array, Array]:
+    """The transform of complex numbers, divided by how many there are."""
+    points = re.shape[-1]
+    order = _reversed_bits(points)
+    re, im = re[..., order], im[..., order]
+    half = 1
+    while half < points:
+        w = turn[:: points // half][:half]
+        a, b = ((part.reshape(*part.shape[:-1], -1, 2, half)) for part in (re, im))
+        r, i = _rotated(a[..., 1, :], b[..., 1, :], w)
+        re = np.stack([(a[..., 0, :] + r + 1) >> 1, (a[..., 0, :] - r + 1) >> 1], -2).reshape(re.shape)
+        im = np.stack([(b[..., 0, :] + i + 1) >> 1, (b[..., 0, :] - i + 1) >> 1], -2).reshape(im.shape)
+        half *= 2
+    return re, im
+
+
+def _rotated(re: Array, im: Array, turn: Array) -> tuple[Array, Array]:
+    """A complex product with numbers in 1/ONE, rounded once."""
+    c, s = turn[..., 0], turn[..., 1]
+    return (re * c - im * s + ONE // 2) >> 30, (re * s + im * c + ONE // 2) >> 30
+
+
+def _reversed_bits(count: int) -> Array:
+    bits = count.bit_length() - 1
+    return np.array([int(f"{i:0{bits}b}"[::-1], 2) if bits else 0 for i in range(count)])
+
+
+def _squares(re: Array, im: Array, turn: Array) -> Array:
+    """Of the spectrum of reals, twice as large as those that were transformed by pairs.
+
+    Bins k and points - k come from the same two numbers, and the odd samples' part is rounded once for both.
+    """
+    points = re.shape[-1]
+    k = np.arange(points // 2 + 1)
+    mirror = -k % points
+    even_re, even_im = re[..., k] + re[..., mirror], im[..., k] - im[..., mirror]
+    odd_re, odd_im = re[..., k] - re[..., mirror], im[..., k] + im[..., mirror]
+    r, i = _rotated(odd_im, -odd_re, turn[k])  # times -i: a quarter of a turn
+    found = np.empty((*re.shape[:-1], points + 1), np.uint64)
+    found[..., k] = (even_re + r) ** 2 + (even_im + i) ** 2
+    found[..., points - k] = (even_re - r) ** 2 + (even_im - i) ** 2
+    return found
+
+
+def roots(squares: Array) -> Array:
+    """Whole parts of square roots, uint64."""
+    found = np.sqrt(squares.astype(np.float64)).astype(np.uint64)
+    found -= found * found > squares
+    return found + ((found + np.uint64(1)) ** 2 <= squares)
+
+
+@dataclass(frozen=True)
+class Bands:
+    """How many bands between two frequencies (Hz), and of which kind."""
+
+    kind: str
+    count: int
+    low: float
+    high: float
+
+    def filters(self, rate: int, fft: int) -> Filters:
+        """As weights of a spectrum's bins."""
+        frequencies = np.arange(fft // 2 + 1) * rate / fft
+        edges = _equal(self) if self.kind == "bins" else _mel_edges(self)
+        real = np.zeros((self.count, len(frequencies)))
+        for row, (low, middle, high) in zip(real, edges, strict=True):
+            if self.kind == "bins":
+                inside = (frequencies >= low) & (frequencies < high)
+                row[inside] = 1 / max(1, inside.sum())
+            else:
+                rising, falling = (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
+                row[:] = np.maximum(0, np.minimum(rising, falling))
+                row *= 2 / (high - low) if self.kind == "slaney" else 1
+        return Filters(real)
+
+
+def _equal(bands: Bands) -> list[tuple[float, float, float]]:
+    ends = np.linspace(bands.low, bands.high, bands.count + 1)
+    return [(float(low), 0.0, float(high)) for low, high in pairwise(ends)]
+
+
+def _mel_edges(bands: Bands) -> list[tuple[float, float, float]]:
+    """Low end, peak and high end of each triangle, Hz."""
+    to_mel, to_hz = (_slaney, _from_slaney) if bands.kind == "slaney" else (_htk, _from_htk)
+    points = [to_hz(m) for m in np.linspace(to_mel(bands.low), to_mel(bands.high), bands.count + 2)]
+    return list(zip(points[:-2], points[1:-1], points[2:], strict=True))
+
+
+def _htk(hertz: float) -> float:
+    return 2595 * math.log10(1 + hertz / 700)
+
+
+def _from_htk(mel: float) -> float:
+    return 700 * (10 ** (mel / 2595) - 1)
+
+
+_KNEE_HZ, _KNEE_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27
+
+
+def _slaney(hertz: float) -> float:
+    """Linear up to 1 kHz, logarithmic above."""
+    return hertz * _KNEE_MEL / _KNEE_HZ if hertz < _KNEE_HZ else _KNEE_MEL + math.log(hertz / _KNEE_HZ) / _STEP
+
+
+def _from_slaney(mel: float) -> float:
+    return mel * _KNEE_HZ / _KNEE_MEL if mel < _KNEE_MEL else _KNEE_HZ * math.exp((mel - _KNEE_MEL) * _STEP)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Bands as weights [bands, bins]: 16 bits, relative to each band's largest, which its logarithm makes good."""
+
+    real: Array
+
+    @cached_property
+    def weights(self) -> Array:
+        """int64 [bands, bins], at most 65535."""
+        return _fixed(self.real / np.maximum(self._largest, 1e-300)[:, None] * 65535)
+
+    @property
+    def _largest(self) -> Array:
+        return np.asarray(self.real.max(axis=1))
+
+    @cached_property
+    def offsets(self) -> Array:
+        """What a band's logarithm to base 2 must be raised by, in 2^-LOG_BITS: int64 [bands]."""
+        largest = np.where(self._largest > 0, self._largest, 1.0)
+        return _fixed(np.log2(largest / 65535) * (1 << LOG_BITS))
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The first bin of each band, and how many it has."""
+        found = [np.flatnonzero(row) for row in self.weights]
+        return [(int(at[0]), int(at[-1] - at[0] + 1)) if len(at) else (0, 0) for at in found]
+
+    def sums(self, values: Array) -> tuple[Array, Array]:
+        """Weighted sums of uint64 [.., bins], as their upper and lower parts: high · 2^32 + low, uint64 [.., bands]."""
+        weights = self.weights.astype(np.uint64).T
+        return (values >> np.uint64(32)) @ weights, (values & np.uint64(0xFFFFFFFF)) @ weights
+
+
+def logarithms(high: Array, low: Array, silent: int) -> Array:
+    """log2(high · 2^32 + low) in 2^-LOG_BITS, int64; `silent` of 0."""
+    high, low = high + (low >> np.uint64(32)), low & np.uint64(0xFFFFFFFF)
+    is_large = high >> np.uint64(32) > 0
+    value = np.where(is_large, high, (high << np.uint64(32)) | low)
+    exponent = np.full(value.shape, 63, np.int64) + 32 * is_large
+    for bits in (32, 16, 8, 4, 2, 1):
+        small = (value >> np.uint64(64 - bits)) == 0
+        value = np.where(small, value << np.uint64(bits), value)
+        exponent -= bits * small
+    part = ((value >> np.uint64(63 - LOG_BITS)) & np.uint64((1 << LOG_BITS) - 1)).astype(np.int64)
+    index, rest = part // _PART, part % _PART
+    between = (LOG_TABLE[index + 1] - LOG_TABLE[index]) * rest
+    found = (exponent << LOG_BITS) + LOG_TABLE[index] + ((between + _PART // 2) >> (LOG_BITS - 6))
+    return np.where(value == 0, silent, found)
+
+
+def cosines(bands: int, count: int) -> Array:
+    """The first rows of the orthonormal cosine transform (DCT-II), in 1/ONE: int64 [count, bands]."""
+    k, n = np.arange(count)[:, None], np.arange(bands)
+    rows = np.cos(np.pi * k * (2 * n + 1) / (2 * bands)) * math.sqrt(2 / bands)
+    rows[0] /= math.sqrt(2)
+    return _fixed(rows * ONE)
+
+
+def cosine_transform(values: Array, table: Array) -> Array:
+    """int64 [.., count] of [.., bands], rounded once, half up."""
+    return np.asarray((values @ table.T + ONE // 2) >> 30)

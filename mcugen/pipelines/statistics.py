@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of a frame of samples, in integers: what the C of templates/pipeline computes, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+
+from mcugen.hir.types import Array
+
+_LENGTH = 2.0**-23  # samples count in 1/2^15, results have eight bits more
+_RATIO = 2.0**-16
+
+_WIDEST = 1 << 12
+"""Deviations are shifted right until none is larger: the sum of fourth powers of 2^13 samples fits 63 bits."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What statistics are made of: n samples' sums, extremes, and central moments of samples that were made smaller."""
+
+    count: int
+    total: int
+    squares: int
+    low: int
+    high: int
+    second: int
+    third: int
+    fourth: int
+
+    @staticmethod
+    def of(samples: Array) -> Moments:
+        """Of int16 samples [n]."""
+        x = samples.astype(np.int64)
+        n, total = len(x), int(x.sum())
+        away = 16 * x - _quotient(16 * total, n)
+        widest = int(np.abs(away).max())
+        shift = 0
+        while widest >> shift > _WIDEST:
+            shift += 1
+        d = np.sign(away) * (np.abs(away) >> shift)
+        sums = [int((d**power).sum()) for power in (2, 3, 4)]
+        return Moments(n, total, int((x * x).sum()), int(x.min()), int(x.max()), *sums)
+
+    @property
+    def rms(self) -> int:
+        """Root of the mean square, in 2^-8 of a sample's unit."""
+        return isqrt((self.squares << 16) // self.count)
+
+    @property
+    def peak(self) -> int:
+        """The largest magnitude."""
+        return max(-self.low, self.high)
+
+    @property
+    def variance(self) -> int:
+        """Of the smaller samples, in 1/16."""
+        return (self.second << 4) // self.count
+
+
+def _quotient(a: int, b: int) -> int:
+    """Rounded toward zero, as C does."""
+    return a // b if a >= 0 else -(-a // b)
+
+
+def _deviation(m: Moments) -> int:
+    spread = (m.count * m.squares - m.total * m.total) // m.count
+    return isqrt((spread << 16) // m.count)
+
+
+def _crest(m: Moments) -> int:
+    return (m.peak << 24) // m.rms if m.rms else 0
+
+
+def _skewness(m: Moments) -> int:
+    if not m.variance:
+        return 0
+    root = isqrt(m.variance << 12)  # in 1/256
+    return _quotient(_quotient(_quotient(m.third, m.count) << 12, m.variance) << 16, root)
+
+
+def _kurtosis(m: Moments) -> int:
+    if not m.variance:
+        return 0
+    return ((((m.fourth // m.count) << 15) // m.variance) << 9) // m.variance
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of a frame: its unit, and how it is computed."""
+
+    unit: float
+    value: Callable[[Moments], int]
+
+
+STATISTICS = {
+    "mean": Statistic(_LENGTH, lambda m: _quotient(m.total << 8, m.count)),
+    "rms": Statistic(_LENGTH, lambda m: m.rms),
+    "std": Statistic(_LENGTH, _deviation),
+    "peak": Statistic(_LENGTH, lambda m: m.peak << 8),
+    "range": Statistic(_LENGTH, lambda m: (m.high - m.low) << 8),
+    "crest": Statistic(_RATIO, _crest),
+    "skewness": Statistic(_RATIO, _skewness),
+    "kurtosis": Statistic(_RATIO, _kurtosis),
+}
+"""By name. The first five are of samples as numbers from -1 to 1; crest: peak / rms; kurtosis: 3 where normal."""
+
+
+def statistics(samples: Array, names: tuple[str, ...]) -> list[int]:
+    """Of int16 samples [n], in the statistics' units."""
+    moments = Moments.of(samples)
+    return [STATISTICS[name].value(moments) for name in names]

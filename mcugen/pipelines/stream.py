@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams of samples (sound, vibration): frames, what numbers a frame becomes, and windows of frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from mcugen.codegen.lines import filled_rows
+from mcugen.codegen.literals import c_rows
+from mcugen.errors import UsageError
+from mcugen.hir.types import Array
+from mcugen.pipelines.spectrum import (
+    LOG_BITS,
+    LOG_TABLE,
+    LOGARITHMS,
+    Bands,
+    Filters,
+    cosine_transform,
+    cosines,
+    logarithms,
+    powers,
+    roots,
+    turns,
+    window,
+)
+from mcugen.pipelines.statistics import STATISTICS, statistics
+
+
+@dataclass(frozen=True)
+class StreamStages:
+    """Samples of int16 at `source` (Hz, axes) become frames (samples, step), features of each, and windows of frames.
+
+    Features of an axis are `stats`, then the logarithms of `bands` of its spectrum, or `dct` coefficients of those.
+    Real features are (feature · scale − mean) / std. `stack` are frames of a window, and from window to window.
+    """
+
+    source: tuple[int, ...]
+    frame: tuple[int, ...] = ()
+    window: str = "hann"
+    fft: int = 0
+    spectrum: str = "power"
+    bands: Bands | None = None
+    log: str = "ln"
+    floor: float = 1e-10
+    dct: int = 0
+    stats: tuple[str, ...] = ()
+    stack: tuple[int, ...] = (1,)
+    features_first: bool = False
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    raw_dtype = np.dtype(np.int16)
+    template = "pipeline/stream.c.j2"
+
+    def __post_init__(self) -> None:
+        rule = "--input-pipeline: "
+        if not self.frame:
+            raise UsageError(f"{rule}a stream must be cut into frames", "no frame", "e.g. frame=640/320")
+        if self.bands is None and not self.stats:
+            raise UsageError(
+                f"{rule}frames must become features", "neither", "e.g. mel=40:20:4000, or stats=rms;kurtosis"
+            )
+        if self.bands is None and self.dct:
+            raise UsageError(f"{rule}dct must be of bands", "no bands", "e.g. mel=40:20:4000")
+        if self.bands is not None and self.bands.high > self.rate / 2:
+            raise UsageError(
+                f"{rule}bands must end at half of the rate", f"{self.bands.high:g} Hz", f"{self.rate / 2:g} Hz"
+            )
+        if self.bands is not None and (
+            self.points < 2 or self.transform & (self.transform - 1) or self.transform < self.length
+        ):
+            found = f"{self.transform} for frames of {self.length}"
+            raise UsageError(f"{rule}fft must be a power of two of at least 4, not below the frame", found)
+        if self.bands is not None and self.dct > self.bands.count:
+            raise UsageError(f"{rule}dct must not exceed the bands", f"{self.dct} of {self.bands.count}")
+        for key, given in (("mean", self.mean), ("std", self.std)):
+            if len(given) not in (1, self.features):
+                found = f"{len(given)} for {self.features}"
+                raise UsageError(f"{rule}{key} must have one number, or one a feature", found)
+
+    @property
+    def rate(self) -> int:
+        """Samples a second."""
+        return self.source[0]
+
+    @property
+    def axes(self) -> int:
+        """Signals that are sampled together."""
+        return self.source[1] if len(self.source) > 1 else 1
+
+    @property
+    def length(self) -> int:
+        """Samples of a frame."""
+        return self.frame[0]
+
+    @property
+    def step(self) -> int:
+        """Samples from frame to frame."""
+        return self.frame[1]
+
+    @property
+    def transform(self) -> int:
+        """Points of the Fourier transform."""
+        return self.fft or 1 << (self.length - 1).bit_length()
+
+    @property
+    def points(self) -> int:
+        """Complex ones, two reals each; 0 without a spectrum."""
+        return self.transform // 2 if self.bands else 0
+
+    @property
+    def _spectral(self) -> int:
+        return (self.dct or self.bands.count) if self.bands else 0
+
+    @property
+    def features(self) -> int:
+        """Numbers of a frame."""
+        return self.axes * (len(self.stats) + self._spectral)
+
+    @property
+    def frames(self) -> int:
+        """Of a window."""
+        return self.stack[0]
+
+    @property
+    def every(self) -> int:
+        """Frames from window to window."""
+        return self.stack[1] if len(self.stack) > 1 else self.frames
+
+    def require(self, shape: Sequence[int]) -> None:
+        """UsageError where windows have not as many elements as an input of that shape."""
+        if math.prod(shape) != self.frames * self.features:
+            found = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
+            raise UsageError(
+                "a pipeline must give as many numbers as the model takes", found, "see stack, and its features"
+            )
+        if self.bands is not None and not self.filters.weights.any():
+            raise UsageError("bands must hold bins of the spectrum", "none does", "give a larger fft, or fewer bands")
+
+    @cached_property
+    def filters(self) -> Filters:
+        """The bands' weights."""
+        assert self.bands is not None
+        return self.bands.filters(self.rate, self.transform)
+
+    @cached_property
+    def half_window(self) -> Array:
+        """The first half of the window, and its middle."""
+        return window(self.window, self.length)
+
+    @property
+    def silent(self) -> int:
+        """The least logarithm: that of `floor`."""
+        return round(math.log2(self.floor) * (1 << LOG_BITS))
+
+    @property
+    def exponent(self) -> int:
+        """What a logarithm to base 2 must be raised by to be that of the spectrum of samples from -1 to 1."""
+        bits = self.points.bit_length() - 1
+        return bits - 29 if self.spectrum == "magnitude" else 2 * bits - 58
+
+    @property
+    def of_shift(self) -> int:
+        """How many bits the shift of a frame counts in its spectrum."""
+        return 1 if self.spectrum == "magnitude" else 2
+
+    def _units(self) -> Array:
+        """What 1 of a feature is, before scale, mean and std."""
+        of_log = LOGARITHMS[self.log] * (2 if self.log == "db" and self.spectrum == "magnitude" else 1)
+        axis = [STATISTICS[name].unit for name in self.stats] + [of_log / (1 << LOG_BITS)] * self._spectral
+        return np.array(axis * self.axes) * self.scale
+
+    def scales(self) -> tuple[Array, Array]:
+        """Zero (int32) and scale (float32) of each feature: real = (feature − zero) · scale."""
+        units = self._units()
+        zeros = np.clip(np.rint(np.broadcast_to(self.mean, units.shape) / units), -(2**31) + 1, 2**31 - 1)
+        return zeros.astype(np.int64), (units / np.broadcast_to(self.std, units.shape)).astype(np.float32)
+
+    def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
+        """The last window of samples (int16 [n] or [n, axes]), float32 of the input's shape; UsageError for too few."""
+        zeros, scales = self.scales()
+        found = self.window_of(self.features_of(self.samples(place, raw)))
+        real: Array = np.clip(found - zeros, -(2**31), 2**31 - 1).astype(np.float32) * scales
+        return (real.T if self.features_first else real).reshape(tuple(shape))
+
+    def samples(self, place: str, raw: Array) -> Array:
+        """As int16 [n, axes], enough of them for a window."""
+        flat = raw.reshape(-1, self.axes) if raw.ndim == 1 and raw.size % self.axes == 0 else raw
+        least = self.length + (self.frames - 1) * self.step
+        if flat.dtype != np.int16 or flat.ndim != 2 or flat.shape[1] != self.axes or len(flat) < least:
+            remedy = f"int16 of [{least:,} or more{f', {self.axes}' if self.axes > 1 else ''}]"
+            raise UsageError(f"{place} must be raw samples of a window at least", f"{raw.dtype} of {raw.shape}", remedy)
+        return flat
+
+    def stored(self, raw: Array) -> Array:
+        """Samples as the C takes them."""
+        return np.ascontiguousarray(self.samples("", raw))
+
+    def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of samples of one window."""
+        return self.length + (self.frames - 1) * self.step, self.axes
+
+    def features_of(self, samples: Array) -> Array:
+        """Of all frames of int16 [n, axes]: int64 [frames, features]."""
+        starts = range(0, len(samples) - self.length + 1, self.step)
+        frames = np.stack([samples[start : start + self.length].T for start in starts])
+        parts: list[Array] = []
+        if self.stats:
+            parts.append(np.array([[statistics(axis, self.stats) for axis in frame] for frame in frames], np.int64))
+        if self.bands:
+            parts.append(self.spectra(frames))
+        return np.concatenate(parts, axis=-1).reshape(len(frames), -1)
+
+    def spectra(self, frames: Array) -> Array:
+        """Logarithms of bands of int16 frames [.., length], or coefficients of those: int64 [.., features]."""
+        squares, shift = powers(frames, self.half_window, self.transform)
+        values = roots(squares) if self.spectrum == "magnitude" else squares
+        lifted = self.filters.offsets + ((self.exponent - self.of_shift * shift[..., None]) << LOG_BITS)
+        high, low = self.filters.sums(values)
+        logs = np.maximum(logarithms(high, low, _NOTHING) + lifted, self.silent)
+        return cosine_transform(logs, cosines(logs.shape[-1], self.dct)) if self.dct else logs
+
+    def window_of(self, features: Array) -> Array:
+        """The last complete window of [frames, features]."""
+        begin = (len(features) - self.frames) // self.every * self.every
+        return features[begin : begin + self.frames]
+
+    def context(self, shape: Sequence[int]) -> dict[str, object]:
+        """For the template."""
+        zeros, scales = self.scales()
+        needs_magnitude = self.spectrum == "magnitude" and self.bands is not None
+        return {
+            "frame": self.length,
+            "step": self.step,
+            "axes": self.axes,
+            "features": self.features,
+            "frames": self.frames,
+            "every": self.every,
+            "features_first": self.features_first,
+            "stats": self.stats,
+            "needs_total": not {"mean", "std", "skewness", "kurtosis"}.isdisjoint(self.stats),
+            "needs_extremes": not {"peak", "range", "crest", "skewness", "kurtosis"}.isdisjoint(self.stats),
+            "needs_squares": not {"rms", "std", "crest"}.isdisjoint(self.stats),
+            "needs_moments": not {"skewness", "kurtosis"}.isdisjoint(self.stats),
+            "needs_root": needs_magnitude or not {"rms", "std", "crest", "skewness"}.isdisjoint(self.stats),
+            "needs_magnitude": needs_magnitude,
+            "zeros": list(c_rows(zeros.astype(np.int32))),
+            "scales": list(c_rows(scales)),
+            **(self._spectral_context() if self.bands else {"bands": (), "points": 0, "dct": 0}),
+        }
+
+    def _spectral_context(self) -> dict[str, object]:
+        spans, offsets = self.filters.spans, self.filters.offsets
+        weights = np.concatenate([row[a : a + n] for row, (a, n) in zip(self.filters.weights, spans, strict=True)])
+        table = cosines(len(spans), self.dct) if self.dct else np.zeros((0, 0), np.int64)
+        return {
+            "points": self.points,
+            "dct": self.dct,
+            "exponent": self.exponent,
+            "of_shift": self.of_shift,
+            "silent": self.silent,
+            "half_window": list(c_rows(self.half_window.astype(np.int32))),
+            "turns": filled_rows([f"{{{c}, {s}}}" for c, s in turns(self.points)]),
+            "bands": filled_rows([f"{{{a}, {n}, {o}}}" for (a, n), o in zip(spans, offsets, strict=True)]),
+            "bands_count": len(spans),
+            "weights": list(c_rows(weights.astype(np.uint16))),
+            "weights_count": len(weights),
+            "log_table": list(c_rows(LOG_TABLE.astype(np.int32))),
+            "cosines": [list(c_rows(row.astype(np.int32))) for row in table],
+        }
+
+    def table_bytes_of(self, element: int) -> int:
+        """Of constants in flash."""
+        if self.bands is None:
+            return 8 * self.features
+        weights = sum(count for _, count in self.filters.spans)
+        bands = (8 + 4 * self.dct) * self.bands.count
+        words = 2 * self.features + len(self.half_window) + 2 * self.points + len(LOG_TABLE)
+        return 4 * words + 2 * weights + bands
+
+    def state_bytes_of(self, element: int) -> int:
+        """Of the state, for features of so many bytes."""
+        features = self.frames * self.features * element
+        spectrum = 8 * (self.points + 1) if self.bands else 0
+        return _aligned(spectrum + 16 + _aligned(features, 2) + 2 * self.length * self.axes, 4)
+
+
+_NOTHING = -(1 << 30)
+"""The logarithm of 0: below all others."""
+
+
+def _aligned(nbytes: int, to: int) -> int:
+    return -(-nbytes // to) * to

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that do next to nothing with an input that is made of raw data, to look at how it is made."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from onnx_models import Net
+
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.hir.types import Array
+from mcugen.options import CompileOptions
+from mcugen.pipelines import Feed, bind
+
+CODES = (0.03, 3)
+"""Scale and zero point of inputs that are codes."""
+
+
+def fed(pipeline: str, *shape: int, coded: bool = False) -> CompiledModel:
+    """A model whose input is made by the pipeline: float32, or int8 codes."""
+    net = Net()
+    x = net.dequantize(net.input("x", *shape, dtype=np.int8), *CODES) if coded else net.input("x", *shape)
+    net.output(net.op("ReduceMax", x, keepdims=0, out="y"))
+    return compile_model(net.model(), options=CompileOptions("net", input_pipeline=pipeline))
+
+
+def feed_of(model: CompiledModel) -> Feed:
+    return bind(model.options.input_pipeline, model.program.inputs)
+
+
+def assert_same_bits(model: CompiledModel, raws: Sequence[Array]) -> None:
+    """The generated C makes of raw data what numpy makes, under the sanitizers."""
+    feed = feed_of(model)
+    expected = [zlib.crc32(np.ascontiguousarray(feed.sample("raw", raw)).tobytes()) for raw in raws]
+    given = [{"x": feed.stages.stored(raw)} for raw in raws]
+    assert list(model.simulate(given, measure=False, sanitize=True).input_crcs) == expected
+    assert len(set(expected)) > 1 or len(raws) == 1
