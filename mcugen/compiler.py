@@ -119,5 +119,7 @@ def _weights_file(options: CompileOptions) -> WeightsFile | None:
     if options.weights_reader and (options.optimize == "ram" or options.stream_input):
         found = "--stream-input" if options.stream_input else "--optimize ram"
         raise UsageError("with --weights-reader layers are computed one after the other", found, "leave one out")
+    if options.weights_reader and options.validation:
+        raise UsageError("validation on the target reads weights where they lie", "--weights-reader", "leave one out")
     is_file = options.weights_blob or options.updatable or options.weights_reader
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

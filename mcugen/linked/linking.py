@@ -48,6 +48,9 @@ class Linking:
         if len({model.board.name for model in models}) > 1:
             found = " and ".join(dict.fromkeys(model.board.name for model in models))
             raise UsageError("the models of a firmware must be for one board", found, "compile them for one")
+        read = next((model.bundle.name for model in models if model.options.weights_reader), None)
+        if read is not None:
+            raise UsageError("models of a firmware read weights where they lie", f"--weights-reader of '{read}'")
         taken = [self._identifier, *names]
         twice = next((name for name in taken if taken.count(name) > 1), None)
         if twice is not None:

@@ -309,6 +309,12 @@ def test_boards_of_their_own():
         _ = Linking(nets, "fw").models
 
 
+def test_weights_that_a_function_reads():
+    reads = Compilation(layer(), "nrf52840", CompileOptions("a", weights_reader=True))
+    with pytest.raises(UsageError, match="--weights-reader of 'a'"):
+        _ = Linking([reads, named(layer(), "b")], "fw").models
+
+
 # ----------------------------------------------------------------------------------------------------- the command
 
 
