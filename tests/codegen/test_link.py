@@ -312,7 +312,7 @@ def test_boards_of_their_own():
 def test_weights_that_a_function_reads():
     reads = Compilation(layer(), "nrf52840", CompileOptions("a", weights_reader=True))
     with pytest.raises(UsageError, match="--weights-reader of 'a'"):
-        _ = Linking([reads, named(layer(), "b")], "fw").models
+        _ = Linking([reads, named(layer(), "b", "nrf52840")], "fw").models
 
 
 # ----------------------------------------------------------------------------------------------------- the command

@@ -221,6 +221,15 @@ def test_weights_that_a_function_reads_give_the_same_bits(board: str, updatable:
     assert [layer.kernel for layer in read.report.layers] == [layer.kernel for layer in plain.report.layers]
 
 
+@pytest.mark.parametrize("options", [UPDATABLE, READER])
+def test_steps_read_a_file_too(options: CompileOptions):
+    """A layer a call, each with the parameters and weights of the file."""
+    stepped, plain = (compiled(network(1), options=o) for o in (replace(options, steps=True), CompileOptions("net")))
+    image = {"image": np.random.default_rng(0).normal(0, 2, (1, 3, 9, 9)).astype(np.float32)}
+    found, expected = (m.simulate([image], measure=False, sanitize=True).outputs for m in (stepped, plain))
+    np.testing.assert_array_equal(found[0]["scores"], expected[0]["scores"])
+
+
 def test_the_arena_holds_the_weights_of_one_layer():
     """It grows by those of the largest at most, which a note tells."""
     read, plain = (compiled(network(1), options=o) for o in (READER, CompileOptions("net")))
