@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each `mcugen` command in README and documents is one: its options exist, and it runs where its files are at hand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from command_line import mcugen
+
+from mcugen.cli import app
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md")))
+DIGITS = ROOT / "examples" / "digits"
+
+ELSEWHERE = {
+    "calibrate-board": "tests/calibration: needs what a board measured",
+    "--kernels cmsis-nn": "tests/test_cmsis_command.py: links a library",
+    "--kernels auto": "tests/test_cmsis_command.py: links a library",
+    "my_board": "tests/test_recipes.py: follows the recipe that makes the board",
+    "rv32im ": "tests/test_recipes.py: follows the recipe that makes the CPU",
+    "mine.toml": "tests/calibration: makes the file of the board",
+    "pipeline.onnx": "tests/test_sklearn.py",
+    "stream.onnx": "tests/test_streaming.py: makes the model",
+    "diff": "tests/report/test_differences.py",
+    "after.json": "tests/report/test_differences.py",
+    "spotter": "tests/codegen/test_link.py: a model with a state",
+    "…": "a command of which a part is left out",
+}
+"""By a part of the command: which test runs it, with what it needs."""
+
+FILES = {
+    "f32.onnx": ("model.onnx", "MODEL.onnx", "net.onnx", "A.onnx", "B.onnx", "old.onnx", "new.onnx"),
+    "calibration.npz": ("SAMPLES.npz", "IN.npz", "samples.npz", "raw.npz"),
+    "eval.npz": ("EVAL.npz", "evaluation.npz", "raw_eval.npz"),
+}
+"""What stands for the names of the documents, of the example of digits."""
+
+SHARED = {"kws.onnx": "ds_cnn_kws_int8_qdq.onnx", "resnet8.onnx": "resnet8_cifar10_int8_qdq.onnx"}
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """The page and the command, without remarks behind it."""
+    for page in PAGES:
+        for block in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                found = re.match(r"(?:- (?:run: )?)?(mcugen .*?)(?:\s+#.*)?$", line.strip())
+                if found:
+                    yield str(page.relative_to(ROOT)), re.sub(r" +", " ", found[1])
+
+
+COMMANDS = list(dict.fromkeys(commands()))
+
+
+def plain(command: str) -> list[str]:
+    """Its words after `mcugen`, with what may be left out in brackets."""
+    words = shlex.split(re.sub(r"(?<=\s)[\[\]]|\](?=\s|$)", "", command.replace("…", "")))[1:]
+    return [re.sub(r"^(\w+)\|\w+$", r"\1", word) for word in words]
+
+
+def test_pages_have_commands() -> None:
+    assert len(COMMANDS) > 40
+    assert {page for page, _ in COMMANDS} >= {"README.md", "docs/memory.md", "docs/validate.md", "docs/export.md"}
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_the_options_of_a_documented_command_exist(page: str, command: str) -> None:
+    program = typer.main.get_command(app)
+    with typer.Context(program) as context:
+        name, found, words = program.resolve_command(context, plain(command))  # type: ignore[attr-defined]
+        assert found.make_context(name, words, parent=context) is not None
+
+
+def runnable() -> list[tuple[str, str]]:
+    return [(page, c) for page, c in COMMANDS if not any(part in c for part in ELSEWHERE)]
+
+
+@pytest.mark.qemu
+@pytest.mark.spread(6)
+@pytest.mark.parametrize(("page", "command"), runnable())
+def test_a_documented_command_runs(page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the names that the documents use; a board on a wire is the simulator's."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "shared").symlink_to(ROOT.parent / "shared")
+    for source, names in FILES.items():
+        for name in names:
+            data = DIGITS / (f"digits_{source}" if source.endswith(".onnx") else source)
+            (folder / name).symlink_to(data)
+    for name, source in SHARED.items():
+        (folder / name).symlink_to(ROOT.parent / "shared" / "models" / source)
+    if any(
+        not path.exists()
+        for path in map(folder.joinpath, plain(command))
+        if path.suffix == ".onnx" and path.is_symlink()
+    ):
+        pytest.skip("needs the models of ../shared")
+    monkeypatch.chdir(folder)
+    words = shlex.split(re.sub(r" \[[^\]]*\]", "", command).replace("/dev/ttyACM0", "simulator"))[1:]
+    prepare(words)
+    done = mcugen(*words)
+    assert done.code == 0, done.err
+
+
+def prepare(words: list[str]) -> None:
+    """What an earlier command of the page has made."""
+    if words[0] == "update":
+        first = next(c for _, c in COMMANDS if "--updatable" in c)
+        assert mcugen(*shlex.split(first)[1:]).code == 0
