@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin,
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from mcugen.codegen.labels import LONGEST_LABEL
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
 from mcugen.evaluation.layers import DIVERGED_DB
-from mcugen.limits import MAX_DIGITS
+from mcugen.limits import LONGEST_LABEL, MAX_DIGITS
 from mcugen.options import (
     AUTO_PLACE,
     CMSIS_NN,

@@ -51,6 +51,9 @@ PROFILE_BYTES = 1 << 26
 BOARD_BYTES = 1 << 18
 MAX_PIXELS = 1 << 24
 """Of an image: more are no calibration sample, but a decompression bomb."""
+LONGEST_LABEL = 200
+"""Characters of what a class of an output is called."""
+
 MAX_DIGITS = 18
 """Of a number on the command line: what 64 bits hold."""
 

@@ -10,9 +10,6 @@ from mcugen.errors import UsageError, shortened
 from mcugen.hir.types import DType
 from mcugen.lir.program import Endpoint
 
-LONGEST_LABEL = 200
-"""Characters of a label."""
-
 _PIECE = WIDTH - 16
 """Columns of a piece of a string."""
 
