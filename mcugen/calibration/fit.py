@@ -226,6 +226,8 @@ def _bounded_least_squares(
     squares = np.sum(columns * columns, axis=0)
     for _ in range(_SWEEPS):
         for i, (low, high) in enumerate(bounds):
+            if not squares[i]:  # nothing was waited for any more: it stays as it is
+                continue
             rest = wanted - columns @ found + columns[:, i] * found[i]
             found[i] = np.clip(columns[:, i] @ rest / squares[i], low, high)
     return [float(value) for value in found]

@@ -12,6 +12,7 @@ from command_line import mcugen
 from lines import Noise, Resets, on_socket, on_terminal
 
 from mcugen import CompileOptions, compile_model
+from mcugen.calibration.files import read_runs
 from mcugen.simulate.build import build_wire_target
 from mcugen.simulate.execute import qemu_program
 from mcugen.simulate.machines import find_machine
@@ -60,7 +61,8 @@ BOARDS = [
 @pytest.mark.parametrize("board", BOARDS)
 def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     """Bits of outputs and layers, accuracy, instructions and stack."""
-    found = result_of("validate", board, data, "--port", "simulator", "--timeout", PATIENCE)
+    runs = data.with_name("runs.json")
+    found = result_of("validate", board, data, "--port", "simulator", "--timeout", PATIENCE, "--runs", runs)
     report = result_of("report", board, data)
     assert found["accuracy"] == report["accuracy"]
     assert (found["outputs"], found["different_samples"], found["layer_samples"]) == ("exact", 0, 8)
@@ -72,6 +74,9 @@ def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     ours = sum(layer["cycles"] for layer in found["layers"])
     theirs = sum(layer["instructions"] for layer in report["layers"])
     assert ours == pytest.approx(theirs, rel=0.01)  # the compiler may inline otherwise where the hooks are
+    (run,) = read_runs(runs)  # as calibrate-board takes them
+    assert run.cycles == found["cycles"]["first"]
+    assert [layer.cycles for layer in run.layers] == [layer["cycles"] for layer in found["layers"]]
 
 
 @pytest.mark.slow
