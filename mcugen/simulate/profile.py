@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +85,11 @@ class Profiler:
 
 
 def build_plugin(folder: Path) -> Path:
-    """The plugin, built in `folder` with the host's compiler unless it is there."""
-    plugin = folder / f"{_PLUGIN}.so"
+    """The plugin, built in `folder` with the host's compiler unless it is there; its name tells its source."""
+    source = resource_dir("templates") / "harness" / f"{_PLUGIN}.c"
+    plugin = folder / f"{_PLUGIN}_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if plugin.is_file():
         return plugin
-    source = resource_dir("templates") / "harness" / f"{_PLUGIN}.c"
     compiler = Compiler(host_compiler(), ("-O2", "-fPIC", "-fvisibility=hidden"), folder)
     compiler.compile([Unit(str(source), f"{_PLUGIN}.o")])
     return compiler.link(plugin.name, [f"{_PLUGIN}.o"], ("-shared",))
