@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.libraries import Library
 from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
-
-if TYPE_CHECKING:
-    from mcugen.codegen.validation import Validation
+from mcugen.lir.program import Buffer
 
 
 @dataclass(frozen=True)
@@ -124,6 +122,38 @@ class InputCode:
     def text(self) -> str:
         """The pipeline as the user described it: untrusted text."""
         return str(self.context["text"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a layer computes and later ones read, or a part of that: `count` elements from byte `offset` on."""
+
+    layer: int
+    buffer: Buffer
+    offset: int
+    nbytes: int
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements."""
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An array of constants in the firmware: its name in C, and the CRC-32 of its bytes, little-endian."""
+
+    name: str
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What the firmware for validation has tables of, in their order, and what tells this code from any other."""
+
+    code: bytes
+    results: tuple[Result, ...]
+    constants: tuple[Constant, ...]
 
 
 @dataclass(frozen=True)

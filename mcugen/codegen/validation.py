@@ -6,16 +6,15 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import jinja2
 import numpy as np
 
+from mcugen.codegen.bundle import Constant, Result, Validation
 from mcugen.codegen.folding import folded
 from mcugen.codegen.identifiers import c_string, comment
 from mcugen.codegen.literals import c_rows
 from mcugen.codegen.memory import MemoryContext
-from mcugen.hir.types import DType
 from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
 
 LEAST_FRAME = 64
@@ -25,38 +24,6 @@ VALIDATION_FUNCTIONS = ("validate_getc", "validate_putc", "validate_poll")
 """Names behind the model's own that the firmware defines."""
 
 _PATTERN = "{name}_validate.{ending}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a layer computes and later ones read, or a part of that: `count` elements from byte `offset` on."""
-
-    layer: int
-    buffer: Buffer
-    offset: int
-    nbytes: int
-
-    @property
-    def dtype(self) -> DType:
-        """Of its elements."""
-        return self.buffer.dtype
-
-
-@dataclass(frozen=True)
-class Constant:
-    """An array of constants in the firmware: its name in C, and the CRC-32 of its bytes, little-endian."""
-
-    name: str
-    crc32: int
-
-
-@dataclass(frozen=True)
-class Validation:
-    """What the firmware for validation has tables of, in their order, and what tells this code from any other."""
-
-    code: bytes
-    results: tuple[Result, ...]
-    constants: tuple[Constant, ...]
 
 
 def validation_files(name: str) -> tuple[str, str]:

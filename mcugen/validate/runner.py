@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, Port
-from mcugen.codegen.validation import Validation
+from mcugen.codegen.bundle import Bundle, Port, Validation
 from mcugen.errors import BoardError, VerificationError
 from mcugen.hir.types import Array
 from mcugen.simulate.execute import Sample, cut_outputs, input_array, sizes_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from mcugen.codegen.validation import Result
+from mcugen.codegen.bundle import Result
 from mcugen.compilation import Compilation
 from mcugen.compiled import CompiledModel
 from mcugen.errors import BoardError, ToolMissingError, UsageError
