@@ -391,7 +391,12 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 /* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own, by
  * DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), all of words, which is done when it returns. */
 #if !defined(MCUGEN_STAGE)
-static MCUGEN_NOINLINE MCUGEN_UNUSED void mcugen_stage(void *to, const void *from, size_t nbytes)
+#if defined(__GNUC__)
+#define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy in each place would take more */
+#else
+#define MCUGEN_ONCE static inline
+#endif
+MCUGEN_ONCE void mcugen_stage(void *to, const void *from, size_t nbytes)
 {
 #if defined(MCUGEN_THUMB1) && defined(__GNUC__)
     unsigned char *t = (unsigned char *)to;
