@@ -38,7 +38,9 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
     """
     gains = _gains(attempt.program, board, options)
     most = _most_ram(attempt, board, options) if gains else 0
-    chosen = {index: held for index, held in gains.items() if _room(attempt.program, index, held, most) >= 0}
+    chosen: Mapping[int, Sequence[Buffer]] = {
+        index: held for index, held in gains.items() if _room(attempt.program, index, held, most) >= 0
+    }
     if not chosen:
         return attempt
     for _ in range(TRIES):
@@ -110,7 +112,8 @@ def _room(program: Program, index: int, held: Sequence[Buffer], most: int) -> in
 def _without_busiest(program: Program, chosen: Mapping[int, Sequence[Buffer]]) -> dict[int, Sequence[Buffer]]:
     """Fewer copies: without those that lie there when most of the arena is in use, or else without the largest."""
     busy = set(busiest(moments(program)).buffers)
-    dropped = {i.operand("x").buffer for i in program.instrs if i.kernel == STAGE_WEIGHTS and i.operand("y").buffer in busy}
+    copies = [i for i in program.instrs if i.kernel == STAGE_WEIGHTS]
+    dropped = {i.operand("x").buffer for i in copies if i.operand("y").buffer in busy}
     fewer = {index: held for index, held in chosen.items() if dropped.isdisjoint(held)}
     if len(fewer) < len(chosen):
         return fewer

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are brought to the arena before their layer: by a function of the caller's where no pointer reaches them,
-or by a copy where the arena is read faster than what they lie in."""
+"""Weights that are brought to the arena before their layer: by a function of the caller's where no pointer reaches
+them, or by a copy where the arena is read faster than what they lie in."""
 
 from __future__ import annotations
 
