@@ -112,7 +112,7 @@ def explore(
     if html is not None:
         write_text(html, explored_page(explored))
     if telling.json_ != "-":
-        print_explored(explored, stdout, all_)
+        print_explored(explored, stdout, explored.outcomes if all_ else explored.front)
     explored.require()
 
 

@@ -68,13 +68,10 @@ def vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
     """All figures so that less is better; what is unknown is infinite."""
     figures = outcome.figures
     assert figures is not None, "a combination that gave nothing has no figures"
-    worth = figures.accuracy
-    if worth is None:
-        error = math.inf
-    else:
-        error = worth if metric is not None and metric.lower_is_better else -worth
-    costs = (axis(figures) for axis in AXES.values())
-    return (error, *(math.inf if cost is None else cost for cost in costs))
+    sign = 1 if metric is not None and metric.lower_is_better else -1
+    error = None if figures.accuracy is None else sign * figures.accuracy
+    costs = (error, *(axis(figures) for axis in AXES.values()))
+    return tuple(math.inf if cost is None else cost for cost in costs)
 
 
 def front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:

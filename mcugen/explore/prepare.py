@@ -82,7 +82,9 @@ def prepared(asked: Asked, point: Point, store: Store) -> Prepared:
         found = None if known is None else _read(known)
         if found is not None and found.model.is_file():
             return found
-        made = _made(Compilation(asked.model, board, asked.for_goal(goal), quantizing, asked.judging), asked, key, store)
+        made = _made(
+            Compilation(asked.model, board, asked.for_goal(goal), quantizing, asked.judging), asked, key, store
+        )
         store.write(f"{key}.json", json.dumps(asdict(made), default=str).encode())
         return made
 

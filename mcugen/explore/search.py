@@ -68,22 +68,22 @@ class Explored:
         """Of those that meet all demands, the ones that no other beats."""
         return front(self.meeting, self.metric)
 
-    @property
+    @cached_property
     def cheapest(self) -> Outcome | None:
-        """On the cheapest board that meets the demands, of the front the fastest; None where none does."""
-        boards = self.boards
-        ranked = ((self.prices.rank(boards[o.point.board]), vector(o, self.metric)[1], i, o) for i, o in self._numbered)
-        return min(ranked, default=(None, None, None, None))[-1]
+        """On the cheapest board that meets the demands the fastest; None where none does."""
 
-    @property
-    def _numbered(self) -> list[tuple[int, Outcome]]:
-        return list(enumerate(self.front))
+        def cost(outcome: Outcome) -> tuple[float, ...]:
+            return (*self.prices.rank(self.boards[outcome.point.board]), vector(outcome, self.metric)[1])
+
+        return min(self.meeting, key=cost, default=None)
 
     def require(self) -> None:
         """ConstraintError, with what the first of them says, if no combination meets the demands."""
         if not self.meeting:
             refusals = [outcome.refusal.message for outcome in self.outcomes if outcome.refusal]
-            found = refusals[0] if refusals else ", ".join(dict.fromkeys(w for o in self.outcomes for w in self.missed(o)))
+            found = (
+                refusals[0] if refusals else ", ".join(dict.fromkeys(w for o in self.outcomes for w in self.missed(o)))
+            )
             remedy = "ask for less, or add boards, precisions or goals"
             raise ConstraintError("some combination must meet the demands", f"none: {found}", remedy)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -15,21 +17,22 @@ from mcugen.explore.search import Explored
 COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
 
 
-def print_explored(explored: Explored, console: Console, all_points: bool = False) -> None:
-    """The front, or all points with what they miss; then the cheapest board that meets the demands."""
-    shown = explored.outcomes if all_points else explored.front
+def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outcome]) -> None:
+    """A line for each of these outcomes, and what they miss; then the cheapest board that meets the demands."""
+    misses = any(map(explored.missed, outcomes))
     table = Table(title=escape(printable(heading(explored))), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("board", "precision", "goal"):
         table.add_column(head, no_wrap=True)
     for head in COLUMNS:
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("misses")
-    for outcome in shown:
+    if misses:
+        table.add_column("misses")
+    for outcome in outcomes:
         point = outcome.point
-        dim = "dim" if explored.missed(outcome) else None
-        missed = ", ".join(explored.missed(outcome))
-        cells = (point.board, point.precision, point.optimize, *cells_of(explored, outcome), missed)
-        table.add_row(*(escape(printable(cell)) for cell in cells), style=dim)
+        missed = explored.missed(outcome)
+        why = [", ".join(missed)] * misses
+        cells = (point.board, point.precision, point.optimize, *cells_of(explored, outcome), *why)
+        table.add_row(*(escape(printable(cell)) for cell in cells), style="dim" if missed else None)
     console.print(table)
     for line in verdict(explored):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
@@ -49,9 +52,13 @@ def cells_of(explored: Explored, outcome: Outcome) -> list[str]:
         return [""] * len(COLUMNS)
     at_least = "≥ " * figures.by_instructions
     accuracy = "" if figures.accuracy is None or metric is None else metric.show(figures.accuracy)
-    ms = "" if figures.ms is None else f"{at_least}{figures.ms:,.3g}"
-    energy = "" if figures.microjoules is None else f"{at_least}{figures.microjoules:,.3g}"
+    ms, energy = ("" if n is None else f"{at_least}{_three(n)}" for n in (figures.ms, figures.microjoules))
     return [accuracy, ms, f"{figures.ram:,}", f"{figures.flash:,}", energy]
+
+
+def _three(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def verdict(explored: Explored) -> list[str]:
@@ -68,5 +75,5 @@ def verdict(explored: Explored) -> list[str]:
 
 def summary(figures: Figures) -> str:
     """Time, RAM and flash in a line."""
-    time = "" if figures.ms is None else f"{'at least ' * figures.by_instructions}{figures.ms:.3g} ms, "
+    time = "" if figures.ms is None else f"{'at least ' * figures.by_instructions}{_three(figures.ms)} ms, "
     return f"{time}{figures.ram:,} bytes of RAM, {figures.flash:,} of flash"
