@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import shutil
 from collections import Counter
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         met[test] += 1
     if file := config.getoption("--resume"):
         config.hook.pytest_deselected(items=leave_out(items, file))
+
+
+def pytest_collection_finish() -> None:
+    """What all tests are made of stays to the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

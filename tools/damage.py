@@ -174,7 +174,7 @@ def _change_tree(tree: Any, random: Random) -> None:
     elif kind == 2:
         held[random.choice(WORDS)] = held.pop(key)
     elif kind < 5:
-        held[key] = random.choice(VALUES)
+        held[key] = deepcopy(random.choice(VALUES))
     else:
         held[key] = _another(held[key], random)
 
