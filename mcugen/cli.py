@@ -27,6 +27,7 @@ from mcugen.commands.report import report
 from mcugen.commands.run import run
 from mcugen.commands.update import update
 from mcugen.commands.validate import validate
+from mcugen.commands.view import view
 from mcugen.version import __version__
 
 app = Program(
@@ -56,6 +57,7 @@ app.command("compile")(compile_command)
 app.command()(export)
 app.command()(link)
 app.command()(report)
+app.command()(view)
 app.command()(diff)
 app.command()(explore)
 app.command()(run)
