@@ -7,6 +7,7 @@ numpy and the compiler are imported by the functions that need them, so that hel
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -179,6 +180,14 @@ MaxLatency = Annotated[
 ]
 MaxCycles = Annotated[str, typer.Option(help="the same in estimated cycles: 1500000", show_default=False)]
 MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
+
+
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="so many at once; 0: one for each CPU")]
+
+
+def cpus(jobs: int) -> int:
+    """How many processes `--jobs` asks for."""
+    return jobs or os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,13 +398,14 @@ class Reporting:
         int | None,
         typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
     ] = None
-    html: Annotated[
-        Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
-    ] = None
+    html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
+        None
+    )
+    jobs: Jobs = 0
 
     def made(self) -> Reporting:
-        """The options themselves."""
-        return self
+        """As many simulators as are asked for, or as there are CPUs."""
+        return replace(self, jobs=cpus(self.jobs))
 
 
 class Ir(StrEnum):

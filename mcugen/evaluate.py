@@ -88,19 +88,20 @@ def evaluate(
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
     wait_states: int | None = None,
+    jobs: int = 1,
 ) -> Report:
     """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
 
-    `wait_states` of flash, instead of the board's, are for the estimate of cycles.
+    `wait_states` of flash, instead of the board's, are for the estimate of cycles; samples run in `jobs` simulators.
     """
 
     def step(what: str) -> Callable[[int], None]:
         return lambda done: progress(what, done, len(samples.inputs))
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
-    running = step(f"{compiled.board.name}: running")
-    given = samples.fed(stored)
-    run = compiled.simulate(given, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
+    setup = Setup(progress=step(f"{compiled.board.name}: running"), library=compiled.options.library, jobs=jobs)
+    given, board = samples.fed(stored), compiled.board
+    run = simulate(compiled.bundle, board, given, per_layer=True, cycles=True, wait_states=wait_states, setup=setup)
     accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
     result = measured(compiled.report, run, accuracy, compiled.board.energy)
     result = replace(

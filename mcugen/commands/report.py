@@ -38,7 +38,7 @@ def report(
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
     net = Compilation(model, board, options, quantizing, judging)
     with watched(net, telling.quiet):
-        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
+        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states, jobs=reporting.jobs)
     compiled = net.compiled
     result = replace(result, command=shlex.join(["mcugen", *sys.argv[1:]]))
     write_json(telling.json_, result)
