@@ -161,7 +161,7 @@ def _run_all(
             program,
             bundle,
             samples[ends[part] : ends[part + 1]],
-            folder / f"run{part or str()}",
+            folder / f"run{part or ''}",
             measure=Measure.NOTHING if part else measure,
             timeout=setup.timeout,
             first=ends[part],
