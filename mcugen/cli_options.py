@@ -7,8 +7,10 @@ numpy and the compiler are imported by the functions that need them, so that hel
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin,
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from mcugen.board import board_names
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
 from mcugen.evaluation.layers import DIVERGED_DB
@@ -45,7 +48,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
-BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
+
+
+def _board_completion(incomplete: str) -> list[str]:
+    return [name for name in board_names() if name.startswith(incomplete)]
+
+
+def _completion(*words: str) -> Callable[[str], list[str]]:
+    """What a shell offers for the last of the values between commas."""
+
+    def offered(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
+
+    return offered
+
+
+BoardName = Annotated[
+    str,
+    typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file", autocompletion=_board_completion),
+]
 Name = Annotated[str, typer.Option(help="prefix of all C symbols; else the file's name", show_default=False)]
 Dim = Annotated[
     list[str] | None,
@@ -71,12 +93,15 @@ Json = Annotated[
     str,
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
-Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
+Optimize = Annotated[
+    str, typer.Option(help=f"what matters most: {', '.join(GOALS)}", autocompletion=_completion(*GOALS))
+]
 
 Family = Annotated[
     str,
     typer.Option(
         help=f"whose kernels compute layers: {', '.join(FAMILIES)} (docs/kernels.md)",
+        autocompletion=_completion(*FAMILIES),
     ),
 ]
 _CMSIS_NN = LIBRARIES[CMSIS_NN]
@@ -181,6 +206,14 @@ MaxCycles = Annotated[str, typer.Option(help="the same in estimated cycles: 1500
 MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
 
 
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="so many at once; 0: one for each CPU")]
+
+
+def cpus(jobs: int) -> int:
+    """How many processes `--jobs` asks for."""
+    return jobs or os.cpu_count() or 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileArguments:
     """The options that all commands share which compile."""
@@ -276,6 +309,7 @@ class QuantizingArguments:
         str,
         typer.Option(
             help=f"of the arithmetic: {', '.join((*PRECISIONS, MIXED))}; int8 where samples are given",
+            autocompletion=_completion(*PRECISIONS, MIXED),
             show_default=False,
         ),
     ] = ""
@@ -336,6 +370,7 @@ class JudgingArguments:
         str,
         typer.Option(
             help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
+            autocompletion=_completion(*METRICS),
             show_default=False,
         ),
     ] = ""
@@ -389,13 +424,14 @@ class Reporting:
         int | None,
         typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
     ] = None
-    html: Annotated[
-        Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
-    ] = None
+    html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
+        None
+    )
+    jobs: Jobs = 0
 
     def made(self) -> Reporting:
-        """The options themselves."""
-        return self
+        """As many simulators as are asked for, or as there are CPUs."""
+        return replace(self, jobs=cpus(self.jobs))
 
 
 class Ir(StrEnum):
@@ -419,6 +455,46 @@ class Inspecting:
     def made(self) -> Inspecting:
         """The options themselves."""
         return self
+
+
+PANELS = {
+    "How the model is read": ("dim", "bind", "plugin"),
+    "Quantization": (
+        *(
+            "profile",
+            "preprocess",
+            "method",
+            "symmetric",
+            "power_of_two",
+            "per_tensor",
+            "integer_io",
+            "without",
+            "layer",
+        ),
+        *("max_accuracy_drop", "min_sqnr"),
+    ),
+    "Samples": ("pixel_scale", "metric", "input_pipeline"),
+    "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
+    "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
+    "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "wait_states"),
+    "What the code offers": ("name", "state", "helpers", "labels"),
+    "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
+    "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),
+}
+"""Of a command's help, the options in groups: those in none are needed most, and come first."""
+
+
+def _in_panels(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """The same, each shown in its group."""
+    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+    return [_in_panel(p, panel_of[p.name]) if p.name in panel_of else p for p in parameters]
+
+
+def _in_panel(parameter: Parameter, panel: str) -> Parameter:
+    kind, info = get_args(parameter.annotation)
+    shown = copy(info)
+    shown.rich_help_panel = panel
+    return parameter.replace(annotation=Annotated[kind, shown])
 
 
 SHARED: dict[str, type[Any]] = {
@@ -450,9 +526,9 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[Parameter] = []
     for name, parameter in own.items():
         parameters += groups[name].values() if name in groups else [parameter]
-    keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters]
+    keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in _in_panels(parameters)]
     call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    call.__annotations__ = {p.name: p.annotation for p in keyword_only}
     return call
 
 

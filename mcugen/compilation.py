@@ -158,18 +158,23 @@ class Compilation:
         return stacked(self.compiled.simulate(given, measure=False, progress=advance).outputs)
 
     def report(
-        self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int | None = None
+        self,
+        data: str | SampleSource | None = None,
+        *,
+        diverged: float = DIVERGED_DB,
+        wait_states: int | None = None,
+        jobs: int = 1,
     ) -> Report:
         """Runs samples (default: those of `judging`, or a random one) and measures: accuracy, instructions, memory.
 
         Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
-        of the board's.
+        of the board's; samples run in `jobs` simulators, with the same result.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
         samples = self._random(endpoints) if source is None else self.samples(source, endpoints)
         metric = metric_of(self.judging.metric, samples.labels)
-        return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states)
+        return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, jobs)
 
     def profile(self) -> tuple[Profile, list[str]]:
         """What tensors of the float model are like on the samples of calibration, and notes of what was assumed."""

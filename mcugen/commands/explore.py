@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,12 @@ import typer
 from mcugen.board import board_names
 from mcugen.cli_options import (
     CompileArguments,
+    Jobs,
     JudgingArguments,
     Model,
     QuantizingArguments,
     Telling,
+    cpus,
     several_of,
     takes_options,
 )
@@ -32,7 +33,6 @@ ALL = "all"
 Boards = Annotated[str, typer.Option(help="names of `mcugen boards` or .toml files, between commas; or all")]
 Simulate = Annotated[bool, typer.Option("--simulate/--no-simulate", help="run combinations under QEMU, or estimate")]
 MostRuns = Annotated[int, typer.Option(min=1, help="of more combinations, only the most promising are simulated")]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="processes; 0: one for each CPU")]
 MinAccuracy = Annotated[float | None, typer.Option(help="least value of the metric", show_default=False)]
 MaxEnergy = Annotated[float | None, typer.Option(help="of a call, in microjoules", show_default=False)]
 Price = Annotated[
@@ -103,7 +103,7 @@ def explore(
         Prices(_prices(price or [])),
         simulate,
         most_runs,
-        jobs or os.cpu_count() or 1,
+        cpus(jobs),
         store=Store(cache or cache_folder() / "explore"),
     )
     with progress_shown(telling.quiet) as exploration.progress:

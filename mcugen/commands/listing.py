@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mcugen.board import load_board
-from mcugen.cli_options import Plugin
+from mcugen.cli_options import Plugin, cpus
 from mcugen.commands.console import progress_shown, stdout, write_json
 from mcugen.options import GOALS, CompileOptions
 from mcugen.tasks import Judging, Quantizing
@@ -46,7 +45,7 @@ def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
 
     asked = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
     store, points = Store(cache_folder() / "explore"), combinations(names, ["float32"], GOALS[:1])
-    exploration = Exploration(asked, points, simulate=False, jobs=os.cpu_count() or 1, store=store)
+    exploration = Exploration(asked, points, simulate=False, jobs=cpus(0), store=store)
     with progress_shown(as_json) as exploration.progress:
         explored = exploration.run()
     if as_json:

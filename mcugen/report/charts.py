@@ -60,7 +60,9 @@ CONFIG: Chart = {
 
 def chart(title: str, spec: Mapping[str, Any]) -> Chart:
     """A specification that a page can show, as wide as the page; `title` is read to those who do not see it."""
-    size = {} if "vconcat" in spec else {"width": "container"}
+    size: Chart = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    if "vconcat" in spec:  # the page's script knows how wide its parts may be
+        size = {}
     return {"description": title, "config": CONFIG, **size, **spec}
 
 

@@ -15,6 +15,7 @@ from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import DoesNotFitError
 from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
 from mcugen.evaluation.layers import LayerComparison
+from mcugen.evaluation.sample_results import SampleResults
 from mcugen.fitting.budget import Fit
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
@@ -204,6 +205,21 @@ class InputFigures:
 
 
 @dataclass(frozen=True)
+class ArenaBuffer:
+    """A buffer in the arena: its bytes from `offset` on, while layers `first` to `last` run.
+
+    −1 is the moment of the call, the number of layers that of the return. `kind` is one of mcugen.report.memory.KINDS.
+    """
+
+    name: str
+    kind: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -246,6 +262,12 @@ class Report:
     """Of a run whose steps may take only so long."""
     input_pipeline: InputFigures | None = None
     """Where the input is made of raw data: measured once the model ran."""
+    buffers: list[ArenaBuffer] | None = None
+    """What lies where in the arena, in the order in which lives begin; None in reports of earlier versions."""
+    samples: SampleResults | None = None
+    """Of a classifier that ran."""
+    command: str | None = None
+    """That gives the report again."""
 
     @property
     def library_calls(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ from mcugen.simulate.execute import (
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.profile import Profiler
 from mcugen.simulate.timer import Reading, Timing
+
+LEAST_SHARE = 16
+"""Samples that are worth a simulator of their own."""
 
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
@@ -83,6 +87,8 @@ class Setup:
     """Where files of build and run stay; else they are gone."""
     library: LibraryFiles | None = None
     """What a model is linked with that calls one."""
+    jobs: int = 1
+    """Simulators at once: samples are shared out among them, unless the model keeps a state from one to the next."""
 
 
 def simulate(
@@ -111,9 +117,7 @@ def simulate(
     bundle = _with_room(bundle, samples)
     timeout = setup.timeout
     with _folder(setup.workdir) as folder:
-        run_all = partial(
-            execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=setup.progress
-        )
+        run_all = partial(_run_all, bundle=bundle, samples=samples, folder=folder, setup=setup)
         if not board.qemu:
             done = _run_here(bundle, folder, setup, run_all)
             return Execution(done.outputs, None, None, None, None, input_crcs=done.input_crcs)
@@ -131,6 +135,43 @@ def simulate(
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, made = run.findings["stack"][0], timing.input_instructions()
         return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs)
+
+
+def _run_all(
+    program: Program,
+    bundle: Bundle,
+    samples: Sequence[Sample],
+    folder: Path,
+    setup: Setup,
+    measure: Measure = Measure.NOTHING,
+) -> Run:
+    """Runs all samples, several parts of them at once; what is measured is the first sample's, in the first part."""
+    most = 1 if bundle.has_state else setup.jobs
+    count = max(min(most, len(samples) // LEAST_SHARE), 1)
+    ends = [len(samples) * i // count for i in range(count + 1)]
+    done = [0] * count
+
+    def run(part: int) -> Run:
+        def advance(number: int) -> None:
+            done[part] = number
+            if setup.progress:
+                setup.progress(sum(done))
+
+        return execute(
+            program,
+            bundle,
+            samples[ends[part] : ends[part + 1]],
+            folder / f"run{part or ''}",
+            measure=Measure.NOTHING if part else measure,
+            timeout=setup.timeout,
+            first=ends[part],
+            progress=advance,
+        )
+
+    with ThreadPoolExecutor(count) as pool:
+        runs = list(pool.map(run, range(count)))
+    outputs = [output for run in runs for output in run.outputs]
+    return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.input_crcs))
 
 
 def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:

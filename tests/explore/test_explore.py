@@ -323,3 +323,16 @@ def test_page_shows_all_combinations_and_the_layers_of_the_chosen_one(model: Pat
 def test_equal_results_give_equal_pages() -> None:
     explored = Explored("net", (outcome("rp2040", 1.0, 900, math.inf),), Demands(), Prices())
     assert explored_page(explored) == explored_page(explored)
+
+
+def test_mixed_precisions_are_chosen_for_each_board(model: Path, tmp_path: Path) -> None:
+    wanted = asked(model, "int8", "auto")
+    wanted = Asked(model, CompileOptions(), wanted.quantizing, Judging(min_sqnr=10.0))
+    points = combinations(["rp2040"], ["int8", "auto"], ["balanced"])
+    found = Exploration(wanted, points, simulate=False, store=Store(tmp_path)).run()
+    assert [o.refusal for o in found.outcomes] == [None, None]
+    first, second = (o.figures for o in found.outcomes)
+    assert first is not None
+    assert second is not None
+    assert second.accuracy == pytest.approx(first.accuracy)  # int8 is good enough for 10 dB
+    assert second.flash == first.flash
