@@ -199,4 +199,5 @@ class Compilation:
 
     @property
     def _scheme(self) -> Scheme:
-        return self.quantizing.scheme or Scheme(DType(self.quantizing.activations))
+        given = self.quantizing
+        return given.scheme or Scheme(DType(given.activations), weights=DType(given.weights))

@@ -3,19 +3,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from onnx_models import Net, assert_close, random_feeds
 from test_conv import WINDOWS, Case
 from test_dsp_conv import CASES, ROWS, FourBits
-
-from mcugen.board import load_board
-from mcugen.compiler import compile_model
-from mcugen.hir.interpreter import interpret
-from mcugen.kernels.weighted import interleave_nibbles, nibbles
-from mcugen.lir.program import Space
-from mcugen.options import CompileOptions
-from mcugen.simulate import Setup, simulate
 
 PLAIN = ("conv2d_s4", "dense_s4", "depthwise_s4")
 DSP = ("conv2d_s4_dsp", "dense_s4_dsp")
