@@ -172,8 +172,9 @@ def few_bits(subjects: Sequence[Subject]) -> str:
             for goal in ("balanced", "flash"):
                 compiled = compile_model(made.proto, _roomy("nrf52840"), CompileOptions(optimize=goal))
                 run = compiled.simulate(evaluation.inputs[:1])
+                flash = run.sizes.code + run.sizes.weights
                 rows.append([subject.model, float_share, name, str(figures), f"{100 * (alike.accuracy or 0):.2f} %",
-                             f"{size:,}", goal, f"{run.sizes.code + run.sizes.weights:,}", f"{run.instructions:,}"])  # fmt: skip
+                             f"{size:,}", goal, f"{flash:,}", f"{run.instructions:,}"])  # fmt: skip
                 console.print(" | ".join(rows[-1]))
     return _table(rows)
 

@@ -24,6 +24,7 @@ from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
+from mcugen.quant.samples import in_own_order
 from mcugen.quant.scheme import Scheme, activation_params
 
 OPSET_INT16 = 21
@@ -178,13 +179,16 @@ def quantizer(
     profile: Profile | None = None,
     progress: Progress = no_progress,
 ) -> Quantizer:
-    """A quantizer by calibration samples, by a saved profile, or (best) both."""
+    """A quantizer by calibration samples, by a saved profile, or (best) both.
+
+    The order of samples does not matter, but that of a stream.
+    """
     samples = with_states(model, samples)
     if profile is None:
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
         profile = profile_model(model, samples, partial(progress, "profiling"))
-    return Quantizer(source, model, samples, scheme, profile, progress)
+    return Quantizer(source, model, samples if model.states else in_own_order(samples), scheme, profile, progress)
 
 
 def with_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample]:

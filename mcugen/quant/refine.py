@@ -18,8 +18,9 @@ from mcugen.numerics.threads import one_thread
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
-from mcugen.quant.profile import Profile, distinct
+from mcugen.quant.profile import Profile
 from mcugen.quant.rounding import best_scales, fitted_scales, quadratic_error, round_weights
+from mcugen.quant.samples import distinct
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
 
