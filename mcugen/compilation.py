@@ -30,6 +30,7 @@ from mcugen.pipelines import Feed, bind
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
+from mcugen.quant.heads import float_heads
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Progress, Quantization, float_model, no_progress, quantizer, with_states
@@ -106,7 +107,8 @@ class Compilation:
             known, held = usable, ()
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
-        layers = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        layers, heads = float_heads(maker, wanted)
         if is_mixed:
             samples = data or given or random_samples(endpoints)
             demand = Demand(
@@ -117,7 +119,7 @@ class Compilation:
         else:
             found = maker.quantize(layers)
         found = estimated(found, *judged_samples(held, known, data))
-        told = [*strays, *(note for samples in (given, data) if samples for note in samples.notes)]
+        told = [*strays, *heads, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
         return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
 
