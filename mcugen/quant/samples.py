@@ -27,8 +27,13 @@ def in_own_order(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def numbered(samples: Sequence[Sample]) -> list[tuple[int, Sample]]:
-    """In that order, each with its place in the given one."""
-    return sorted(enumerate(samples), key=lambda each: (_digest(each[1]), each[0]))
+    """In that order, each with its place in the given one: by energy, so that any few evenly taken are of all kinds."""
+    return sorted(enumerate(samples), key=lambda each: (_energy(each[1]), _digest(each[1]), each[0]))
+
+
+def _energy(sample: Sample) -> float:
+    """Of all inputs, of which none is a state."""
+    return sum(float(np.square(sample[name], dtype=np.float64).sum()) for name in sorted(sample))
 
 
 def distinct(samples: Sequence[Sample]) -> list[Sample]:
