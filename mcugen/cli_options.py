@@ -30,6 +30,7 @@ from mcugen.options import (
     AUTO_PLACE,
     CMSIS_NN,
     FAMILIES,
+    FEW_BITS,
     GOALS,
     METHODS,
     METRICS,
@@ -308,8 +309,8 @@ class QuantizingArguments:
     precision: Annotated[
         str,
         typer.Option(
-            help=f"of the arithmetic: {', '.join((*PRECISIONS, MIXED))}; int8 where samples are given",
-            autocompletion=_completion(*PRECISIONS, MIXED),
+            help=f"of the arithmetic: {', '.join((*PRECISIONS, FEW_BITS, MIXED))}; int8 where samples are given",
+            autocompletion=_completion(*PRECISIONS, FEW_BITS, MIXED),
             show_default=False,
         ),
     ] = ""
@@ -353,6 +354,7 @@ class QuantizingArguments:
             self.power_of_two,
             not self.per_tensor,
             integer_io=self.integer_io,
+            weights=DType(given.weights),
             **techniques(self.without),
         )
         return replace(given, scheme=scheme)

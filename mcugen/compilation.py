@@ -30,9 +30,11 @@ from mcugen.pipelines import Feed, bind
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
+from mcugen.quant.heads import float_heads
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Progress, Quantization, float_model, no_progress, quantizer, with_states
+from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Report
@@ -99,12 +101,14 @@ class Compilation:
         sources = (self.quantizing.calibration, self.judging.data)
         given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
-        known, held = hold_out(given.inputs if given else (), bool(self.options.states))
+        usable, strays = self._usable(given)
+        known, held = hold_out(usable, bool(self.options.states))
         if is_mixed or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
-            known, held = given.inputs if given else (), ()
+            known, held = usable, ()
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
-        layers = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        layers, heads = float_heads(maker, wanted)
         if is_mixed:
             samples = data or given or random_samples(endpoints)
             demand = Demand(
@@ -115,7 +119,7 @@ class Compilation:
         else:
             found = maker.quantize(layers)
         found = estimated(found, *judged_samples(held, known, data))
-        told = [note for samples in (given, data) if samples for note in samples.notes]
+        told = [*strays, *heads, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
         return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
 
@@ -181,9 +185,10 @@ class Compilation:
         fused = self.float_model
         assert self.quantizing.calibration is not None, "a profile is made of samples"
         given = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
-        samples = with_states(fused, given.inputs)
+        usable, strays = self._usable(given)
+        samples = with_states(fused, usable)
         made = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
-        return made, [*fused.graph.notes, *given.notes, *profile_notes(fused, made)]
+        return made, [*fused.graph.notes, *strays, *given.notes, *profile_notes(fused, made)]
 
     def samples(self, source: str | SampleSource, endpoints: Sequence[Endpoint]) -> Samples:
         """Samples for these inputs, prepared as `judging` and `quantizing` say."""
@@ -191,6 +196,13 @@ class Compilation:
         if self.options.input_pipeline:
             return self._feed(endpoints).samples(where)
         return load_samples(where, endpoints, self.judging.pixel_scale, self.quantizing.preprocess)
+
+    def _usable(self, given: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
+        """Samples for calibration in an order of their own, unless they are a stream; notes of those left out."""
+        if given is None or self.options.states:
+            return given.inputs if given else (), []
+        kept, notes = without_strays(given.inputs)
+        return in_own_order(kept), notes
 
     def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:
         """What makes samples of raw data. UsageError for other options that prepare samples."""
@@ -204,4 +216,5 @@ class Compilation:
 
     @property
     def _scheme(self) -> Scheme:
-        return self.quantizing.scheme or Scheme(DType(self.quantizing.activations))
+        given = self.quantizing
+        return given.scheme or Scheme(DType(given.activations), weights=DType(given.weights))

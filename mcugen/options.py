@@ -26,6 +26,9 @@ METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 """What a layer's activations are (a DType) by the name of the precision; weights are int8 unless it is float32."""
 
+FEW_BITS = "w4a8"
+"""The precision of weights of 4 bits, where the model bears it, and activations of 8."""
+
 MIXED = "auto"
 """The precision that is chosen layer by layer."""
 

@@ -13,7 +13,8 @@ import numpy as np
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.options import METHODS
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.profile import FEW, Profile, Sample, TensorProfile, merge_profiles
+from mcugen.quant.profile import FEW, Profile, TensorProfile, merge_profiles
+from mcugen.quant.samples import Sample
 from mcugen.quant.scheme import Scheme, activation_params, code_range
 from mcugen.quant.sensitivity import OutputNoise, saturated_tensors
 
