@@ -25,7 +25,7 @@ from mcugen.cli_options import (
 )
 from mcugen.commands.console import progress_shown, stdout, write_json
 from mcugen.errors import UsageError
-from mcugen.options import GOALS, MIXED, PRECISIONS
+from mcugen.options import FEW_BITS, GOALS, MIXED, PRECISIONS
 from mcugen.tasks import Quantizing
 
 ALL = "all"
@@ -79,7 +79,7 @@ def explore(
 
     known = quantizing.calibration is not None or quantizing.profile is not None
     usual = "float32,int8" if known else "float32"
-    precisions = several_of("--precision", quantizing.precision or usual, (*PRECISIONS, MIXED))
+    precisions = several_of("--precision", quantizing.precision or usual, (*PRECISIONS, FEW_BITS, MIXED))
     goals = several_of("--optimize", options.optimize, GOALS)
     wanted = replace(options, optimize=GOALS[0]).made()
     judged = judging.made()
