@@ -148,6 +148,12 @@ InputPipeline = Annotated[
         show_default=False,
     ),
 ]
+StackBound = Annotated[
+    bool,
+    typer.Option(
+        "--stack-bound", help="the header tells the most stack that a run takes, as the board's compiler builds it"
+    ),
+]
 Steps = Annotated[
     bool,
     typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
@@ -204,6 +210,7 @@ class CompileArguments:
     updatable: Updatable = False
     weights_version: WeightsVersion = 0
     weights_reader: WeightsReader = False
+    stack_bound: StackBound = False
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
     helpers: Helpers = False
@@ -235,6 +242,7 @@ class CompileArguments:
             weights_reader=self.weights_reader,
             external_io=self.external_io,
             input_pipeline=self.input_pipeline,
+            stack_bound=self.stack_bound,
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             helpers=self.helpers or self.labels is not None,

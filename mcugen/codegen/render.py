@@ -86,6 +86,17 @@ class Sample:
     """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
 
 
+class StackNote(NamedTuple):
+    """The most bytes of stack that a call takes, by which compiler and flags; whether functions of the caller's, called
+    by the run function, take more.
+    """
+
+    nbytes: int
+    compiler: str
+    flags: str
+    calls_back: bool
+
+
 MakeInputCode = Callable[[str, str], InputCode]
 """Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
 
@@ -108,6 +119,8 @@ class Form:
     """Beside the model's files there is the firmware's part of `mcugen validate`."""
     hooks_steps: bool = False
     """The hook of layers is called for steps instead: a form for measuring."""
+    stack: StackNote | None = None
+    """If it is known."""
     input_code: MakeInputCode | None = None
     """What makes the code that makes the first input."""
 
@@ -246,6 +259,7 @@ def render(
         "sizes": given,
         "run_parameters": "".join(f", {ctype}{word}" for ctype, word in parameters).removeprefix(", "),
         **_steps_context(form, lines),
+        "stack": form.stack,
         "constants": constants,
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": libraries,

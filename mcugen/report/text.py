@@ -138,6 +138,10 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
         table.add_row("RAM: copies", _number(ram.copies), "bytes of weights, copied at start-up")
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
+    bound = report.stack_bound
+    if bound is not None:
+        path = ", ".join(call.removeprefix(f"{model.name}_") for call in bound.path)
+        table.add_row("RAM: stack bound", _number(bound.bytes), bound.note or f"bytes whatever the input: {path}")
     table.add_row("RAM: total", _number(ram.total), "bytes")
     made = report.input_pipeline
     if made is not None:
