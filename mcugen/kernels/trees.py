@@ -46,7 +46,9 @@ class TableParams(Params):
     """Sizes of the tables."""
 
     nodes: Annotated[int, "inner nodes: greater numbers are leaves"]
+    end: Annotated[int, "inner nodes and leaves"]
     trees: Annotated[int, "trees"]
+    weights: Annotated[int | None, "of all leaves, if these have not equally many"] = None
     each: Annotated[int | None, "weights of a leaf, if all have as many"] = None
 
 

@@ -160,7 +160,9 @@ class Trees(Operator):
         )
         sizes = TableParams(
             nodes=len(forest.features),
+            end=len(forest.features) + len(forest.leaves),
             trees=len(forest.roots),
+            weights=sum(map(len, forest.leaves)) if shape == "ragged" else None,
             each=len(forest.leaves[0]) if shape == "even" else None,
         )
         call = Call(
