@@ -134,20 +134,23 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=6, help="single flips of each array")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true", help="call the check of weights before each run")
+    parser.add_argument("--checked-indices", action="store_true", help="as `compile --checked-indices`")
     given = parser.parse_args()
     print("| model | board | arrays | flips | same | different | error | check | out of bounds | no end | where |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|")
     for path in models(given.paths):
         for name in given.boards.split(","):
-            print(row(path, load_board(name), given.each, given.seed, given.check), flush=True)
+            options = CompileOptions(check_weights=given.check, checked_indices=given.checked_indices)
+            print(row(path, load_board(name), options, given.each, given.seed), flush=True)
 
 
-def row(path: Path, board: Board, each: int, seed: int, checks: bool) -> str:
+def row(path: Path, board: Board, options: CompileOptions, each: int, seed: int) -> str:
     """Of the table, for a model and a board."""
     roomy = tuple(replace(m, size=1 << 28) for m in board.memories)
-    options = CompileOptions(dims={"batch": 1} if "dynbatch" in path.stem else {})
+    wanted = replace(options, dims={"batch": 1} if "dynbatch" in path.stem else {})
     try:
-        found = campaign(compile_model(path, replace(board, memories=roomy), options), each, seed, checks=checks)
+        compiled = compile_model(path, replace(board, memories=roomy), wanted)
+        found = campaign(compiled, each, seed, checks=options.check_weights)
     except McugenError as error:
         print(f"{path.stem}, {board.name}: {error}", file=sys.stderr)
         return f"| {path.stem} | {board.name} | | | | | | | | | not compiled |"

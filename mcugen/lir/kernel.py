@@ -24,6 +24,10 @@ UPDATABLE = "updatable"
 """Beside a CPU's features: that no code may depend on weights. Kernels that pack these by their values lack it."""
 
 
+CHECKED = "checked-indices"
+"""The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
+
+
 @dataclass(frozen=True)
 class Declared:
     """A member of a parameter struct or an option of a template, as its class declares it.
