@@ -46,9 +46,9 @@ class TableParams(Params):
     """Sizes of the tables."""
 
     nodes: Annotated[int, "inner nodes: greater numbers are leaves"]
-    end: Annotated[int, "inner nodes and leaves"]
     trees: Annotated[int, "trees"]
-    weights: Annotated[int | None, "of all leaves, if these have not equally many"] = None
+    leaves: Annotated[int | None, "leaves, where tables are checked"] = None
+    weights: Annotated[int | None, "of all leaves, where tables are checked and leaves have not equally many"] = None
     each: Annotated[int | None, "weights of a leaf, if all have as many"] = None
 
 
@@ -59,6 +59,7 @@ class TableOptions(ForestOptions):
     test: Annotated[str, "C text of the comparison, if there is one only"]
     tests: Annotated[list[tuple[int, str]], "else numbers of comparisons and their C texts"]
     nans: Annotated[bool, "whether NaN goes to the yes side at some nodes"]
+    checked: Annotated[bool, "whether damaged tables are looked out for"]
     leaf: Annotated[str, "dense: a weight for each score; even: as many weights a leaf; ragged"]
 
 
