@@ -49,6 +49,7 @@ missing_for_test() {
     has qemu-ppc || echo qemu-user
     has g++ || echo g++
     has clang || echo clang
+    has frama-c || echo frama-c-base
 }
 
 requirements() { cat pyproject.toml tools/constraints.txt; }
