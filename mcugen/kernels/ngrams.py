@@ -34,6 +34,7 @@ class NgramsOptions(Options):
 
 NGRAMS = Kernel(
     "ngrams",
+    varies="items are compared until they differ",
     what="how often each n-gram of a pool stands in a row, perhaps with items skipped in between",
     operands=(
         reads("x", "rows of items", DType.INT32, DType.INT64),

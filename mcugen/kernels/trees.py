@@ -65,6 +65,7 @@ class TableOptions(ForestOptions):
 
 TREES_TABLE = Kernel(
     "trees_table",
+    varies="leaves lie at different depths",
     what="decision trees as tables: nodes are followed from the root of each tree to a leaf, whose weights are added",
     operands=(
         reads("x", "rows of features", *_FLOATS),
@@ -112,6 +113,7 @@ class CodeOptions(ForestOptions):
 
 TREES_CODE = Kernel(
     "trees_code",
+    varies="leaves lie at different depths",
     what="decision trees as C functions of nested ifs: faster than tables, and larger",
     operands=(
         reads("x", "rows of features", *_FLOATS),

@@ -201,6 +201,8 @@ class Kernel:
     operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
     these may be known at run time only.
 
+    `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
+
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
     body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
@@ -224,6 +226,7 @@ class Kernel:
     way: Callable[[Any], str] | None = None
     any_size: bool = False
     library: str = ""
+    varies: str = ""
     evaluate: Reference | None = None
     example: str = ""
 

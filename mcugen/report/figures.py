@@ -21,6 +21,7 @@ from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
+from mcugen.report.timing import variations
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,8 @@ class Report:
     """Of a run whose steps may take only so long."""
     input_pipeline: InputFigures | None = None
     """Where the input is made of raw data: measured once the model ran."""
+    varies: tuple[str, ...] = ()
+    """By layers, why instructions depend on data; empty: a run takes as many for any input."""
     stack_bound: StackFigures | None = None
     """Once it was built for the board."""
 
@@ -372,6 +375,7 @@ def describe(
         quantization_estimate=quantization,
         layers=_layers(program),
         notes=tuple(notes),
+        varies=variations(program, board.features),
     )
 
 
