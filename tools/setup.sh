@@ -50,6 +50,8 @@ missing_for_test() {
     has g++ || echo g++
     has clang || echo clang
     has frama-c || echo frama-c-base
+    has chromium || echo chromium # in which pages are tested
+    has chromedriver || echo chromium-driver
 }
 
 requirements() { cat pyproject.toml tools/constraints.txt; }

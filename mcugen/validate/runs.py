@@ -4,32 +4,45 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcugen.calibration.files import FORMAT, VERSION
+from mcugen.calibration.files import FORMAT, MOST_BYTES, VERSION
 from mcugen.codegen.write import write_text
-from mcugen.errors import UsageError
-from mcugen.limits import BOARD_BYTES, read_bounded
+from mcugen.errors import UsageError, shortened
+from mcugen.limits import read_bounded
 from mcugen.validate.figures import ValidationReport
 
 
-def add_run(path: Path, report: ValidationReport) -> None:
-    """Adds a run to the file, which need not exist. UsageError for a file of something else."""
-    runs = _runs(path) if path.exists() else []
-    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "runs": [*runs, _run(report)]}, indent=2) + "\n")
+@dataclass(frozen=True)
+class RunsFile:
+    """A file of runs that is to have one more: it is read before the board runs, so that no run is lost to it."""
 
+    path: Path
+    runs: tuple[Any, ...]
 
-def _runs(path: Path) -> list[Any]:
-    rule = f"{path}: --runs must be a file of runs, or a new one"
-    try:
-        data = json.loads(read_bounded(path, 64 * BOARD_BYTES))
-    except ValueError as error:
-        raise UsageError(rule, str(error)) from error
-    known = isinstance(data, dict) and (data.get("format"), data.get("version")) == (FORMAT, VERSION)
-    if not known or not isinstance(data.get("runs"), list):
-        raise UsageError(rule, "something else")
-    return list(data["runs"])
+    @classmethod
+    def at(cls, path: Path) -> RunsFile:
+        """The file need not exist. UsageError for one of something else."""
+        if not path.exists():
+            return cls(path, ())
+        rule, remedy = f"{path}: --runs must be a file of runs, or a new one", "name another"
+        try:
+            data = json.loads(read_bounded(path, MOST_BYTES))
+        except OSError as error:
+            raise UsageError(rule, error.strerror or "unreadable", remedy) from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(rule, shortened(str(error), 200), remedy) from error
+        known = isinstance(data, dict) and (data.get("format"), data.get("version")) == (FORMAT, VERSION)
+        if not known or not isinstance(data.get("runs"), list):
+            raise UsageError(rule, "something else", remedy)
+        return cls(path, tuple(data["runs"]))
+
+    def add(self, report: ValidationReport) -> None:
+        """Writes the file with one more run."""
+        runs = [*self.runs, _run(report)]
+        write_text(self.path, json.dumps({"format": FORMAT, "version": VERSION, "runs": runs}, indent=2) + "\n")
 
 
 def _run(report: ValidationReport) -> dict[str, Any]:
