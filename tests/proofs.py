@@ -61,13 +61,16 @@ class Proof:
     kernels: frozenset[str]
     alarms: tuple[tuple[str, str], ...] | None
     seconds: float
+    functions: frozenset[str] = frozenset()
+    """Those that were followed to their ends."""
 
     @property
     def proven(self) -> frozenset[str]:
         """Kernels of which there is no alarm."""
         if self.alarms is None:
             return frozenset()
-        return frozenset(k for k in self.kernels if not any(f.startswith(k) for f, _ in self.alarms))
+        followed = (k for k in self.kernels if any(f.startswith(k) for f in self.functions))
+        return frozenset(k for k in followed if not any(f.startswith(k) for f, _ in self.alarms))
 
 
 def prove(compiled: CompiledModel, seconds: float) -> Proof:
@@ -80,7 +83,8 @@ def prove(compiled: CompiledModel, seconds: float) -> Proof:
         return Proof(kernels, None, taken)
     if "ANALYSIS SUMMARY" not in text:
         raise ValueError(text[-2000:])
-    return Proof(kernels, tuple(_alarms(text, compiled.bundle)), taken)
+    functions = frozenset(re.findall(r"Values at end of function (\w+):", text))
+    return Proof(kernels, tuple(_alarms(text, compiled.bundle)), taken, functions)
 
 
 def _analysis(bundle: Bundle, folder: Path, seconds: float) -> str | None:
@@ -148,7 +152,8 @@ def main() -> None:
         shape = " ".join("x".join(map(str, port.shape)) for port in model.bundle.inputs)
         for kernel in kernels:
             alarms = {text for function, text in found.alarms or () if function.startswith(kernel)}
-            verdict = "not in time" if found.alarms is None else f"{len(alarms)} alarms" if alarms else "proven"
+            verdict = "proven" if kernel in found.proven else f"{len(alarms)} alarms" if alarms else "not followed"
+            verdict = "not in time" if found.alarms is None else verdict
             if not rows.get(kernel, "").endswith("proven |"):
                 rows[kernel] = f"| {kernel} | {shape} | {found.seconds:.0f} | {verdict} |"
                 print(rows[kernel], flush=True)
