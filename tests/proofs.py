@@ -66,11 +66,12 @@ class Proof:
 
     @property
     def proven(self) -> frozenset[str]:
-        """Kernels of which there is no alarm."""
+        """Kernels that were followed without an alarm in them, or in a function that several call."""
         if self.alarms is None:
             return frozenset()
         followed = (k for k in self.kernels if any(f.startswith(k) for f in self.functions))
-        return frozenset(k for k in followed if not any(f.startswith(k) for f, _ in self.alarms))
+        alarmed = [function for function, _ in self.alarms]
+        return frozenset(k for k in followed if all(f.startswith(tuple(self.kernels - {k})) for f in alarmed))
 
 
 def prove(compiled: CompiledModel, seconds: float) -> Proof:
