@@ -174,6 +174,28 @@ InputPipeline = Annotated[
         show_default=False,
     ),
 ]
+StackBound = Annotated[
+    bool,
+    typer.Option(
+        "--stack-bound", help="the header tells the most stack that a run takes, as the board's compiler builds it"
+    ),
+]
+CheckWeights = Annotated[
+    bool,
+    typer.Option("--check-weights", help="functions that compare weights and tables with checksums, also in steps"),
+]
+CheckedArena = Annotated[
+    bool,
+    typer.Option(
+        "--checked-arena", help="besides NAME_run: ones that take the arena's size, or look at canaries around it"
+    ),
+]
+CheckedIndices = Annotated[
+    bool,
+    typer.Option(
+        "--checked-indices", help="no kernels whose constants hold addresses: damaged ones never lead out of memory"
+    ),
+]
 Steps = Annotated[
     bool,
     typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
@@ -238,6 +260,10 @@ class CompileArguments:
     updatable: Updatable = False
     weights_version: WeightsVersion = 0
     weights_reader: WeightsReader = False
+    stack_bound: StackBound = False
+    check_weights: CheckWeights = False
+    checked_arena: CheckedArena = False
+    checked_indices: CheckedIndices = False
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
     helpers: Helpers = False
@@ -269,6 +295,10 @@ class CompileArguments:
             weights_reader=self.weights_reader,
             external_io=self.external_io,
             input_pipeline=self.input_pipeline,
+            stack_bound=self.stack_bound,
+            check_weights=self.check_weights,
+            checked_arena=self.checked_arena,
+            checked_indices=self.checked_indices,
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             helpers=self.helpers or self.labels is not None,

@@ -38,11 +38,12 @@ from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Report
+from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mcugen.lir.program import Endpoint
 
@@ -135,6 +136,14 @@ class Compilation:
         def make(wanted: CompileOptions) -> CompiledModel:
             return compile_model(model, self.target, wanted, self.trace)
 
+        if options.stack_bound:
+            return with_stack_bound(self._within_limits(options, deadline, make))
+        return self._within_limits(options, deadline, make)
+
+    def _within_limits(
+        self, options: CompileOptions, deadline: Deadline | None, make: Callable[[CompileOptions], CompiledModel]
+    ) -> CompiledModel:
+        """Fast enough, if that is asked for."""
         if options.max_step_cycles is not None:
             return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
         if deadline is None:

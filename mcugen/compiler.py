@@ -20,7 +20,7 @@ from mcugen.fitting.budget import Budget
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
-from mcugen.lir.kernel import UPDATABLE
+from mcugen.lir.kernel import CHECKED, UPDATABLE
 from mcugen.lir.weights import largest_read
 from mcugen.memory.place import place
 from mcugen.numerics.threads import one_thread
@@ -50,7 +50,8 @@ def compile_model(
     file = _weights_file(options)
     Budget.of(options)  # a wrong one is told before anything is loaded
     hardware = board if isinstance(board, Board) else load_board(board)
-    target = replace(hardware, features=hardware.features | {UPDATABLE}) if options.updatable else hardware
+    asked = {*[UPDATABLE] * options.updatable, *[CHECKED] * options.checked_indices}
+    target = replace(hardware, features=hardware.features | asked)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -97,8 +98,12 @@ def compile_model(
         options.labels,
         options.steps,
         validation=options.validation,
+        checks=options.check_weights,
+        guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )
+    if form.guards and len(program.area_sizes) > 1:
+        raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
     kernel_source = KernelSource(hardware.features, registry.templates)
     draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(*draft), figures, options, quantized, draft)
@@ -121,5 +126,9 @@ def _weights_file(options: CompileOptions) -> WeightsFile | None:
         raise UsageError("with --weights-reader layers are computed one after the other", found, "leave one out")
     if options.weights_reader and options.validation:
         raise UsageError("validation on the target reads weights where they lie", "--weights-reader", "leave one out")
+    if options.check_weights and (options.weights_blob or options.updatable or options.weights_reader):
+        raise UsageError(
+            "--check-weights is for weights in the firmware", "a file of weights", "it has such a function"
+        )
     is_file = options.weights_blob or options.updatable or options.weights_reader
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

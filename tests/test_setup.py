@@ -32,6 +32,7 @@ FOR_TESTS = {
     "qemu-ppc": "qemu-user",
     "g++": "g++",
     "clang": "clang",
+    "frama-c": "frama-c-base",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
 }

@@ -48,6 +48,7 @@ LAYERS = {
     "compiler": 12,
     "evaluate": 12,
     "stepping": 12,
+    "stack_bounds": 12,
     "mixed": 13,
     "latency": 13,
     "calibration": 13,

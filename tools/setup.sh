@@ -49,6 +49,7 @@ missing_for_test() {
     has qemu-ppc || echo qemu-user
     has g++ || echo g++
     has clang || echo clang
+    has frama-c || echo frama-c-base
     has chromium || echo chromium # in which pages are tested
     has chromedriver || echo chromium-driver
 }

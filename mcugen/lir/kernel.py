@@ -24,6 +24,10 @@ UPDATABLE = "updatable"
 """Beside a CPU's features: that no code may depend on weights. Kernels that pack these by their values lack it."""
 
 
+CHECKED = "checked-indices"
+"""The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
+
+
 @dataclass(frozen=True)
 class Declared:
     """A member of a parameter struct or an option of a template, as its class declares it.
@@ -197,6 +201,8 @@ class Kernel:
     operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
     these may be known at run time only.
 
+    `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
+
     With `holds_weights`, those of a channel stay in registers while its results go by; others read a weight anew for
     every few results.
 
@@ -224,6 +230,7 @@ class Kernel:
     any_size: bool = False
     holds_weights: bool = False
     library: str = ""
+    varies: str = ""
     evaluate: Reference | None = None
     example: str = ""
 

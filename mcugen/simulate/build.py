@@ -172,6 +172,11 @@ def build_parts(
         return compiler.link("parts.elf", objects, (*_LINK, *kept)), compiler.link("empty.elf", objects, _LINK)
 
 
+def flags_of(board: Board) -> str:
+    """Those that shape a model's code for a board."""
+    return " ".join(flag for flag in (*_COMMON, *board.cflags) if flag.startswith(("-O", "-m", "-std")))
+
+
 def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
     """The board's flags come last: they may ask for another optimization level."""
     toolchain = machine.toolchain

@@ -33,6 +33,7 @@ from mcugen.simulate.execute import (
 )
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.profile import Profiler
+from mcugen.simulate.stack import StackBound, stack_bound
 from mcugen.simulate.timer import Reading, Timing
 
 LEAST_SHARE = 16
@@ -71,6 +72,8 @@ class Execution:
     """Of making the input of the first raw sample."""
     input_crcs: tuple[int, ...] = ()
     """CRC-32 of the input that was made of each raw sample."""
+    stack_bound: StackBound | None = None
+    """What no call takes more of, whatever the input."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,10 @@ def simulate(
         profiler = Profiler(machine, bundle, samples[0], timed, timeout)
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, made = run.findings["stack"][0], timing.input_instructions()
-        return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs)
+        bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)
+        return Execution(
+            run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs, bound
+        )
 
 
 def _run_all(

@@ -30,8 +30,9 @@
 #define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
 #define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER asked for that */
 #define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
+#define MCUGEN_ERROR_ARENA 10    /* the arena is too small, or something wrote beside it */
 #define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
-#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights is damaged */
+#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights, or a constant, is damaged */
 #define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
 #define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
 #define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
