@@ -198,19 +198,25 @@ class Board:
         """
         return None if memory.access is None else _wait_cycles(memory.access, memory.line_bytes, nbytes, self.clock_hz)
 
-    def reading_again(self, memory: Memory, nbytes: int) -> int | None:
-        """Cycles of the CPU that it waits for so many bytes, read as words one behind the other, that it has read
-        before: a cache may hold them, if no more than ROOM_IN_CACHE of it. None where the board does not tell.
+    def reading(self, memory: Memory, nbytes: int) -> int | None:
+        """Cycles of the CPU that it waits for so many bytes, read as words one behind the other, which no cache holds
+        yet. None where the board does not tell.
         """
         cache = self.cache(memory, "data")
-        if cache is None:
-            each = self.wait_cycles(memory, _WORD)
-            return None if each is None else each * -(-nbytes // _WORD)
-        if nbytes <= ROOM_IN_CACHE * cache.size:
+        unit = cache.line if cache else _WORD
+        each = self.wait_cycles(memory, unit)
+        if each is None:
+            return None
+        if cache is not None and cache.critical_word_first:  # while it reads some words, the next ones come
+            each = max(each - (unit - 1) // memory.line_bytes, 0)
+        return each * -(-nbytes // unit)
+
+    def reading_again(self, memory: Memory, nbytes: int) -> int | None:
+        """The same of bytes that it has read before: a cache may hold them, if no more than ROOM_IN_CACHE of it."""
+        cache = self.cache(memory, "data")
+        if cache is not None and nbytes <= ROOM_IN_CACHE * cache.size:
             return cache.hit_wait_states * -(-nbytes // _WORD)
-        brought = memory.line_bytes if cache.critical_word_first else max(cache.line, memory.line_bytes)
-        each = self.wait_cycles(memory, brought)
-        return None if each is None else each * -(-nbytes // cache.line)
+        return self.reading(memory, nbytes)
 
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
         """What stands before a memory for instructions or data."""

@@ -29,12 +29,14 @@ def convolution(board: str) -> CompiledModel:
     return compile_model(net.model(), load_board(board), CompileOptions(name="net"))
 
 
+@pytest.mark.slow
 def test_a_convolution_is_within_bounds_for_any_weights():
     found = prove(convolution("host"), 120)
     assert found.alarms == ()
     assert "conv2d_s8" in found.proven
 
 
+@pytest.mark.slow
 def test_what_is_wrong_raises_an_alarm():
     """A row of the output too many."""
     model = convolution("host")

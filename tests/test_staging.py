@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
+from shared_models import MODELS
 
 import mcugen.fitting
 from mcugen import CompileOptions, Places, compile_model
@@ -130,3 +131,58 @@ def test_bits_stay(options: dict[str, object]):
     found = compile_model(model, HOST, replace(SPEED, **options))  # type: ignore[arg-type]
     assert copied(found)
     assert_close(outputs_in_c(found, feeds), interpret(found.graph, feeds))
+
+
+RP2350 = load_board("rp2350")
+
+
+def at_start(board: Board = RP2350, **options: object) -> int:
+    """Bytes of weights that start-up copies to RAM."""
+    found = compiled(board, **options)
+    assert found.draft is not None
+    return sum(b.nbytes for b in found.draft.placement.copies)
+
+
+def test_speed_has_weights_of_a_serial_flash_copied_at_start():
+    found = compiled(RP2350)
+    assert at_start() == found.program.weights_size
+    assert not copied(found)
+    assert any("start-up copies" in note and "--place weights=flash" in note for note in found.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("board", "options"),
+    [
+        (RP2350, {"optimize": "balanced"}),
+        (RP2350, {"place": Places(weights="flash")}),
+        (RP2350, {"max_ram": 400_000}),
+        (RP2350, {"weights_blob": True}),
+        (replace(RP2350, memories=tuple(replace(m, size=m.size // 32) for m in RP2350.memories)), {"size": LARGE}),
+        (L4R5, {}),
+    ],
+    ids=["balanced", "told-to-stay", "a-budget", "a-file", "too-little-ram", "parallel-flash"],
+)
+def test_weights_stay_in_flash_otherwise(board: Board, options: dict[str, object]):
+    assert at_start(board, **options) == 0
+
+
+@pytest.mark.qemu
+@pytest.mark.shared
+@pytest.mark.parametrize("board", ["stm32l4r5", pytest.param("stm32h7a3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "autoencoder_ad_int8_qdq",
+        *(pytest.param(f"{m}_int8_qdq", marks=pytest.mark.slow) for m in ("ds_cnn_kws", "mobilenet_v1_025_vww")),
+    ],
+)
+def test_speed_takes_no_more_cycles_than_balanced(model: str, board: str):
+    """Weights that are widened cost fewer instructions and more waits."""
+
+    def cycles(goal: str) -> int:
+        found = compile_model(MODELS / f"{model}.onnx", board, CompileOptions(optimize=goal))
+        made = simulate(found.bundle, load_board(board), [random_feeds(found.model)], cycles=True).cycles
+        assert made is not None and made.total is not None
+        return made.total
+
+    assert cycles("speed") <= cycles("balanced")

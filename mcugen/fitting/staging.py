@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that a layer reads again and again from slow memory, copied to the arena while it runs, where that pays."""
+"""Weights in slow memory: copied to the arena while their layer runs, or to RAM at start, where that pays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from mcugen.board import Board, Memory
+from mcugen.board import Board, Serial
 from mcugen.fitting.budget import Attempt, Budget, use_of
-from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, aligned
+from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
 from mcugen.lir.weights import is_read, with_staged_weights
 from mcugen.memory.peak import busiest, moments
-from mcugen.memory.place import weights_memories
+from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.memory.plan import plan_memory
-from mcugen.memory.traffic import passes_of
+from mcugen.memory.reading import COPY, readings, saved_by_copy
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import AUTO_PLACE, CompileOptions
-
-POSITIONS = 4
-"""A weight that was read serves so many products at most, as kernels have it."""
-
-COPY = 1.0
-"""Cycles that copying a byte takes at most, beside the waits of reading it, which it saves the layer."""
+from mcugen.options import AUTO_PLACE, CompileOptions, Places
 
 LEAST = 200
 LEAST_SHARE = 0.001
@@ -30,13 +25,39 @@ TRIES = 6
 """So often memory is planned anew, with fewer copies, until it is no more than allowed."""
 
 
+MOST_COPIED = 2 / 3
+"""Of the arena's memory, what copies of weights may take without being asked for."""
+
+
+def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
+    """Options that have start-up copy weights to RAM: for `speed`, from flash on a serial bus, where all of them fit.
+
+    What the user says of places, of budgets or of a file of weights, stands.
+    """
+    said = options.place != Places() or options.max_ram is not None
+    in_file = options.weights_blob or options.updatable or options.weights_reader
+    if options.optimize != "speed" or said or in_file:
+        return options
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    nbytes = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
+    fits = nbytes <= min(MOST_COPIED * fast.room, fast.room - program.arena_size)
+    if not isinstance(slow.access, Serial) or not nbytes or not fits:
+        return options
+    return replace(options, place=Places(hot_weights=(fast.name, nbytes)))
+
+
+def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
+    """Cycles that start-up takes to copy so many bytes of weights, by estimate."""
+    return round(COPY * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)
+
+
 def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
     """The program with such copies, where they save cycles by the board's memories; the attempt itself if none do.
 
     For `speed` the arena may grow as far as memory and budget allow; for other goals it may not, so that weights take
     room that other layers leave free.
     """
-    gains = _gains(attempt.program, board, options)
+    gains = _gains(attempt.program, board, with_copies(attempt.program, board, options))
     most = _most_ram(attempt, board, options) if gains else 0
     chosen: Mapping[int, Sequence[Buffer]] = {
         index: held for index, held in gains.items() if _room(attempt.program, index, held, most) >= 0
@@ -62,44 +83,26 @@ def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int,
     places_itself = places.hot_weights or len(places.arena) > 1 or AUTO_PLACE in places.arena
     if options.optimize == "flash" or options.weights_reader or places_itself:
         return {}
-    slow, fast = _memory_of_weights(board, options), _memory_of_arena(board, options)
+    slow, fast = memory_of_weights(board, places), memory_of_arena(board, places)
     least = max(LEAST, LEAST_SHARE * (program.instructions_estimate or 0))
     found, depth = {}, 0
     for index, instr in enumerate(program.instrs):
         depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
         if depth or instr.control is not Control.NONE or (instr.declaration and instr.declaration.holds_weights):
             continue
-        passes = passes_of(instr) // POSITIONS
+        passes = readings(instr)
         constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))
-        held = [b for b in constants if _saved(board, slow, fast, b.nbytes, passes) > least]
+        held = [b for b in constants if saved_by_copy(board, slow, fast, b.nbytes, passes) > least]
         if held:
             found[index] = held
     return found
-
-
-def _memory_of_weights(board: Board, options: CompileOptions) -> Memory:
-    """Where weights are read, unless they are copied."""
-    asked = board.memory(options.place.weights) if options.place.weights else None
-    return asked if asked and asked.kind == "ram" else weights_memories(board, options.place)[0]
-
-
-def _memory_of_arena(board: Board, options: CompileOptions) -> Memory:
-    return board.memory(options.place.arena[0] if options.place.arena else board.arena_memory)
-
-
-def _saved(board: Board, slow: Memory, fast: Memory, nbytes: int, passes: int) -> float:
-    """Cycles that a copy saves, if the constants are gone through so many times."""
-    slow_waits, fast_waits = board.reading_again(slow, nbytes), board.reading_again(fast, nbytes)
-    if slow_waits is None or fast_waits is None:
-        return 0.0
-    return (passes - 1) * slow_waits - passes * fast_waits - COPY * nbytes
 
 
 def _most_ram(attempt: Attempt, board: Board, options: CompileOptions) -> int:
     """Bytes that the arena may take."""
     if options.optimize != "speed":
         return attempt.program.arena_size
-    memory, budget = _memory_of_arena(board, options), Budget.of(options)
+    memory, budget = memory_of_arena(board, options.place), Budget.of(options)
     others = attempt.use.ram - attempt.program.arena_size
     return max(min(memory.room, budget.ram or memory.room) - others, attempt.program.arena_size)
 
