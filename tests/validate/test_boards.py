@@ -25,6 +25,9 @@ PATIENCE = 120
 CALL = 10
 """Instructions that calling the run function through the firmware may take, and calling it in the report may not."""
 
+HOOK = 16
+"""Bytes that the hooks of the firmware and of the simulator may take more or less than each other."""
+
 
 def firmware(board: str, folder: Path) -> list[str]:
     """The command that is the board; its clock follows its instructions."""
@@ -62,7 +65,8 @@ BOARDS = [
 def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     """Bits of outputs and layers, accuracy, instructions and stack."""
     runs = data.with_name("runs.json")
-    found = result_of("validate", board, data, "--port", "simulator", "--timeout", PATIENCE, "--runs", runs)
+    options = ("--port", "simulator", "--timeout", PATIENCE, "--runs", runs, "--simulate")
+    found = result_of("validate", board, data, *options)
     report = result_of("report", board, data)
     assert found["accuracy"] == report["accuracy"]
     assert (found["outputs"], found["different_samples"], found["layer_samples"]) == ("exact", 0, 8)
@@ -74,6 +78,10 @@ def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     ours = sum(layer["cycles"] for layer in found["layers"])
     theirs = sum(layer["instructions"] for layer in report["layers"])
     assert ours == pytest.approx(theirs, rel=0.01)  # the compiler may inline otherwise where the hooks are
+    stacks = [layer["stack"] for layer in found["layers"]]
+    assert stacks == pytest.approx([layer["stack_simulated"] for layer in found["layers"]], abs=HOOK)
+    assert max(stacks) == pytest.approx(found["stack"], abs=32)
+    assert len(set(stacks)) > 2  # of each layer, not of those before it too
     (run,) = read_runs(runs)  # as calibrate-board takes them
     assert run.cycles == found["cycles"]["first"]
     assert [layer.cycles for layer in run.layers] == [layer["cycles"] for layer in found["layers"]]
