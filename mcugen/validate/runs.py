@@ -3,33 +3,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from mcugen.calibration.files import FORMAT, VERSION
+from mcugen.calibration.files import runs_text, stored_runs
 from mcugen.codegen.write import write_text
-from mcugen.errors import UsageError
-from mcugen.limits import BOARD_BYTES, read_bounded
 from mcugen.validate.figures import ValidationReport
 
 
 def add_run(path: Path, report: ValidationReport) -> None:
     """Adds a run to the file, which need not exist. UsageError for a file of something else."""
-    runs = _runs(path) if path.exists() else []
-    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "runs": [*runs, _run(report)]}, indent=2) + "\n")
-
-
-def _runs(path: Path) -> list[Any]:
-    rule = f"{path}: --runs must be a file of runs, or a new one"
-    try:
-        data = json.loads(read_bounded(path, 64 * BOARD_BYTES))
-    except ValueError as error:
-        raise UsageError(rule, str(error)) from error
-    known = isinstance(data, dict) and (data.get("format"), data.get("version")) == (FORMAT, VERSION)
-    if not known or not isinstance(data.get("runs"), list):
-        raise UsageError(rule, "something else")
-    return list(data["runs"])
+    runs = stored_runs(path) if path.exists() else []
+    write_text(path, runs_text([*runs, _run(report)]))
 
 
 def _run(report: ValidationReport) -> dict[str, Any]:
