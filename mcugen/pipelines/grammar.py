@@ -47,8 +47,9 @@ def read_pipeline(text: str) -> str:
 
 
 def with_preprocessing(text: str, preprocess: str) -> str:
-    """A pipeline's text, with the steps of `--preprocess` where the word stands for them: these have the same words and the
-    same bits here. UsageError where it stands nowhere, and for steps that have no such form.
+    """A pipeline's text, with the steps of `--preprocess` where the word stands for them.
+
+    They have the same words and the same bits here. UsageError where it stands nowhere, and for steps that have not.
     """
     parse_preprocessing(preprocess)
     steps = _parts(preprocess)
@@ -64,7 +65,8 @@ def with_preprocessing(text: str, preprocess: str) -> str:
     at = parts.index(PREPROCESS)
     if not any(part.partition("=")[0].strip() == "image" for part in parts[:at]):
         rule = f"'{PREPROCESS}' of --input-pipeline must stand behind image=FORMAT"
-        raise UsageError(rule, f"'{shortened(parts[0], 80)}'", "write its scale, mean and std in the pipeline: of features")
+        remedy = "write scale, mean and std of features in the pipeline itself"
+        raise UsageError(rule, f"'{shortened(parts[0], 80)}'", remedy)
     return ", ".join([*parts[:at], *steps, *parts[at + 1 :]])
 
 
@@ -104,7 +106,7 @@ def _fields(parts: list[str], keys: Mapping[str, Key]) -> dict[str, Any]:
         word, equals, value = (t.strip() for t in part.partition("="))
         known = ", ".join(f"{name}={key.example}" if key.example else name for name, key in keys.items())
         if word == PREPROCESS:
-            rule = f"--input-pipeline: '{PREPROCESS}' must stand once, among an image's keys, for what --preprocess says"
+            rule = f"--input-pipeline: '{PREPROCESS}' must stand once, for what --preprocess says"
             raise UsageError(rule, "nothing that it stands for", "give --preprocess, or write its steps here")
         if word not in keys or bool(equals) != bool(keys[word].example):
             raise UsageError("--input-pipeline must hold known keys", f"'{shortened(part, 80)}'", f"keys are {known}")

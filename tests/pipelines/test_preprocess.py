@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--preprocess` says becomes C: the samples that it makes, and those that the firmware makes, are the same bits."""
+"""What `--preprocess` says becomes C: samples that it makes, and those that the firmware makes, are the same bits."""
 
 from __future__ import annotations
 
