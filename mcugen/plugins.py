@@ -29,8 +29,8 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
     """The operators of mcugen and those that Python files register by `@onnx_operator`.
 
     The templates of their kernels are `kernels/<name>.c.j2` beside them. UsageError where a file cannot be run,
-    registers nothing, or registers an operator that is known already, where a kernel and its template disagree, or one of
-    its templates is called like another that is known.
+    registers nothing, or registers an operator that is known already, or where a kernel and its template disagree.
+    So is one whose template is called like another that is known.
     """
     if not files:
         return BUILT_IN
