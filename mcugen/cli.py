@@ -16,6 +16,7 @@ from mcugen.cli_options import Program
 from mcugen.commands.calibrate import calibrate_board
 from mcugen.commands.compile import compile_command
 from mcugen.commands.diff import diff
+from mcugen.commands.explore import explore
 from mcugen.commands.export import export
 from mcugen.commands.inspect import inspect
 from mcugen.commands.link import link
@@ -56,6 +57,7 @@ app.command()(export)
 app.command()(link)
 app.command()(report)
 app.command()(diff)
+app.command()(explore)
 app.command()(run)
 app.command()(validate)
 app.command()(inspect)

@@ -529,6 +529,14 @@ def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
         raise UsageError(f"{option} must be known", f"'{value}'", f"one of: {', '.join(filter(None, allowed))}")
 
 
+def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The values between commas, each once; UsageError for one that is not allowed, and for none."""
+    values = tuple(dict.fromkeys(value.strip() for value in text.split(",")))
+    for value in values:
+        _one_of(option, value, allowed)
+    return values
+
+
 def _layers(texts: list[str]) -> dict[str, str]:
     """The precision asked for of each layer by its name, from texts NAME=PRECISION. UsageError if one is unknown."""
     pairs = []

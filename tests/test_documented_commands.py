@@ -27,6 +27,8 @@ ELSEWHERE = {
     "mine.toml": "tests/calibration: makes the file of the board",
     "pipeline.onnx": "tests/test_sklearn.py",
     "stream.onnx": "tests/test_streaming.py: makes the model",
+    "mcugen explore": "tests/explore: takes minutes",
+    "--fits": "tests/explore: takes minutes",
     "diff": "tests/report/test_differences.py",
     "after.json": "tests/report/test_differences.py",
     "spotter": "tests/codegen/test_link.py: a model with a state",

@@ -33,6 +33,8 @@ FOR_TESTS = {
     "qemu-ppc": "qemu-user",
     "g++": "g++",
     "clang": "clang",
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
 }
 """Debian's packages by what they bring."""
 

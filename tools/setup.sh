@@ -51,6 +51,8 @@ missing_for_test() {
     has qemu-ppc || echo qemu-user
     has g++ || echo g++
     has clang || echo clang
+    has chromium || echo chromium # in which pages are tested
+    has chromedriver || echo chromium-driver
 }
 
 requirements() { cat pyproject.toml tools/constraints.txt; }

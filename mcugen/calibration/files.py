@@ -15,7 +15,8 @@ from mcugen.errors import UsageError, printable, shortened
 from mcugen.limits import BOARD_BYTES, read_bounded
 
 FORMAT, VERSION = "mcugen-runs", 1
-_LARGEST = 64 * BOARD_BYTES
+MOST_BYTES = 64 * BOARD_BYTES
+"""Of a file of runs."""
 _LONGEST_NAME = 60
 
 
@@ -57,7 +58,7 @@ def runs_text(runs: Sequence[Any]) -> str:
 def stored_runs(path: Path) -> list[Any]:
     """The runs of a file as they are; UsageError for a file of something else."""
     try:
-        document = json.loads(read_bounded(path, _LARGEST))
+        document = json.loads(read_bounded(path, MOST_BYTES))
     except OSError as error:
         raise UsageError("a file of runs must be readable", error.strerror or "", "mcugen validate --runs") from error
     except (ValueError, RecursionError) as error:

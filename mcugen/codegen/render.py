@@ -34,6 +34,7 @@ from mcugen.lir.program import (
     ALIGNMENT,
     READ_ROWS,
     READ_WEIGHTS,
+    STAGE_WEIGHTS,
     WORD,
     Access,
     Buffer,
@@ -768,6 +769,8 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
         return _callback(renderer, instr, indent)
     if instr.kernel == READ_WEIGHTS:
         return _reading(renderer, instr, indent)
+    if instr.kernel == STAGE_WEIGHTS:
+        return _staging(renderer, instr, indent)
     function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
@@ -813,6 +816,13 @@ def _reading(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
     call = f"weights->read(weights->context, {blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
     check = [fitted(f"if ({call} != 0) {{", indent - 4), "    return MCUGEN_ERROR_READ;", "}"]
     return {"text": _stacked(check, indent - 8), "comment": []}
+
+
+def _staging(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
+    """Constants of a layer are copied to the arena."""
+    constant = instr.operand("x").buffer
+    names = [_argument(renderer, instr.operand("y").buffer), _argument(renderer, constant), f"{constant.nbytes}u"]
+    return {"text": fitted_call("MCUGEN_STAGE", names, indent - 4), "comment": [instr.note]}
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:

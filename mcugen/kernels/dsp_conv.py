@@ -592,6 +592,7 @@ PIXELS: tuple[Kernel, ...] = (
         baked=frozenset({"out_c"}),
         needs=_DSP,
         when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
+        holds_weights=True,
         emit=emit_pointwise,
     ),
     _conv("conv2d_s16_dsp", "two pixels of int16 by two channels", *_CODES16),

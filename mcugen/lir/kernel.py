@@ -197,6 +197,9 @@ class Kernel:
     operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
     these may be known at run time only.
 
+    With `holds_weights`, those of a channel stay in registers while its results go by; others read a weight anew for
+    every few results.
+
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
     body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
@@ -219,6 +222,7 @@ class Kernel:
     extra: Callable[[Any], int] | None = None
     way: Callable[[Any], str] | None = None
     any_size: bool = False
+    holds_weights: bool = False
     library: str = ""
     evaluate: Reference | None = None
     example: str = ""

@@ -48,7 +48,7 @@ def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> 
     if scheme.symmetric or dtype is DType.INT16:
         return QuantParams((_scale(max(-low, high) / most, scheme),), 0)
     scale = _scale((high - low) / (most - least), scheme)
-    zero_point = int(np.clip(round(least - low / scale), least, most))
+    zero_point = min(max(round(least - low / scale), least), most)
     return QuantParams((scale,), zero_point)
 
 

@@ -99,8 +99,7 @@ def build_target(
     compiler = _target_compiler(board, machine, library, folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
-    layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
-    harness = _harness_units(_harness_sources(machine), (*_NO_MEMSET, layers))
+    harness = _measuring_units(machine, max(2, len(bundle.layers)))
     nothing = _harness_units(("empty",), ()) if empty else []
     model = _model_units(bundle)
     hooked = _hooked_units(bundle) if hooks or stacks else model
@@ -169,7 +168,7 @@ def build_parts(
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     (folder / "harness" / "main.c").write_text("int main(void) { return 0; }\n")
     compiler = _target_compiler(board, machine, library, folder)
-    units = [*_harness_units(_harness_sources(machine), (*_NO_MEMSET, "-DHARNESS_LAYERS=2")), *_model_units(bundle)]
+    units = [*_measuring_units(machine, 2), *_model_units(bundle)]
     with library.blamed_for_headers():
         compiler.compile(units)
     objects = [*(unit.object for unit in units), *library.archives]
@@ -185,8 +184,11 @@ def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Pa
     return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
 
-def _harness_sources(machine: Machine) -> tuple[str, ...]:
-    return (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
+    """The harness of firmware that is measured, with room for the readings of so many layers."""
+    stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+    room = {"measure": (f"-DHARNESS_LAYERS={layers}",)}
+    return [unit for stem in stems for unit in _harness_units((stem,), (*_NO_MEMSET, *room.get(stem, ())))]
 
 
 def _write_sources(bundle: Bundle, folder: Path) -> None:

@@ -388,6 +388,30 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 #endif
 }
 
+/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own, by
+ * DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), all of words, which is done when it returns. */
+#if !defined(MCUGEN_STAGE)
+#if defined(__GNUC__)
+#define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy in each place would take more */
+#else
+#define MCUGEN_ONCE static inline
+#endif
+MCUGEN_ONCE void mcugen_stage(void *to, const void *from, size_t nbytes)
+{
+#if defined(MCUGEN_THUMB1) && defined(__GNUC__)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
+        memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+    }
+    memcpy(t, f, nbytes);
+#else
+    mcugen_copy(to, from, nbytes);
+#endif
+}
+#define MCUGEN_STAGE mcugen_stage
+#endif
+
 /* memset, likewise. */
 static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
 {
