@@ -377,7 +377,8 @@ def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring,
 
 
 def _simulated(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:
-    """A run, and the stack of its layers."""
+    """A run, and the stack of its layers; of an input that is made of raw data too, as the board is given it made."""
+    compiled = compiled.given_inputs
     run = compiled.simulate([sample], per_layer=True, cycles=True)
     setup = Setup(library=compiled.options.library)
     return run, simulate_layer_stacks(compiled.bundle, compiled.board, sample, setup)

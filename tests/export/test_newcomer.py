@@ -17,6 +17,7 @@ BOARD = ROOT / "examples" / "firmware" / "board"
 DOCUMENT = (
     (ROOT / "docs" / "export.md").read_text().partition("## The self-test of the digits model in five minutes")[2]
 )
+LINKED = ("-nostartfiles", "-T", BOARD / "link.ld", "--specs=nosys.specs", "--specs=nano.specs", "-Wl,--gc-sections")
 FPU = ("-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard")
 
 
@@ -49,16 +50,8 @@ def test_a_project_of_stm32cubeide(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (project / "Core" / "Src" / "main.c").write_text(main)
     compiled = sorted(str(path) for folder in ("Core", "Drivers") for path in (project / folder).rglob("*.c"))
     flags = ("-std=gnu11", "-g3", "-DDEBUG", "-O0", "-ffunction-sections", "-fdata-sections", "-Wall", "-Werror")
-    linked = (
-        "-nostartfiles",
-        "-T",
-        BOARD / "link.ld",
-        "--specs=nosys.specs",
-        "--specs=nano.specs",
-        "-Wl,--gc-sections",
-    )
     includes = ("-I", "Core/Inc", "-I", include)
-    run(["arm-none-eabi-gcc", *FPU, *flags, *includes, *compiled, *linked, "-lm", "-o", "project.elf"], project)
+    run(["arm-none-eabi-gcc", *FPU, *flags, *includes, *compiled, *LINKED, "-lm", "-o", "project.elf"], project)
     assert on_mps2(project / "project.elf") == "0\n"
 
 
@@ -123,15 +116,7 @@ def test_a_sketch_of_arduino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("arm-none-eabi-g++", [tmp_path / "sketch.cpp"]),
     ):
         run([compiler, *flags, "-c", *sources], tmp_path)
-    linked = (
-        "-nostartfiles",
-        "-T",
-        BOARD / "link.ld",
-        "--specs=nosys.specs",
-        "--specs=nano.specs",
-        "-Wl,--gc-sections",
-    )
     objects = sorted(tmp_path.glob("*.o"))
-    run(["arm-none-eabi-gcc", *FPU, *objects, *linked, "-lm", "-o", "sketch.elf"], tmp_path)
+    run(["arm-none-eabi-gcc", *FPU, *objects, *LINKED, "-lm", "-o", "sketch.elf"], tmp_path)
     said = re.search(r"Serial Monitor, 115200 baud: `([^`]+)`", DOCUMENT)[1]  # type: ignore[index]
     assert on_mps2(tmp_path / "sketch.elf") == f"{said}\n"

@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 from command_line import mcugen
 from lines import Noise, Resets, on_socket, on_terminal
+from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
 from mcugen.calibration.files import read_runs
+from mcugen.compilation import Compilation
 from mcugen.simulate.build import build_wire_target
 from mcugen.simulate.execute import qemu_program
 from mcugen.simulate.machines import find_machine
+from mcugen.tasks import Judging
+from mcugen.validate.session import SIMULATOR, Wiring, validate_model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = DIGITS / "digits_int8.onnx"
@@ -127,3 +131,17 @@ def test_ten_thousand_frames_without_a_lost_one(tmp_path: Path):
     assert wire["lost"] == wire["damaged"] == wire["resets"] == 0
     assert wire["seconds"] == pytest.approx((wire["sent"] + wire["received"]) * 10 / 115_200, abs=1e-3)
     assert found["outputs"] == "exact"
+
+
+@pytest.mark.qemu
+def test_an_input_of_raw_data_comes_made_to_board_and_simulator():
+    net = Net()
+    net.output(net.op("GlobalAveragePool", net.input("x", 1, 3, 8, 8), out="y"))
+    options = CompileOptions("net", input_pipeline="image=rgb565, crop=center, scale=1/255", validation=True)
+    raw = np.random.default_rng(0).integers(0, 256, (2, 24, 40, 2), dtype=np.uint8)
+    made = Compilation(net.model(), "nrf52840", options, judging=Judging(data={"x": raw}))
+    found = validate_model(made, Wiring(SIMULATOR, patience=PATIENCE, simulates=True))
+    assert (found.outputs, found.samples) == ("exact", 2)
+    (layer,) = found.layers
+    assert layer.stack is not None and layer.stack_simulated is not None
+    assert layer.stack == pytest.approx(layer.stack_simulated, abs=HOOK)
