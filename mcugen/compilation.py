@@ -26,7 +26,7 @@ from mcugen.mixed import Demand, Search
 from mcugen.options import MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace
-from mcugen.pipelines import Feed, bind
+from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
@@ -74,6 +74,12 @@ class Compilation:
     """The search for the precisions of layers, once it has begun."""
     notes: list[str] = field(default_factory=list, init=False)
     """What was taken for granted of model and samples, once `run` has been asked for."""
+
+    def __post_init__(self) -> None:
+        pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
+        if pipeline and preprocess:  # one of them prepares samples: that which becomes C
+            self.options = replace(self.options, input_pipeline=with_preprocessing(pipeline, preprocess))
+            self.quantizing = replace(self.quantizing, preprocess="")
 
     @cached_property
     def target(self) -> Board:
@@ -215,9 +221,8 @@ class Compilation:
 
     def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:
         """What makes samples of raw data. UsageError for other options that prepare samples."""
-        if self.quantizing.preprocess or self.judging.pixel_scale != 1.0:
-            found = "--preprocess" if self.quantizing.preprocess else "--pixel-scale"
-            raise UsageError("samples are prepared by --input-pipeline alone", found, "leave it out")
+        if self.judging.pixel_scale != 1.0:
+            raise UsageError("samples are prepared by --input-pipeline alone", "--pixel-scale", "leave it out")
         return bind(self.options.input_pipeline, endpoints)
 
     def _random(self, endpoints: Sequence[Endpoint]) -> Samples:

@@ -72,7 +72,9 @@ def compile_model(
         require_room(graph, target, options)
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
-        asked, options = options, with_copies(program, target, options)
+        chosen = with_copies(program, target, options)
+        notes = [_copied_note(program, target, chosen)] if chosen is not options else []
+        options = chosen
         placement = place(program, target, options.place)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -81,8 +83,7 @@ def compile_model(
         kernels = ", ".join(options.kernels) or options.family
         memories = memory_use(program, placement, weights_bytes(program, file))
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
-        copied = [_copied_note(program, target, options)] if options is not asked else []
-        notes = [*graph.notes, *read, *copied, *(quantized.notes if quantized else ())]
+        notes = [*graph.notes, *read, *notes, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
         basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)

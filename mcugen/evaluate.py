@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mcugen.codegen.render import render
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.render import Draft, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
@@ -65,12 +66,18 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
     return measured(compiled.report, run, None, compiled.board.energy)
 
 
-def step_cycles(compiled: CompiledModel, progress: Progress = no_progress) -> tuple[int, ...]:
-    """Estimated cycles of each step of a run on a random sample. UsageError where nothing is known of time."""
+def step_cycles(
+    compiled: CompiledModel, progress: Progress = no_progress, rendered: Callable[[Draft], Bundle] | None = None
+) -> tuple[int, ...]:
+    """Estimated cycles of each step of a run on a random sample. UsageError where nothing is known of time.
+
+    The code is that of the model alone, unless it is `rendered` otherwise.
+    """
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     draft, board = compiled.draft, compiled.board
     assert draft is not None
-    bundle = render(*draft._replace(form=replace(draft.form, hooks_steps=True)))
+    hooked = draft._replace(form=replace(draft.form, hooks_steps=True))
+    bundle = rendered(hooked) if rendered else render(*hooked)
     bundle = replace(bundle, layers=tuple(map(str, range(len(bundle.steps)))))
     setup = Setup(progress=lambda done: progress(f"{board.name}: measuring", done, 1), library=compiled.options.library)
     stored = [as_stored(sample, compiled.program.inputs)]

@@ -33,7 +33,7 @@ ELSEWHERE = {
     "diff": "tests/report/test_differences.py",
     "after.json": "tests/report/test_differences.py",
     "spotter": "tests/codegen/test_link.py: a model with a state",
-    "--input-pipeline": "tests/pipelines/test_report.py: needs raw data, and a model of colors",
+    "--input-pipeline": "tests/pipelines/test_report.py and test_preprocess.py: needs raw data, and a model of colors",
     "…": "a command of which a part is left out",
 }
 """By a part of the command: which test runs it, with what it needs."""

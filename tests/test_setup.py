@@ -28,6 +28,7 @@ FOR_TESTS = {
     "cmake": "cmake",
     "arduino-builder": "arduino-builder arduino-core-avr",
     "avr-gcc": "gcc-avr avr-libc",
+    "xtensa-lx106-elf-gcc": "gcc-xtensa-lx106 picolibc-xtensa-lx106-elf",
     "powerpc-linux-gnu-gcc": "gcc-powerpc-linux-gnu libc6-dev-powerpc-cross",
     "qemu-ppc": "qemu-user",
     "g++": "g++",

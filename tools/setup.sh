@@ -44,6 +44,8 @@ missing_for_test() {
     has arduino-builder || echo arduino-builder arduino-core-avr
     has avr-gcc || echo gcc-avr
     finds avr-gcc -print-file-name=libc.a || echo avr-libc
+    has xtensa-lx106-elf-gcc || echo gcc-xtensa-lx106
+    finds xtensa-lx106-elf-gcc -print-file-name=libc.a || echo picolibc-xtensa-lx106-elf
     has powerpc-linux-gnu-gcc || echo gcc-powerpc-linux-gnu
     finds powerpc-linux-gnu-gcc -print-file-name=libc.a || echo libc6-dev-powerpc-cross
     has qemu-ppc || echo qemu-user

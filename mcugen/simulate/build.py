@@ -60,6 +60,8 @@ class TargetImages:
     model: Path
     empty: Path | None
     layers: Path | None
+    stacks: Path | None = None
+    """As `layers`, with another hook: it tells the stack of each layer."""
 
 
 def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
@@ -87,9 +89,10 @@ def build_target(
     *,
     hooks: bool,
     empty: bool = False,
+    stacks: bool = False,
     files: LibraryFiles | None = None,
 ) -> TargetImages:
-    """The firmware images for `machine`, compiled with the board's flags; those with hooks and empty if asked for."""
+    """The firmware images for `machine`, compiled with the board's flags; all but the model's own if asked for."""
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
@@ -99,11 +102,12 @@ def build_target(
     harness = _measuring_units(machine, max(2, len(bundle.layers)))
     nothing = _harness_units(("empty",), ()) if empty else []
     model = _model_units(bundle)
-    hooked = _hooked_units(bundle) if hooks else model
+    hooked = _hooked_units(bundle) if hooks or stacks else model
+    painting = [_painting(unit) for unit in harness] if stacks else harness
     with library.blamed_for_headers():
-        compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked])))
+        compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked, *painting])))
 
-    def link(name: str, units: list[Unit]) -> Path:
+    def link(name: str, units: list[Unit], harness: list[Unit] = harness) -> Path:
         objects = [unit.object for unit in [*harness, *units]]
         with library.blamed_for_archive(board.cflags):
             return compiler.link(name, [*objects, *library.archives], _LINK)
@@ -112,6 +116,7 @@ def build_target(
         model=link("model.elf", model),
         empty=link("empty.elf", nothing) if empty else None,
         layers=link("layers.elf", hooked) if hooks else None,
+        stacks=link("stacks.elf", hooked, painting) if stacks else None,
     )
 
 
@@ -271,6 +276,13 @@ def _hooked_units(bundle: Bundle) -> list[Unit]:
         unit if unit in weights else Unit(unit.source, f"hooked/{Path(unit.object).name}", _STRICT + _HOOKED)
         for unit in _model_units(bundle)
     ]
+
+
+def _painting(unit: Unit) -> Unit:
+    """Of the harness: what measures does so layer by layer."""
+    if unit.source != "harness/measure.c":
+        return unit
+    return Unit(unit.source, "harness/measure_stacks.o", (*unit.flags, "-DHARNESS_LAYER_STACKS"))
 
 
 def _model_unit(stem: str) -> Unit:

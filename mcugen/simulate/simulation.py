@@ -211,6 +211,26 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
+def simulate_layer_stacks(
+    bundle: Bundle, board: Board, sample: Sample, setup: Setup | None = None
+) -> tuple[int, ...] | None:
+    """Peak bytes while each layer runs, below the frame that calls the run function; None on this computer.
+
+    The hook behind layers takes some bytes itself, which are the least that is seen. Errors are those of `simulate`.
+    """
+    setup = setup or Setup()
+    if not board.qemu or not bundle.layers:
+        return None
+    bundle, machine = _with_room(bundle, [sample]), find_machine(board)
+    with _folder(setup.workdir) as folder:
+        image = build_target(bundle, board, machine, folder, hooks=False, stacks=True, files=setup.library).stacks
+        assert image is not None
+        run = execute(
+            qemu_program(image, machine), bundle, [sample], folder / "run", measure=Measure.STACK, timeout=setup.timeout
+        )
+        return tuple(run.findings["layer_stacks"][: len(bundle.layers)])
+
+
 def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:
     """Times one sample, in a run of its own beside the image: counting instructions is slow."""
     program = qemu_program(image, machine, count_instructions=True)

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcugen.calibration.files import FORMAT, MOST_BYTES, VERSION
+from mcugen.calibration.files import runs_text, stored_runs
 from mcugen.codegen.write import write_text
-from mcugen.errors import UsageError, shortened
-from mcugen.limits import read_bounded
+from mcugen.errors import UsageError
 from mcugen.validate.figures import ValidationReport
 
 
@@ -27,22 +25,15 @@ class RunsFile:
         """The file need not exist. UsageError for one of something else."""
         if not path.exists():
             return cls(path, ())
-        rule, remedy = f"{path}: --runs must be a file of runs, or a new one", "name another"
         try:
-            data = json.loads(read_bounded(path, MOST_BYTES))
-        except OSError as error:
-            raise UsageError(rule, error.strerror or "unreadable", remedy) from error
-        except (ValueError, RecursionError) as error:
-            raise UsageError(rule, shortened(str(error), 200), remedy) from error
-        known = isinstance(data, dict) and (data.get("format"), data.get("version")) == (FORMAT, VERSION)
-        if not known or not isinstance(data.get("runs"), list):
-            raise UsageError(rule, "something else", remedy)
-        return cls(path, tuple(data["runs"]))
+            return cls(path, tuple(stored_runs(path)))
+        except UsageError as error:
+            rule = f"{path}: --runs must be a file of runs, or a new one"
+            raise UsageError(rule, error.found, "name another") from error
 
     def add(self, report: ValidationReport) -> None:
         """Writes the file with one more run."""
-        runs = [*self.runs, _run(report)]
-        write_text(self.path, json.dumps({"format": FORMAT, "version": VERSION, "runs": runs}, indent=2) + "\n")
+        write_text(self.path, runs_text([*self.runs, _run(report)]))
 
 
 def _run(report: ValidationReport) -> dict[str, Any]:

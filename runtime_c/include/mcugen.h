@@ -389,9 +389,8 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 #endif
 }
 
-/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's
- * own, by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), all of words, which is done when it
- * returns. */
+/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own,
+ * by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), all of words, which is done when it returns. */
 #if !defined(MCUGEN_STAGE)
 #if defined(__GNUC__)
 #define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy in each place would take more */
