@@ -49,6 +49,7 @@ missing_for_test() {
     has qemu-ppc || echo qemu-user
     has g++ || echo g++
     has clang || echo clang
+    has cppcheck || echo cppcheck # whose add-on knows the rules of MISRA C:2012
 }
 
 requirements() { cat pyproject.toml tools/constraints.txt; }
