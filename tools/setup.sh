@@ -58,6 +58,7 @@ missing_for_test() {
 missing_for_sweep() {
     missing_for_test
     has frama-c || echo frama-c-base # which proves bounds of kernels
+    has cppcheck || echo cppcheck # whose add-on knows the rules of MISRA C:2012
 }
 
 requirements() { cat pyproject.toml tools/constraints.txt; }

@@ -164,6 +164,7 @@ static inline int32_t mcugen_saturate8(int32_t v)
     __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
     return q;
 #else
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return (uint32_t)v + 128u > 255u ? (v >> 31) ^ 127 : v;
 #endif
 }
@@ -175,6 +176,7 @@ static inline int32_t mcugen_saturate16(int32_t v)
     __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
     return q;
 #else
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return (uint32_t)v + 32768u > 65535u ? (v >> 31) ^ 32767 : v;
 #endif
 }
@@ -188,9 +190,12 @@ static inline int32_t mcugen_index(int64_t index, int32_t depth)
 }
 
 /* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
- * compiler that this code meets; C leaves them to the implementation. */
+ * compiler that this code meets; C leaves them to the implementation: another one stops here. */
+typedef char mcugen_shifts_keep_the_sign[(-1 >> 1) == -1 ? 1 : -1];
+
 static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
 {
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return v >> shift;
 }
 
@@ -238,10 +243,14 @@ static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
     __asm__("smmla %0, %1, %2, %3" : "=r"(v) : "r"(a), "r"(b), "r"(c));
     return v;
 #elif defined(MCUGEN_THUMB1) /* products of halves: a 64-bit product would be a call */
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     const int32_t a1 = a >> 16, a0 = a & 0xffff, b1 = b >> 16, b0 = b & 0xffff;
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     const int32_t middle = a1 * b0 + (int32_t)(((uint32_t)a0 * (uint32_t)b0) >> 16);
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return a1 * b1 + (middle >> 16) + ((a0 * b1 + (middle & 0xffff)) >> 16) + c;
 #else
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return (int32_t)(((int64_t)a * b) >> 32) + c;
 #endif
 }
@@ -250,6 +259,7 @@ static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
  * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     const int64_t v = (mcugen_product(acc, multiplier) + offset) >> shift;
     return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
@@ -257,6 +267,7 @@ static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t
 /* The same of a 64-bit sum: the product must fit. */
 static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     const int64_t v = (acc * multiplier + offset) >> shift;
     return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
@@ -266,8 +277,10 @@ static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, in
 {
 #if defined(MCUGEN_THUMB1)
     const uint32_t low = (uint32_t)acc * (uint32_t)multiplier + (uint32_t)offset;
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return mcugen_multiply_high(acc, multiplier, (int32_t)(offset >> 32)) + (low < (uint32_t)offset ? 1 : 0);
 #else
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
 #endif
 }
@@ -282,6 +295,7 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
 #elif defined(MCUGEN_THUMB1) || defined(__riscv) /* what comes from below is the highest bit there */
     return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
 #else
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
 #endif
 }
@@ -290,7 +304,7 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
 static inline int32_t mcugen_scale_to_even(int32_t acc, int32_t multiplier, int32_t zero_point)
 {
     const int32_t q = mcugen_scale(acc, multiplier, zero_point);
-    return (uint32_t)acc * (uint32_t)multiplier == UINT32_C(0x80000000) ? q - ((q - zero_point) & 1) : q;
+    return (uint32_t)acc * (uint32_t)multiplier == 0x80000000u ? q - ((q - zero_point) & 1) : q;
 }
 
 /* mcugen_requantize, but rounding half to even around the zero point: for averages, whose ties are frequent. */
@@ -298,6 +312,7 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
     int32_t zero_point)
 {
     const int64_t wide = mcugen_product(acc, multiplier) + offset;
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     const int64_t v = wide >> shift;
     const int64_t q = v - ((wide & ((INT64_C(1) << shift) - 1)) == 0 ? ((v - zero_point) & 1) : 0);
     return q < INT32_MIN ? INT32_MIN : (q > INT32_MAX ? INT32_MAX : (int32_t)q);
@@ -308,11 +323,14 @@ static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32
 {
 #if defined(MCUGEN_THUMB2) /* what compilers know of the factors would make them do worse */
     uint32_t low = (uint32_t)offset;
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     int32_t high = (int32_t)(offset >> 32);
     __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(m));
     __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(b), "r"(n));
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return shift == 32 ? high : (int32_t)(((int64_t)high * ((int64_t)1 << 32) + low) >> shift);
 #else
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return (int32_t)((mcugen_product(a, m) + mcugen_product(b, n) + offset) >> shift);
 #endif
 }
@@ -321,7 +339,9 @@ static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32
  * half up. Needs values below 2^(30 - bits). */
 static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, int32_t bits, int32_t shift)
 {
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     const int32_t one = (int32_t)1 << bits;
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
     return (low * one + (high - low) * (at & (one - 1)) + ((int32_t)1 << (shift - 1))) >> shift;
 }
 
@@ -343,12 +363,12 @@ static inline void mcugen_memcpy(void *to, const void *from, size_t nbytes)
     const volatile unsigned char *f = (const volatile unsigned char *)from; /* volatile: or compilers call memcpy */
     unsigned char *t = (unsigned char *)to;
     const size_t words = (((uintptr_t)t | (uintptr_t)f) & 3u) == 0u ? nbytes / 4u * 4u : 0u;
-    memcpy(to, from, words);
+    (void)memcpy(to, from, words);
     for (t += words, f += words, nbytes -= words; nbytes > 0u; --nbytes) {
         *t++ = *f++;
     }
 #else
-    memcpy(to, from, nbytes);
+    (void)memcpy(to, from, nbytes);
 #endif
 }
 
@@ -362,15 +382,15 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
 #if defined(__GNUC__)
     if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) { /* by LDM and STM */
         for (; nbytes >= 32u; nbytes -= 32u, t += 32, f += 32) {
-            memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 32);
+            (void)memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 32);
         }
     }
 #endif
     for (; nbytes >= 8u; nbytes -= 8u, t += 8, f += 8) {
-        memcpy(&a, f, 4);
-        memcpy(&b, f + 4, 4);
-        memcpy(t, &a, 4);
-        memcpy(t + 4, &b, 4);
+        (void)memcpy(&a, f, 4);
+        (void)memcpy(&b, f + 4, 4);
+        (void)memcpy(t, &a, 4);
+        (void)memcpy(t + 4, &b, 4);
     }
     for (; nbytes > 0u; --nbytes) {
         *t++ = *f++;
@@ -380,10 +400,10 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     const unsigned char *f = (const unsigned char *)from;
     if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0u) {
         for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
-            memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+            (void)memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
         }
     }
-    memcpy(t, f, nbytes);
+    (void)memcpy(t, f, nbytes);
 #else
     mcugen_memcpy(to, from, nbytes);
 #endif
@@ -420,14 +440,14 @@ static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
     const uint32_t word = 0x01010101u * ((uint32_t)value & 0xffu);
     unsigned char *t = (unsigned char *)to;
     for (; nbytes >= 16u; nbytes -= 16u, t += 16) {
-        memcpy(t, &word, 4);
-        memcpy(t + 4, &word, 4);
-        memcpy(t + 8, &word, 4);
-        memcpy(t + 12, &word, 4);
+        (void)memcpy(t, &word, 4);
+        (void)memcpy(t + 4, &word, 4);
+        (void)memcpy(t + 8, &word, 4);
+        (void)memcpy(t + 12, &word, 4);
     }
     to = t;
 #endif
-    memset(to, (int)value, nbytes);
+    (void)memset(to, (int)value, nbytes);
 }
 
 /* CRC-32 as of zlib and Ethernet, four bits at a time, of data that follows what has this one; at first 0. */
@@ -437,7 +457,8 @@ static inline uint32_t mcugen_crc32_next(uint32_t crc, const void *data, size_t 
         0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
         0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu};
     const unsigned char *from = (const unsigned char *)data;
-    for (crc = ~crc; nbytes > 0u; --nbytes) {
+    crc = ~crc;
+    for (; nbytes > 0u; --nbytes) {
         crc ^= *from++;
         crc = (crc >> 4) ^ table[crc & 15u];
         crc = (crc >> 4) ^ table[crc & 15u];
@@ -509,7 +530,7 @@ static inline float mcugen_expf(float x)
     r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
     q = 0.9999999f + r * (0.33333042f + r * (0.08333678f + r * (0.01673745f + r * 0.0027629163f)));
     bits = (uint32_t)(k - 1) << 23;
-    memcpy(&scale, &bits, sizeof scale);
+    (void)memcpy(&scale, &bits, sizeof scale);
     return (2.0f + (r + r) + r * r * q) * scale;
 }
 
@@ -562,7 +583,7 @@ static inline int32_t mcugen_round8(float v, int32_t zero)
     __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #24"
         : "=&t"(fixed)
         : "t"(v), "t"(magic), "t"(back));
-    memcpy(&bits, &fixed, sizeof bits);
+    (void)memcpy(&bits, &fixed, sizeof bits);
     return (int32_t)(bits >> 24) - 128;
 #else
     return mcugen_round_clamp(v, -128 - zero, 127 - zero) + zero;
@@ -579,7 +600,7 @@ static inline int32_t mcugen_round16(float v, int32_t zero)
     __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #16"
         : "=&t"(fixed)
         : "t"(v), "t"(magic), "t"(back));
-    memcpy(&bits, &fixed, sizeof bits);
+    (void)memcpy(&bits, &fixed, sizeof bits);
     return (int32_t)(bits >> 16) - 32768;
 #else
     return mcugen_round_clamp(v, -32768 - zero, 32767 - zero) + zero;
@@ -607,7 +628,7 @@ static inline int32_t mcugen_quantize8(float x, int32_t s, int32_t inverse, int3
 {
     uint32_t bits, power, m;
     int32_t sign, q;
-    memcpy(&bits, &x, sizeof bits);
+    (void)memcpy(&bits, &x, sizeof bits);
     sign = (bits >> 31) != 0u ? -1 : 0;
     power = ((bits << 1) >> 24) - (uint32_t)(exponent - 1);
     if (power >= 10u) {
@@ -627,7 +648,7 @@ static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int
 {
     uint32_t bits, power, m, product;
     int32_t sign, q;
-    memcpy(&bits, &x, sizeof bits);
+    (void)memcpy(&bits, &x, sizeof bits);
     sign = (bits >> 31) != 0u ? -1 : 0;
     power = ((bits << 1) >> 24) - (uint32_t)(exponent - 1);
     if (power >= 18u) {
@@ -655,7 +676,7 @@ static inline int32_t mcugen_quantize_by8(float x, float scale, int32_t zero)
 {
 #if !defined(MCUGEN_FPU)
     uint32_t bits;
-    memcpy(&bits, &scale, sizeof bits);
+    (void)memcpy(&bits, &scale, sizeof bits);
     if (bits - 0x0e000000u < 0x62000000u) { /* from 2^-99 to 2^97 */
         const uint32_t s = (bits & 0x7fffffu) | 0x800000u;
         const uint32_t inverse = 0x40000000u / ((s >> 8) + 1u);
@@ -698,7 +719,7 @@ static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
     }
     bits = (power << 23) + (m >> 8) + (((m & 0xffu) + ((m >> 8) & 1u) + 0x7fu) >> 8);
     bits |= v < 0 ? 0x80000000u : 0u;
-    memcpy(&y, &bits, sizeof y);
+    (void)memcpy(&y, &bits, sizeof y);
     return y;
 }
 
@@ -778,7 +799,7 @@ static inline float mcugen_half_to_float(uint16_t h)
     }
     bits = sign | (magnitude << 13);
     bits += magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
-    memcpy(&v, &bits, sizeof v);
+    (void)memcpy(&v, &bits, sizeof v);
     return v;
 }
 
@@ -786,7 +807,7 @@ static inline float mcugen_half_to_float(uint16_t h)
 static inline uint16_t mcugen_float_to_half(float v)
 {
     uint32_t bits, sign, magnitude, rest, y;
-    memcpy(&bits, &v, sizeof bits);
+    (void)memcpy(&bits, &v, sizeof bits);
     sign = (bits >> 16) & 0x8000u;
     magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) { /* NaN, made quiet */
@@ -813,10 +834,10 @@ static inline uint16_t mcugen_double_to_half(double v)
     float near = (float)v;
     uint32_t bits;
     if (near != 0.0f && near - near == 0.0f && (double)near != v) {
-        memcpy(&bits, &near, sizeof bits);
+        (void)memcpy(&bits, &near, sizeof bits);
         bits -= (near > 0.0f ? (double)near > v : (double)near < v) ? 1u : 0u;
         bits |= 1u;
-        memcpy(&near, &bits, sizeof near);
+        (void)memcpy(&near, &bits, sizeof near);
     }
     return mcugen_float_to_half(near);
 }
@@ -826,7 +847,7 @@ static inline float mcugen_bfloat16_to_float(uint16_t b)
 {
     const uint32_t bits = (uint32_t)b << 16;
     float v;
-    memcpy(&v, &bits, sizeof v);
+    (void)memcpy(&v, &bits, sizeof v);
     return v;
 }
 
@@ -834,7 +855,7 @@ static inline float mcugen_bfloat16_to_float(uint16_t b)
 static inline uint16_t mcugen_float_to_bfloat16(float v)
 {
     uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
+    (void)memcpy(&bits, &v, sizeof bits);
     if (v != v) {
         return (uint16_t)(((bits >> 16) & 0x8000u) | 0x7fc0u);
     }

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Static analysis of generated C: MISRA C:2012 by cppcheck's add-on, counted by rule and by where the code comes from.
+
+Folders that `mcugen compile` wrote are looked at as the CPU's compiler sees them (fast paths are conditions on its
+macros), and as plain C. A deviation is a comment on the line before, which is what cppcheck reads, too:
+`/* cppcheck-suppress misra-c2012-10.1 ; reason, and what guards it */`; docs/misra.md lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+ADVISORY = frozenset(
+    [
+        "2.3",
+        "2.4",
+        "2.5",
+        "2.6",
+        "2.7",
+        "4.2",
+        "5.9",
+        "8.7",
+        "8.9",
+        "8.11",
+        "8.13",
+        "10.5",
+        "11.4",
+        "11.5",
+        "12.1",
+        "12.3",
+        "12.4",
+        "13.3",
+        "13.4",
+        "15.1",
+        "15.4",
+        "15.5",
+        "17.5",
+        "17.8",
+        "18.4",
+        "18.5",
+        "19.2",
+        "20.1",
+        "20.5",
+        "21.12",
+    ]
+)
+"""Rules of MISRA C:2012; all others are required or mandatory."""
+
+_ARM = {"__GNUC__": 12, "__ELF__": 1, "__ARM_ARCH_PROFILE": 77, "__ARM_ARCH_ISA_THUMB": 2}
+_ARMV7 = {**_ARM, "__ARM_FEATURE_DSP": 1, "__ARM_FP": 4, "__ARM_FEATURE_FMA": 1, "__ARM_FEATURE_UNALIGNED": 1}
+CPUS: Mapping[str, Mapping[str, int]] = {
+    "plain": {"MCUGEN_PLAIN_C": 1},
+    "m0": {**_ARM, "__ARM_ARCH_ISA_THUMB": 1},
+    "m4": _ARMV7,
+    "m55": {**_ARMV7, "__ARM_FEATURE_MVE": 3},
+    "rv32": {"__GNUC__": 12, "__ELF__": 1, "__riscv": 1, "__riscv_mul": 1, "__riscv_xlen": 32},
+}
+"""What compilers define, as far as the code asks for it."""
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A line of C that breaks a rule; `origin` is the function, or the file, that it stands in."""
+
+    rule: str
+    origin: str
+    code: str
+
+    @property
+    def is_required(self) -> bool:
+        """Or mandatory, or of another checker."""
+        return self.rule not in ADVISORY
+
+
+def sources(folder: Path) -> list[Path]:
+    """The files with code: constants alone are tables of literals, of which each kind stands in small models."""
+    return [path for path in sorted(folder.glob("*.c")) if not path.name.endswith("_weights.c")]
+
+
+def misra(folder: Path, cpu: str) -> set[Finding]:
+    """What cppcheck finds that is not annotated. RuntimeError: it could not read the code."""
+    macros = [f"-D{name}={value}" for name, value in CPUS[cpu].items()]
+    template = "--template={id}\t{file}\t{line}\t{message}"
+    command = ["cppcheck", "--addon=misra", "--quiet", "--std=c99", "--platform=unix32", "--inline-suppr", "-I."]
+    names = [path.name for path in sources(folder)]
+    done = subprocess.run([*command, template, *macros, *names], cwd=folder, capture_output=True, text=True)
+    found = set()
+    for line in done.stderr.splitlines():
+        parts = line.split("\t")
+        if len(parts) != 4:
+            continue
+        rule, file, number, message = parts
+        if rule in ("syntaxError", "preprocessorErrorDirective", "misra-config", "internalError"):
+            raise RuntimeError(f"{folder / file}:{number}: {rule}: {message}")
+        lines = (folder / file).read_text().splitlines()
+        found.add(
+            Finding(rule.removeprefix("misra-c2012-"), origin(lines, file, int(number)), _code(lines, int(number)))
+        )
+    return found
+
+
+def _code(lines: Sequence[str], number: int) -> str:
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+_FUNCTION = re.compile(r"^[a-z][^;=#]*?\b(\w+)\(")
+
+
+def origin(lines: Sequence[str], file: str, number: int) -> str:
+    """The function whose body a line stands in, or else the kind of file."""
+    kind = (
+        "mcugen.h" if file == "mcugen.h" else re.sub(r"^.*?((?:_kernels|_selftest|_weights|)\.[ch])$", r"NAME\1", file)
+    )
+    for at in range(min(number, len(lines)) - 1, -1, -1):
+        if lines[at] == "}" and at < number - 1:
+            break
+        if match := _FUNCTION.match(lines[at]):
+            return f"{kind}: {match[1]}" if kind in ("mcugen.h", "NAME_kernels.h") else kind
+    return kind
+
+
+def distinct(folders: Sequence[Path]) -> Iterator[Path]:
+    """Those with a function that no earlier one has, so that each is looked at once."""
+    seen = set[str]()
+    for folder in folders:
+        texts = {text for path in (*folder.glob("*_kernels.h"), *sources(folder)) for text in _functions(path)}
+        if texts - seen:
+            seen |= texts
+            yield folder
+
+
+def _functions(path: Path) -> list[str]:
+    return re.split(r"(?m)^}$", path.read_text())
+
+
+def lint(folders: Sequence[Path], cpu: str, jobs: int = 1) -> set[Finding]:
+    """All folders for one CPU."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return set().union(*pool.map(lambda folder: misra(folder, cpu), folders))
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """An annotated one."""
+
+    rule: str
+    place: str
+    reason: str
+
+
+_SUPPRESS = re.compile(r"/\* cppcheck-suppress misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
+
+
+def deviations() -> list[Deviation]:
+    """Of the templates and the header."""
+    files = [ROOT / "runtime_c" / "include" / "mcugen.h", *sorted((ROOT / "templates").rglob("*.j2"))]
+    found = [
+        Deviation(rule, str(path.relative_to(ROOT)), " ".join(reason.split()))
+        for path in files
+        for rule, reason in _SUPPRESS.findall(path.read_text())
+    ]
+    return sorted(found, key=lambda d: ([int(n) for n in d.rule.split(".")], d.place))
+
+
+def deviation_table() -> str:
+    """In Markdown."""
+    rows = dict.fromkeys(f"| {d.rule} | `{d.place}` | {d.reason} |" for d in deviations())
+    return "\n".join(["| rule | place | reason, and what guards it |", "|---|---|---|", *rows])
+
+
+def _rule_key(rule: str) -> tuple[list[int], str]:
+    return [int(n) for n in re.findall(r"\d+", rule)], rule
+
+
+def main(
+    folders: Annotated[list[Path], typer.Argument(help="Folders that mcugen compile wrote.", exists=True)],
+    cpu: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(CPUS)}; all of them if none is given.")] = None,
+    jobs: Annotated[int, typer.Option(help="How many cppchecks run at once.")] = 2,
+    listed: Annotated[bool, typer.Option("--list", help="Each finding of a required rule.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Counts by rule.")] = False,
+) -> None:
+    """Counts findings by rule and place; exit code 1 where a required or mandatory rule is broken without a reason."""
+    found = set().union(*(lint(list(distinct(folders)), name, jobs) for name in cpu or CPUS))
+    counts = Counter(f.rule for f in found)
+    if as_json:
+        print(json.dumps({rule: counts[rule] for rule in sorted(counts, key=_rule_key)}, indent=1))
+    else:
+        table = Table("rule", "category", "lines", "places")
+        for rule in sorted(counts, key=_rule_key):
+            places = sorted({f.origin for f in found if f.rule == rule})
+            category = "advisory" if rule in ADVISORY else "required"
+            table.add_row(rule, category, str(counts[rule]), ", ".join(places[:6]) + (" ..." if places[6:] else ""))
+        Console(width=160).print(table)
+    required = sorted(f for f in found if f.is_required)
+    for finding in required if listed else ():
+        print(f"{finding.rule}\t{finding.origin}\t{finding.code}")
+    print(f"{len(required)} lines break required rules, {len(found) - len(required)} advisory ones", file=sys.stderr)
+    raise typer.Exit(1 if required else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
