@@ -51,6 +51,7 @@ missing_for_test() {
     has qemu-ppc || echo qemu-user
     has g++ || echo g++
     has clang || echo clang
+    has cppcheck || echo cppcheck # whose add-on knows the rules of MISRA C:2012
     has chromium || echo chromium # in which pages are tested
     has chromedriver || echo chromium-driver
 }
@@ -58,7 +59,6 @@ missing_for_test() {
 missing_for_sweep() {
     missing_for_test
     has frama-c || echo frama-c-base # which proves bounds of kernels
-    has cppcheck || echo cppcheck # whose add-on knows the rules of MISRA C:2012
 }
 
 requirements() { cat pyproject.toml tools/constraints.txt; }
