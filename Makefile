@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test 
 
 .PHONY: demo test lint bench zoo costs kernel-table docs quant-study onnx-tests compile-time random-graphs fuzz fuzz-graphs \
 	fuzz-inputs hostile sweep cpu-paths big-endian coverage mutants newest clean \
-	setup setup-demo
+	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
 
@@ -70,7 +70,7 @@ fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no c
 hostile: setup  ## the corpus of hostile input, whole
 	$(BIN)/python tools/hostile.py
 
-sweep: setup  ## the long tests; one that was interrupted, or failed, goes on
+sweep: setup-sweep  ## the long tests; one that was interrupted, or failed, goes on
 	$(BIN)/pytest -n 2 --dist worksteal -m slow --resume build/sweep.txt
 	rm build/sweep.txt
 
@@ -105,6 +105,9 @@ setup:
 
 setup-demo:
 	@sh tools/setup.sh demo
+
+setup-sweep:
+	@sh tools/setup.sh sweep
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

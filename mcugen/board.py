@@ -33,6 +33,8 @@ _LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
 """Bytes: far beyond what chips have."""
 _WORD = 4
 """Bytes of a word, which is what an access brings unless told."""
+ROOM_IN_CACHE = 0.75
+"""The share of a cache that data may take to be found there again: other data, and code, take some."""
 _LONGEST_NAME = 100
 """Characters of a board's name: file systems take 255 bytes."""
 
@@ -195,6 +197,26 @@ class Board:
         anyway, without caches; None where the board does not tell. Parts of a cycle count as one.
         """
         return None if memory.access is None else _wait_cycles(memory.access, memory.line_bytes, nbytes, self.clock_hz)
+
+    def reading(self, memory: Memory, nbytes: int) -> int | None:
+        """Cycles of the CPU that it waits for so many bytes, read as words one behind the other, which no cache holds
+        yet. None where the board does not tell.
+        """
+        cache = self.cache(memory, "data")
+        unit = cache.line if cache else _WORD
+        each = self.wait_cycles(memory, unit)
+        if each is None:
+            return None
+        if cache is not None and cache.critical_word_first:  # while it reads some words, the next ones come
+            each = max(each - (unit - 1) // memory.line_bytes, 0)
+        return each * -(-nbytes // unit)
+
+    def reading_again(self, memory: Memory, nbytes: int) -> int | None:
+        """The same of bytes that it has read before: a cache may hold them, if no more than ROOM_IN_CACHE of it."""
+        cache = self.cache(memory, "data")
+        if cache is not None and nbytes <= ROOM_IN_CACHE * cache.size:
+            return cache.hit_wait_states * -(-nbytes // _WORD)
+        return self.reading(memory, nbytes)
 
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
         """What stands before a memory for instructions or data."""

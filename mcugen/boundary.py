@@ -48,6 +48,8 @@ class Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
         except (SystemExit, EOFError) as end:
+            if isinstance(end.__context__, BrokenPipeError):  # rich has met the same
+                return None
             raise internal_error(end) from end
 
 

@@ -16,6 +16,8 @@ from mcugen.cli_options import Program
 from mcugen.commands.calibrate import calibrate_board
 from mcugen.commands.compile import compile_command
 from mcugen.commands.diff import diff
+from mcugen.commands.doctor import doctor
+from mcugen.commands.explore import explore
 from mcugen.commands.export import export
 from mcugen.commands.inspect import inspect
 from mcugen.commands.link import link
@@ -26,12 +28,12 @@ from mcugen.commands.report import report
 from mcugen.commands.run import run
 from mcugen.commands.update import update
 from mcugen.commands.validate import validate
+from mcugen.commands.view import view
 from mcugen.version import __version__
 
 app = Program(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -51,25 +53,30 @@ def program(
     """Compiles ONNX neural networks to C for microcontrollers."""
 
 
-app.command("compile")(compile_command)
-app.command()(export)
-app.command()(link)
-app.command()(report)
-app.command()(diff)
-app.command()(run)
-app.command()(validate)
-app.command()(inspect)
-app.command()(quantize)
-app.command()(profile)
-app.command("calibrate-board")(calibrate_board)
-app.command()(update)
-app.command()(operators)
-app.command()(version)
+CODE, REPORTS, MODELS, BOARDS = "Models to code", "Reports", "Models", "Boards and this computer"
+
+app.command("compile", rich_help_panel=CODE)(compile_command)
+app.command(rich_help_panel=CODE)(report)
+app.command(rich_help_panel=CODE)(explore)
+app.command(rich_help_panel=CODE)(run)
+app.command(rich_help_panel=CODE)(export)
+app.command(rich_help_panel=CODE)(link)
+app.command(rich_help_panel=CODE)(update)
+app.command(rich_help_panel=REPORTS)(view)
+app.command(rich_help_panel=REPORTS)(diff)
+app.command(rich_help_panel=MODELS)(quantize)
+app.command(rich_help_panel=MODELS)(profile)
+app.command(rich_help_panel=MODELS)(inspect)
+app.command(rich_help_panel=MODELS)(operators)
+app.command(rich_help_panel=BOARDS)(validate)
+app.command("calibrate-board", rich_help_panel=BOARDS)(calibrate_board)
+app.command(rich_help_panel=BOARDS)(doctor)
+app.command(rich_help_panel=BOARDS)(version)
 
 boards_app = Program(invoke_without_command=True)
 boards_app.callback()(boards)
 boards_app.command()(show)
-app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.")
+app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.", rich_help_panel=BOARDS)
 
 
 def main() -> None:

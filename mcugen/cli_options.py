@@ -7,8 +7,10 @@ numpy and the compiler are imported by the functions that need them, so that hel
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import wraps
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin,
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from mcugen.board import board_names
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import UsageError, shortened
 from mcugen.evaluation.layers import DIVERGED_DB
@@ -27,6 +30,7 @@ from mcugen.options import (
     AUTO_PLACE,
     CMSIS_NN,
     FAMILIES,
+    FEW_BITS,
     GOALS,
     METHODS,
     METRICS,
@@ -45,7 +49,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
-BoardName = Annotated[str, typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file")]
+
+
+def _board_completion(incomplete: str) -> list[str]:
+    return [name for name in board_names() if name.startswith(incomplete)]
+
+
+def _completion(*words: str) -> Callable[[str], list[str]]:
+    """What a shell offers for the last of the values between commas."""
+
+    def offered(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
+
+    return offered
+
+
+BoardName = Annotated[
+    str,
+    typer.Option("--board", "-b", help="a name of `mcugen boards`, or a .toml file", autocompletion=_board_completion),
+]
 Name = Annotated[str, typer.Option(help="prefix of all C symbols; else the file's name", show_default=False)]
 Dim = Annotated[
     list[str] | None,
@@ -71,12 +94,15 @@ Json = Annotated[
     str,
     typer.Option("--json", help="write the report as JSON to a file, or - for stdout", show_default=False),
 ]
-Optimize = Annotated[str, typer.Option(help=f"what matters most: {', '.join(GOALS)}")]
+Optimize = Annotated[
+    str, typer.Option(help=f"what matters most: {', '.join(GOALS)}", autocompletion=_completion(*GOALS))
+]
 
 Family = Annotated[
     str,
     typer.Option(
         help=f"whose kernels compute layers: {', '.join(FAMILIES)} (docs/kernels.md)",
+        autocompletion=_completion(*FAMILIES),
     ),
 ]
 _CMSIS_NN = LIBRARIES[CMSIS_NN]
@@ -148,6 +174,28 @@ InputPipeline = Annotated[
         show_default=False,
     ),
 ]
+StackBound = Annotated[
+    bool,
+    typer.Option(
+        "--stack-bound", help="the header tells the most stack that a run takes, as the board's compiler builds it"
+    ),
+]
+CheckWeights = Annotated[
+    bool,
+    typer.Option("--check-weights", help="functions that compare weights and tables with checksums, also in steps"),
+]
+CheckedArena = Annotated[
+    bool,
+    typer.Option(
+        "--checked-arena", help="besides NAME_run: ones that take the arena's size, or look at canaries around it"
+    ),
+]
+CheckedIndices = Annotated[
+    bool,
+    typer.Option(
+        "--checked-indices", help="no kernels whose constants hold addresses: damaged ones never lead out of memory"
+    ),
+]
 Steps = Annotated[
     bool,
     typer.Option("--steps", help="besides NAME_run: NAME_begin and NAME_step, one layer or row group a call"),
@@ -181,6 +229,14 @@ MaxCycles = Annotated[str, typer.Option(help="the same in estimated cycles: 1500
 MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
 
 
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="so many at once; 0: one for each CPU")]
+
+
+def cpus(jobs: int) -> int:
+    """How many processes `--jobs` asks for."""
+    return jobs or os.cpu_count() or 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileArguments:
     """The options that all commands share which compile."""
@@ -204,6 +260,10 @@ class CompileArguments:
     updatable: Updatable = False
     weights_version: WeightsVersion = 0
     weights_reader: WeightsReader = False
+    stack_bound: StackBound = False
+    check_weights: CheckWeights = False
+    checked_arena: CheckedArena = False
+    checked_indices: CheckedIndices = False
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
     helpers: Helpers = False
@@ -235,6 +295,10 @@ class CompileArguments:
             weights_reader=self.weights_reader,
             external_io=self.external_io,
             input_pipeline=self.input_pipeline,
+            stack_bound=self.stack_bound,
+            check_weights=self.check_weights,
+            checked_arena=self.checked_arena,
+            checked_indices=self.checked_indices,
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             helpers=self.helpers or self.labels is not None,
@@ -275,7 +339,8 @@ class QuantizingArguments:
     precision: Annotated[
         str,
         typer.Option(
-            help=f"of the arithmetic: {', '.join((*PRECISIONS, MIXED))}; int8 where samples are given",
+            help=f"of the arithmetic: {', '.join((*PRECISIONS, FEW_BITS, MIXED))}; int8 where samples are given",
+            autocompletion=_completion(*PRECISIONS, FEW_BITS, MIXED),
             show_default=False,
         ),
     ] = ""
@@ -319,6 +384,7 @@ class QuantizingArguments:
             self.power_of_two,
             not self.per_tensor,
             integer_io=self.integer_io,
+            weights=DType(given.weights),
             **techniques(self.without),
         )
         return replace(given, scheme=scheme)
@@ -336,6 +402,7 @@ class JudgingArguments:
         str,
         typer.Option(
             help=f"{', '.join(METRICS)}, or your own: FILE.py:FUNCTION; else top1 by labels, or sqnr",
+            autocompletion=_completion(*METRICS),
             show_default=False,
         ),
     ] = ""
@@ -389,13 +456,14 @@ class Reporting:
         int | None,
         typer.Option(min=0, help="of flash, for the estimate of cycles, instead of the board's", show_default=False),
     ] = None
-    html: Annotated[
-        Path | None, typer.Option(help="write the report and the memory map as one page", show_default=False)
-    ] = None
+    html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
+        None
+    )
+    jobs: Jobs = 0
 
     def made(self) -> Reporting:
-        """The options themselves."""
-        return self
+        """As many simulators as are asked for, or as there are CPUs."""
+        return replace(self, jobs=cpus(self.jobs))
 
 
 class Ir(StrEnum):
@@ -419,6 +487,46 @@ class Inspecting:
     def made(self) -> Inspecting:
         """The options themselves."""
         return self
+
+
+PANELS = {
+    "How the model is read": ("dim", "bind", "plugin"),
+    "Quantization": (
+        *(
+            "profile",
+            "preprocess",
+            "method",
+            "symmetric",
+            "power_of_two",
+            "per_tensor",
+            "integer_io",
+            "without",
+            "layer",
+        ),
+        *("max_accuracy_drop", "min_sqnr"),
+    ),
+    "Samples": ("pixel_scale", "metric", "input_pipeline"),
+    "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
+    "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
+    "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "wait_states"),
+    "What the code offers": ("name", "state", "helpers", "labels"),
+    "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
+    "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),
+}
+"""Of a command's help, the options in groups: those in none are needed most, and come first."""
+
+
+def _in_panels(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """The same, each shown in its group."""
+    panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+    return [_in_panel(p, panel_of[p.name]) if p.name in panel_of else p for p in parameters]
+
+
+def _in_panel(parameter: Parameter, panel: str) -> Parameter:
+    kind, info = get_args(parameter.annotation)
+    shown = copy(info)
+    shown.rich_help_panel = panel
+    return parameter.replace(annotation=Annotated[kind, shown])
 
 
 SHARED: dict[str, type[Any]] = {
@@ -450,9 +558,9 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[Parameter] = []
     for name, parameter in own.items():
         parameters += groups[name].values() if name in groups else [parameter]
-    keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in parameters]
+    keyword_only = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in _in_panels(parameters)]
     call.__signature__ = Signature(keyword_only)  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    call.__annotations__ = {p.name: p.annotation for p in keyword_only}
     return call
 
 
@@ -527,6 +635,14 @@ class Program(typer.Typer):
 def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise UsageError(f"{option} must be known", f"'{value}'", f"one of: {', '.join(filter(None, allowed))}")
+
+
+def several_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """The values between commas, each once; UsageError for one that is not allowed, and for none."""
+    values = tuple(dict.fromkeys(value.strip() for value in text.split(",")))
+    for value in values:
+        _one_of(option, value, allowed)
+    return values
 
 
 def _layers(texts: list[str]) -> dict[str, str]:

@@ -26,21 +26,24 @@ from mcugen.mixed import Demand, Search
 from mcugen.options import MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace
-from mcugen.pipelines import Feed, bind
+from mcugen.pipelines import Feed, bind, with_preprocessing
 from mcugen.plugins import registry_of
 from mcugen.quant.estimate import estimated, hold_out, judged_samples
 from mcugen.quant.float_model import FloatModel
+from mcugen.quant.heads import float_heads
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
 from mcugen.quant.quantize import Progress, Quantization, float_model, no_progress, quantizer, with_states
+from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
 from mcugen.report.basis import samples_sha256
 from mcugen.report.figures import Report
+from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mcugen.lir.program import Endpoint
 
@@ -72,6 +75,12 @@ class Compilation:
     notes: list[str] = field(default_factory=list, init=False)
     """What was taken for granted of model and samples, once `run` has been asked for."""
 
+    def __post_init__(self) -> None:
+        pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
+        if pipeline and preprocess:  # one of them prepares samples: that which becomes C
+            self.options = replace(self.options, input_pipeline=with_preprocessing(pipeline, preprocess))
+            self.quantizing = replace(self.quantizing, preprocess="")
+
     @cached_property
     def target(self) -> Board:
         """The board, loaded if it was given by name or file."""
@@ -99,12 +108,14 @@ class Compilation:
         sources = (self.quantizing.calibration, self.judging.data)
         given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
-        known, held = hold_out(given.inputs if given else (), bool(self.options.states))
+        usable, strays = self._usable(given)
+        known, held = hold_out(usable, bool(self.options.states))
         if is_mixed or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
-            known, held = given.inputs if given else (), ()
+            known, held = usable, ()
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
-        layers = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        layers, heads = float_heads(maker, wanted)
         if is_mixed:
             samples = data or given or random_samples(endpoints)
             demand = Demand(
@@ -115,7 +126,7 @@ class Compilation:
         else:
             found = maker.quantize(layers)
         found = estimated(found, *judged_samples(held, known, data))
-        told = [note for samples in (given, data) if samples for note in samples.notes]
+        told = [*strays, *heads, *(note for samples in (given, data) if samples for note in samples.notes)]
         digest = samples_sha256(given.inputs) if given else None
         return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
 
@@ -131,6 +142,14 @@ class Compilation:
         def make(wanted: CompileOptions) -> CompiledModel:
             return compile_model(model, self.target, wanted, self.trace)
 
+        if options.stack_bound:
+            return with_stack_bound(self._within_limits(options, deadline, make))
+        return self._within_limits(options, deadline, make)
+
+    def _within_limits(
+        self, options: CompileOptions, deadline: Deadline | None, make: Callable[[CompileOptions], CompiledModel]
+    ) -> CompiledModel:
+        """Fast enough, if that is asked for."""
         if options.max_step_cycles is not None:
             return in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress))
         if deadline is None:
@@ -158,27 +177,33 @@ class Compilation:
         return stacked(self.compiled.simulate(given, measure=False, progress=advance).outputs)
 
     def report(
-        self, data: str | SampleSource | None = None, *, diverged: float = DIVERGED_DB, wait_states: int | None = None
+        self,
+        data: str | SampleSource | None = None,
+        *,
+        diverged: float = DIVERGED_DB,
+        wait_states: int | None = None,
+        jobs: int = 1,
     ) -> Report:
         """Runs samples (default: those of `judging`, or a random one) and measures: accuracy, instructions, memory.
 
         Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
-        of the board's.
+        of the board's; samples run in `jobs` simulators, with the same result.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
         samples = self._random(endpoints) if source is None else self.samples(source, endpoints)
         metric = metric_of(self.judging.metric, samples.labels)
-        return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states)
+        return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, jobs)
 
     def profile(self) -> tuple[Profile, list[str]]:
         """What tensors of the float model are like on the samples of calibration, and notes of what was assumed."""
         fused = self.float_model
         assert self.quantizing.calibration is not None, "a profile is made of samples"
         given = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
-        samples = with_states(fused, given.inputs)
+        usable, strays = self._usable(given)
+        samples = with_states(fused, usable)
         made = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
-        return made, [*fused.graph.notes, *given.notes, *profile_notes(fused, made)]
+        return made, [*fused.graph.notes, *strays, *given.notes, *profile_notes(fused, made)]
 
     def samples(self, source: str | SampleSource, endpoints: Sequence[Endpoint]) -> Samples:
         """Samples for these inputs, prepared as `judging` and `quantizing` say."""
@@ -187,11 +212,17 @@ class Compilation:
             return self._feed(endpoints).samples(where)
         return load_samples(where, endpoints, self.judging.pixel_scale, self.quantizing.preprocess)
 
+    def _usable(self, given: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
+        """Samples for calibration in an order of their own, unless they are a stream; notes of those left out."""
+        if given is None or self.options.states:
+            return given.inputs if given else (), []
+        kept, notes = without_strays(given.inputs)
+        return in_own_order(kept), notes
+
     def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:
         """What makes samples of raw data. UsageError for other options that prepare samples."""
-        if self.quantizing.preprocess or self.judging.pixel_scale != 1.0:
-            found = "--preprocess" if self.quantizing.preprocess else "--pixel-scale"
-            raise UsageError("samples are prepared by --input-pipeline alone", found, "leave it out")
+        if self.judging.pixel_scale != 1.0:
+            raise UsageError("samples are prepared by --input-pipeline alone", "--pixel-scale", "leave it out")
         return bind(self.options.input_pipeline, endpoints)
 
     def _random(self, endpoints: Sequence[Endpoint]) -> Samples:
@@ -199,4 +230,5 @@ class Compilation:
 
     @property
     def _scheme(self) -> Scheme:
-        return self.quantizing.scheme or Scheme(DType(self.quantizing.activations))
+        given = self.quantizing
+        return given.scheme or Scheme(DType(given.activations), weights=DType(given.weights))

@@ -17,12 +17,14 @@ from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget
+from mcugen.fitting.staging import time_of_copies, with_copies
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
-from mcugen.lir.kernel import UPDATABLE
+from mcugen.lir.kernel import CHECKED, UPDATABLE
+from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
-from mcugen.memory.place import place
+from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
 from mcugen.options import FAMILIES, GOALS, CompileOptions
 from mcugen.parameters import require_room
@@ -50,7 +52,8 @@ def compile_model(
     file = _weights_file(options)
     Budget.of(options)  # a wrong one is told before anything is loaded
     hardware = board if isinstance(board, Board) else load_board(board)
-    target = replace(hardware, features=hardware.features | {UPDATABLE}) if options.updatable else hardware
+    asked = {*[UPDATABLE] * options.updatable, *[CHECKED] * options.checked_indices}
+    target = replace(hardware, features=hardware.features | asked)
     registry = registry_of(options.plugins)
     quantized = model if isinstance(model, Quantization) else None
     source = model.loaded if isinstance(model, Quantization) else load(model, registry)
@@ -69,6 +72,9 @@ def compile_model(
         require_room(graph, target, options)
         fit = variants.program(symbols) if symbols else build_program(graph, target, options)
         program = fit.program
+        chosen = with_copies(program, target, options)
+        notes = [_copied_note(program, target, chosen)] if chosen is not options else []
+        options = chosen
         placement = place(program, target, options.place)
         if file and placement.copies:
             found = f"{file.option} and copies to RAM"
@@ -77,7 +83,7 @@ def compile_model(
         kernels = ", ".join(options.kernels) or options.family
         memories = memory_use(program, placement, weights_bytes(program, file))
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
-        notes = [*graph.notes, *read, *(quantized.notes if quantized else ())]
+        notes = [*graph.notes, *read, *notes, *(quantized.notes if quantized else ())]
         estimate = quantized.estimate if quantized else None
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
         basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
@@ -97,11 +103,22 @@ def compile_model(
         options.labels,
         options.steps,
         validation=options.validation,
+        checks=options.check_weights,
+        guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )
+    if form.guards and len(program.area_sizes) > 1:
+        raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
     kernel_source = KernelSource(hardware.features, registry.templates)
     draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(*draft), figures, options, quantized, draft)
+
+
+def _copied_note(program: Program, board: Board, options: CompileOptions) -> str:
+    nbytes = copied_bytes(program, board, options.place)
+    took, to = time_of_copies(board, options, nbytes), memory_of_arena(board, options.place).name
+    stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
+    return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
 
 
 _REALS_NOTE = (
@@ -121,5 +138,9 @@ def _weights_file(options: CompileOptions) -> WeightsFile | None:
         raise UsageError("with --weights-reader layers are computed one after the other", found, "leave one out")
     if options.weights_reader and options.validation:
         raise UsageError("validation on the target reads weights where they lie", "--weights-reader", "leave one out")
+    if options.check_weights and (options.weights_blob or options.updatable or options.weights_reader):
+        raise UsageError(
+            "--check-weights is for weights in the firmware", "a file of weights", "it has such a function"
+        )
     is_file = options.weights_blob or options.updatable or options.weights_reader
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

@@ -46,6 +46,10 @@ class McugenError(Exception):
         parts = [f"{label}{text}." for label, text in told if text]
         super().__init__(printable(" ".join(p[:-1] if p.endswith("..") else p for p in parts)))
 
+    def __reduce__(self) -> tuple[type[McugenError], tuple[str, str, str]]:
+        """So that an error passes from one process to another whole."""
+        return type(self), (self.rule, self.found, self.remedy)
+
 
 class InternalError(McugenError):
     """A bug of mcugen: what no other error foresees."""

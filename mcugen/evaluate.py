@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mcugen.codegen.render import render
+from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.render import Draft, render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
 from mcugen.evaluation.layers import DIVERGED_DB
 from mcugen.evaluation.metrics import METRICS, Metric, find_metric, own_metric
+from mcugen.evaluation.sample_results import SampleResults, sample_results
 from mcugen.evaluation.samples import Samples, as_stored, graph_endpoints, random_samples
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -25,6 +27,7 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.quantize import Progress, no_progress
 from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
+from mcugen.report.memory import arena_buffers
 from mcugen.simulate import Setup, simulate
 
 if TYPE_CHECKING:
@@ -63,12 +66,18 @@ def timed(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
     return measured(compiled.report, run, None, compiled.board.energy)
 
 
-def step_cycles(compiled: CompiledModel, progress: Progress = no_progress) -> tuple[int, ...]:
-    """Estimated cycles of each step of a run on a random sample. UsageError where nothing is known of time."""
+def step_cycles(
+    compiled: CompiledModel, progress: Progress = no_progress, rendered: Callable[[Draft], Bundle] | None = None
+) -> tuple[int, ...]:
+    """Estimated cycles of each step of a run on a random sample. UsageError where nothing is known of time.
+
+    The code is that of the model alone, unless it is `rendered` otherwise.
+    """
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     draft, board = compiled.draft, compiled.board
     assert draft is not None
-    bundle = render(*draft._replace(form=replace(draft.form, hooks_steps=True)))
+    hooked = draft._replace(form=replace(draft.form, hooks_steps=True))
+    bundle = rendered(hooked) if rendered else render(*hooked)
     bundle = replace(bundle, layers=tuple(map(str, range(len(bundle.steps)))))
     setup = Setup(progress=lambda done: progress(f"{board.name}: measuring", done, 1), library=compiled.options.library)
     stored = [as_stored(sample, compiled.program.inputs)]
@@ -86,22 +95,29 @@ def evaluate(
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
     wait_states: int | None = None,
+    jobs: int = 1,
 ) -> Report:
     """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
 
-    `wait_states` of flash, instead of the board's, are for the estimate of cycles.
+    `wait_states` of flash, instead of the board's, are for the estimate of cycles; samples run in `jobs` simulators.
     """
 
     def step(what: str) -> Callable[[int], None]:
         return lambda done: progress(what, done, len(samples.inputs))
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
-    running = step(f"{compiled.board.name}: running")
-    given = samples.fed(stored)
-    run = compiled.simulate(given, per_layer=True, cycles=True, wait_states=wait_states, progress=running)
+    setup = Setup(progress=step(f"{compiled.board.name}: running"), library=compiled.options.library, jobs=jobs)
+    given, board = samples.fed(stored), compiled.board
+    run = simulate(compiled.bundle, board, given, per_layer=True, cycles=True, wait_states=wait_states, setup=setup)
     accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)
     result = measured(compiled.report, run, accuracy, compiled.board.energy)
-    result = replace(result, basis=_basis(compiled, samples), notes=(*result.notes, *samples.notes))
+    result = replace(
+        result,
+        basis=_basis(compiled, samples),
+        notes=(*result.notes, *samples.notes),
+        buffers=arena_buffers(compiled.program, compiled.board.name),
+        samples=_sample_results(compiled, samples, run.outputs),
+    )
     if samples.raw is not None:
         result = _with_input(result, compiled, stored, run)
     if compiled.quantization is None:
@@ -128,6 +144,14 @@ def judge(
     inputs = reals(stored, compiled.program.inputs)
     found = compare(compiled.program.outputs, outputs, reference, samples.labels, against, metric, twin, inputs)
     return found, reference
+
+
+def _sample_results(compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample]) -> SampleResults | None:
+    """By the first output that has numbers, in reals."""
+    numeric = [e for e in compiled.program.outputs if e.name in outputs[0]]
+    scores = [next(iter(sample.values())) for sample in reals(outputs, numeric[:1])]
+    views = samples.inputs if samples.raw is None else [{"raw": raw} for raw in samples.raw]
+    return sample_results(scores, views, samples.labels)
 
 
 def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample], run: Execution) -> Report:

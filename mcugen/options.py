@@ -26,6 +26,9 @@ METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 """What a layer's activations are (a DType) by the name of the precision; weights are int8 unless it is float32."""
 
+FEW_BITS = "w4a8"
+"""The precision of weights of 4 bits, where the model bears it, and activations of 8."""
+
 MIXED = "auto"
 """The precision that is chosen layer by layer."""
 
@@ -108,7 +111,10 @@ class CompileOptions:
     `weights_version`, so that a model that was trained again is another file for the same code. With `weights_reader`
     no pointer reaches the file: a function of the caller's reads each layer's part into the arena. `library` is what
     the code is linked with where it runs, if it calls a library; it shapes no code. `validation` adds the firmware's
-    part of `mcugen validate`, and changes no other file.
+    part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most stack that a call
+    takes when the board's compiler builds it (see mcugen.stack_bounds). `check_weights`: functions that compare the
+    constants with checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With
+    `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise.
     """
 
     name: str = ""
@@ -137,6 +143,10 @@ class CompileOptions:
     steps: bool = False
     max_step_cycles: int | None = None
     by_rows: frozenset[str] = frozenset()
+    stack_bound: bool = False
+    check_weights: bool = False
+    checked_arena: bool = False
+    checked_indices: bool = False
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
@@ -172,6 +182,8 @@ class CompileOptions:
         parts += ["input of raw data"] * bool(self.input_pipeline)
         parts += ["steps"] * (self.steps and self.max_step_cycles is None)
         parts += [f"steps of at most {n} cycles" for n in (self.max_step_cycles,) if n is not None]
+        parts += ["stack bound"] * self.stack_bound + ["checked weights"] * self.check_weights
+        parts += ["checked arena"] * self.checked_arena + ["checked indices"] * self.checked_indices
         parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]

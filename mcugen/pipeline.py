@@ -7,6 +7,7 @@ import difflib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
@@ -14,12 +15,14 @@ from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.verify import Verifier, verify_graph
 from mcugen.kernels.choose import Limits, choose_kernels, estimated_instructions, unmeasured
-from mcugen.kernels.cost import cost_table
+from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Program
 from mcugen.lir.weights import with_read_weights
 from mcugen.memory.order import reorder
+from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.memory.plan import plan_memory
+from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.options import CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
@@ -167,7 +170,7 @@ def lowered(
     choices = choose_kernels(
         graph,
         board.features,
-        costs,
+        _with_waits(costs, board, options),
         options.optimize,
         replace(limits, instructions=options.most_instructions),
         family=options.family,
@@ -184,6 +187,14 @@ def lowered(
     if options.weights_reader:
         with_read_weights(program)
     return program
+
+
+def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
+    """Costs that count what the CPU waits for constants, where speed is the goal: flash may be slow."""
+    if options.optimize != "speed":
+        return costs
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    return replace(costs, waits=partial(waits_for_constants, board=board, slow=slow, fast=fast))
 
 
 def planned(program: Program) -> Program:

@@ -19,6 +19,10 @@ from mcugen.errors import UsageError
 from mcugen.kernels.declared import kernels_of
 from mcugen.limits import cpu_seconds
 from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
+from mcugen.resources import resource_dir
+
+_KERNELS = "kernels"
+"""The folder of templates of kernels, beside a plug-in and in mcugen."""
 
 
 def registry_of(files: Sequence[str | Path]) -> Registry:
@@ -26,6 +30,7 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
 
     The templates of their kernels are `kernels/<name>.c.j2` beside them. UsageError where a file cannot be run,
     registers nothing, or registers an operator that is known already, or where a kernel and its template disagree.
+    So is one whose template is called like another that is known.
     """
     if not files:
         return BUILT_IN
@@ -33,6 +38,7 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
     for path, file in {Path(file).resolve(): file for file in files}.items():
         if not path.is_file():
             raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
+        _require_own_names(path.parent, (resource_dir("templates"), *found.templates), str(file))
         own = _registered(path, path.stat().st_mtime_ns, str(file))
         taken = [f"{name} of domain '{domain or 'ai.onnx'}'" for domain, name in own.importers.keys() & found.importers]
         if taken or not own.importers:
@@ -42,6 +48,15 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
         found.support.update(own.support)
         found = replace(found, templates=tuple(dict.fromkeys((*found.templates, path.parent))))
     return found
+
+
+def _require_own_names(folder: Path, others: Sequence[Path], file: str) -> None:
+    """UsageError for a kernel's template that lies in two folders: a kernel's name says which it is."""
+    names = (template.name for template in sorted((folder / _KERNELS).glob("*.c.j2")))
+    taken = next((name for name in names if any((other / _KERNELS / name).exists() for other in others)), None)
+    if taken is not None and folder not in others:
+        rule = f"--plugin {file}: kernels must have names of their own"
+        raise UsageError(rule, f"{_KERNELS}/{taken} is another's, too", "rename the kernel and its template")
 
 
 @cache

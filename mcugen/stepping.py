@@ -39,11 +39,11 @@ def in_short_steps(
     wanted = replace(options, steps=True)
     for _ in range(MOST_TRIALS):
         compiled = make(wanted)
-        each = _longest(compiled, measure(compiled))
+        each = longest_steps(compiled, measure(compiled))
         names = [compiled.program.head(layer).name for layer in compiled.program.layers()]
         slow = {name: cycles for name, cycles in zip(names, each, strict=True) if cycles > limit}
         if not slow:
-            return _told(compiled, limit, each)
+            return with_steps(compiled, limit, each)
         undivided = undivided_layers(compiled.graph) | dict.fromkeys(wanted.by_rows, "that is one row of it")
         stuck = slow.keys() & undivided.keys()
         if stuck:
@@ -56,15 +56,15 @@ def in_short_steps(
     raise DoesNotFitError(f"a step must take {limit:,} cycles at most", found, "allow more, or use a faster board")
 
 
-def _longest(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]:
-    """Of each layer the longest step; 0 for one that takes none."""
+def longest_steps(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]:
+    """Of each layer the longest step in cycles, by those of all steps; 0 for a layer that takes none."""
     found = [0] * len(compiled.bundle.layers)
     for layer, taken in zip(compiled.bundle.steps, cycles, strict=True):
         found[layer] = max(found[layer], taken)
     return found
 
 
-def _told(compiled: CompiledModel, limit: int, each: list[int]) -> CompiledModel:
+def with_steps(compiled: CompiledModel, limit: int, each: list[int]) -> CompiledModel:
     """The same, with what its steps take."""
     assert compiled.draft is not None
     by_rows = sorted(compiled.options.by_rows)

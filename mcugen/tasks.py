@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcugen.errors import UsageError
-from mcugen.options import MIXED, PRECISIONS
+from mcugen.options import FEW_BITS, MIXED, PRECISIONS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Quantizing:
     """How a float model is quantized, if at all. UsageError for what contradicts itself.
 
-    `precision` is one of PRECISIONS, or MIXED; "" is int8 where there are samples (`calibration`: a file, a folder, or
-    arrays) or a `profile` of earlier ones, else float32. `preprocess` is what becomes of each sample first (see
-    mcugen.evaluation.preprocess). `scheme` says more (see mcugen.quant.scheme); `layers` are precisions of single
+    `precision` is one of PRECISIONS, FEW_BITS or MIXED; "" is int8 where there are samples (`calibration`: a file, a
+    folder, or arrays) or a `profile` of earlier ones, else float32. `preprocess` is what becomes of each sample first
+    (see mcugen.evaluation.preprocess). `scheme` says more (see mcugen.quant.scheme); `layers` are precisions of single
     layers, by the names of their outputs.
     """
 
@@ -38,7 +38,7 @@ class Quantizing:
     def __post_init__(self) -> None:
         known = self.calibration is not None or self.profile is not None
         object.__setattr__(self, "precision", self.precision or ("int8" if known else "float32"))
-        allowed = (*PRECISIONS, MIXED)
+        allowed = (*PRECISIONS, FEW_BITS, MIXED)
         if self.precision not in allowed:
             raise UsageError("--precision must be known", f"'{self.precision}'", f"one of: {', '.join(allowed)}")
         if not self.is_wanted and (known or self.layers):
@@ -56,6 +56,11 @@ class Quantizing:
     def activations(self) -> str:
         """Their element type (a DType), where nothing else is said of a layer."""
         return PRECISIONS.get(self.precision, "int8")
+
+    @property
+    def weights(self) -> str:
+        """The element type of weights (a DType), as far as the model bears it."""
+        return "int4" if self.precision == FEW_BITS else "int8"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import shutil
 from collections import Counter
@@ -15,6 +16,7 @@ from c_coverage import VARIABLE, measure
 from hypothesis import settings
 from object_cache import cached
 from resume import Passed, leave_out
+from threadpoolctl import threadpool_limits
 
 from mcugen.simulate.toolchain import ARM, RISCV, Compiler, Toolchain
 
@@ -26,6 +28,7 @@ _GOLDEN = Path(__file__).parent / "golden"
 _TOOLCHAINS = {"qemu": ARM, "riscv": RISCV}
 """What tests with a marker need."""
 _COMPILE = Compiler._compile
+_QUICK = ("gcc", "-fuse-ld=gold", "-fno-use-linker-plugin", "--param", "asan-instrumentation-with-call-threshold=0")
 
 
 @pytest.hookimpl(tryfirst=True)  # before what -m asks for is chosen
@@ -42,6 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         met[test] += 1
     if file := config.getoption("--resume"):
         config.hook.pytest_deselected(items=leave_out(items, file))
+
+
+def pytest_collection_finish() -> None:
+    """What all tests are made of stays to the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,11 +95,22 @@ def objects_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session", autouse=True)
-def the_faster_linker_is_taken() -> Iterator[None]:
-    """Where it is there: the plain one takes 50 ms longer for each program with sanitizers."""
+def the_quickest_compiler_is_taken() -> Iterator[None]:
+    """gcc with its faster linker, where it is there, and with calls for the checks of addresses.
+
+    The plain linker takes 50 ms longer for each program with sanitizers, checks in place of calls take gcc a quarter
+    longer; the same is checked.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if not {"CC", VARIABLE} & os.environ.keys() and shutil.which("gcc") and shutil.which("ld.gold"):
-            patch.setenv("CC", "gcc -fuse-ld=gold")
+            patch.setenv("CC", " ".join(_QUICK))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def numpy_takes_one_thread() -> Iterator[None]:
+    """There is a worker of pytest for each core, and threads that wait for each other take CPU all the while."""
+    with threadpool_limits(1, user_api="blas"):
         yield
 
 

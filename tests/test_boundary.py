@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -175,3 +178,13 @@ def test_a_hundred_notes_are_not_all_told(tmp_path: Path, capsys: pytest.Capture
     told = capsys.readouterr().err
     assert "and 88 more notes" in told
     assert len(told) < 13 * 700
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure():
+    """`mcugen compile --help | head -1`."""
+    seen, there = os.pipe()
+    os.close(seen)
+    program = [sys.executable, "-c", "from mcugen.cli import main; main()", "compile", "--help"]
+    done = subprocess.run(program, stdout=there, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(there)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -27,10 +27,13 @@ ELSEWHERE = {
     "mine.toml": "tests/calibration: makes the file of the board",
     "pipeline.onnx": "tests/test_sklearn.py",
     "stream.onnx": "tests/test_streaming.py: makes the model",
+    "mcugen explore": "tests/explore: takes minutes",
+    "--fits": "tests/explore: takes minutes",
+    "mcugen view": "tests/report/test_page.py",
     "diff": "tests/report/test_differences.py",
     "after.json": "tests/report/test_differences.py",
     "spotter": "tests/codegen/test_link.py: a model with a state",
-    "--input-pipeline": "tests/pipelines/test_report.py: needs raw data, and a model of colors",
+    "--input-pipeline": "tests/pipelines/test_report.py and test_preprocess.py: needs raw data, and a model of colors",
     "…": "a command of which a part is left out",
 }
 """By a part of the command: which test runs it, with what it needs."""

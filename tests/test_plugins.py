@@ -18,6 +18,7 @@ from mcugen.plugins import registry_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
 PLUGIN = EXAMPLE / "softclip.py"
+TEMPLATE = EXAMPLE / "kernels" / "soft_clip.c.j2"
 MODEL = EXAMPLE / "limiter.onnx"
 
 
@@ -113,6 +114,33 @@ def test_a_template_must_read_what_its_kernel_declares(tmp_path: Path, text: str
     assert found in str(error.value)
     assert f"--plugin {file}: kernels and their templates must read the same names" in str(error.value)
     assert before == BUILT_IN.importers
+
+
+def a_plugin_like_it(folder: Path, operator: str, kernel: str) -> Path:
+    """The example under other names, in a folder of its own."""
+    (folder / "kernels").mkdir(parents=True)
+    names = {'"SoftClip"': f'"{operator}"', '"soft_clip"': f'"{kernel}"'}
+    for path, target in ((PLUGIN, folder / "it.py"), (TEMPLATE, folder / "kernels" / f"{kernel}.c.j2")):
+        text = path.read_text()
+        for before, after in names.items():
+            text = text.replace(before, after)
+        target.write_text(text)
+    return folder / "it.py"
+
+
+@pytest.mark.parametrize("taken", ["soft_clip", "dense_f32"])
+def test_a_kernel_called_like_another_is_refused(taken: str, tmp_path: Path):
+    """Templates are found by kernels' names: the first would be taken for both."""
+    other = a_plugin_like_it(tmp_path / "other", "HardClip", taken)
+    with pytest.raises(UsageError, match=f"it.py: kernels must have names of their own.*{taken}.c.j2 is another's"):
+        registry_of((PLUGIN, other))
+
+
+def test_two_plugins_for_one_compilation(tmp_path: Path):
+    other = a_plugin_like_it(tmp_path / "other", "HardClip", "hard_clip")
+    both = registry_of((PLUGIN, other))
+    assert len(both.templates) == 2
+    assert len(both.importers) == len(BUILT_IN.importers) + 2
 
 
 def test_a_file_that_is_not_there(tmp_path: Path):

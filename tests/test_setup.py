@@ -28,10 +28,13 @@ FOR_TESTS = {
     "cmake": "cmake",
     "arduino-builder": "arduino-builder arduino-core-avr",
     "avr-gcc": "gcc-avr avr-libc",
+    "xtensa-lx106-elf-gcc": "gcc-xtensa-lx106 picolibc-xtensa-lx106-elf",
     "powerpc-linux-gnu-gcc": "gcc-powerpc-linux-gnu libc6-dev-powerpc-cross",
     "qemu-ppc": "qemu-user",
     "g++": "g++",
     "clang": "clang",
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
 }
 """Debian's packages by what they bring."""
 
@@ -88,6 +91,7 @@ def test_the_demo_wants_what_it_runs_and_the_tests_the_rest(tmp_path: Path):
     machine = Machine(tmp_path, {})
     assert set(machine.missing("demo")) == words(FOR_DEMO) | {"pip ."}
     assert set(machine.missing("test")) == words(FOR_DEMO) | words(FOR_TESTS) | {"pip .[dev]"}
+    assert set(machine.missing("sweep")) == set(machine.missing("test")) | {"frama-c-base"}
     assert machine.log() == []
 
 
@@ -142,10 +146,10 @@ def test_every_direct_requirement_has_its_version() -> None:
 
 def test_other_words_are_refused(tmp_path: Path):
     done = Machine(tmp_path, {}).setup()
-    assert (done.returncode, done.stderr) == (1, "setup: usage: setup.sh demo|test [--list]\n")
+    assert (done.returncode, done.stderr) == (1, "setup: usage: setup.sh demo|test|sweep [--list]\n")
 
 
-@pytest.mark.parametrize("target, purpose", [("demo", "demo"), ("test", "test"), ("lint", "test"), ("sweep", "test")])
+@pytest.mark.parametrize("target, purpose", [("demo", "demo"), ("test", "test"), ("lint", "test"), ("sweep", "sweep")])
 def test_targets_ask_for_their_set_up(target: str, purpose: str):
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
     done = subprocess.run(

@@ -32,7 +32,7 @@ WALL_SECONDS = 900
 """A command that takes longer waits for something."""
 LONGEST_MESSAGE = 16_384
 """Characters on stderr: one message, with what was told before it."""
-EXITS = (0, 2, 3, 4, 5, 6, 8, 9)
+EXITS = (0, 2, 3, 4, 5, 6, 8, 9, 10)
 """What may come out: 1 is an internal error, and 7 that our own checks failed."""
 
 

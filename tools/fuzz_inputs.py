@@ -2,7 +2,8 @@
 """Feeds mcugen damaged and made-up input of every kind: no traceback, no crash, no hang, whatever it reads.
 
 Each seed is one command line with the files that it names. The kind follows from the seed: models (bytes, messages and
-nodes), .npz, .npy, PNG, boards, profiles, values to bind, options. `--first` and `--count` choose seeds.
+nodes), .npz, .npy, PNG, boards, profiles, values to bind, options, and the files of `fuzz_files`. `--first` and
+`--count` choose seeds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -27,6 +27,8 @@ import onnx
 import onnx.parser
 import typer
 from apart import Command, Outcome, main, run_all
+from damage import DIGITS, FLOATS, INTS, WORDS, Maker, change_bytes
+from fuzz_files import FILES
 from google.protobuf.message import Message
 from onnx import TensorProto, helper
 
@@ -65,136 +67,6 @@ TEXTS = (
     'g (float[1,3] x) => (int64[1] y) { n = ai.onnx.ml.Normalizer<norm="L2">(x) y = ArgMax<axis=1, keepdims=0>(n) }',
 )
 """Small models that reach many parts of the compiler."""
-
-INTS = (
-    0,
-    1,
-    -1,
-    2,
-    3,
-    7,
-    8,
-    16,
-    64,
-    127,
-    255,
-    1000,
-    2**22,
-    2**31 - 1,
-    2**31,
-    -(2**31),
-    2**32,
-    2**62,
-    2**63 - 1,
-    -(2**63),
-)
-FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e-30, 1e30, 3.4e38, float("nan"), float("inf"), float("-inf"), 0.1)
-WORDS = (
-    "",
-    "x",
-    "y",
-    "w",
-    "N",
-    "0",
-    "-1",
-    "a" * 300,
-    "b" * 5000,
-    "\x1b[31m",
-    "../../etc/passwd",
-    "é\u202e",
-    "%s%n",
-    "[bold]",
-    "x:y",
-    "\n",
-)
-DIGITS = (
-    "0",
-    "1",
-    "-1",
-    "7",
-    "1e9",
-    "9" * 30,
-    "9" * 5000,
-    "0x10",
-    "1.5",
-    "nan",
-    "inf",
-    "-inf",
-    "1e400",
-    "",
-    "²",
-    "\u0661",
-    "1_000",
-    " 1",
-)
-
-
-@dataclass(frozen=True)
-class Maker:
-    """Writes the files of one input into a folder, and says which command reads them."""
-
-    random: Random
-    folder: Path
-    name: str
-
-    def write(self, suffix: str, data: bytes) -> str:
-        """A file; its name."""
-        file = f"{self.name}{suffix}"
-        (self.folder / file).write_bytes(data)
-        return file
-
-    def damaged(self, data: bytes) -> bytes:
-        """Bytes with one to four changes."""
-        changed = bytearray(data)
-        for _ in range(self.random.choice((1, 1, 2, 4))):
-            self.random.choice(_BYTES)(changed, self.random)
-        return bytes(changed)
-
-
-# ---------------------------------------------------------------------------------------------------- bytes
-
-
-def _flip(data: bytearray, random: Random) -> None:
-    if data:
-        data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-
-
-def _set(data: bytearray, random: Random) -> None:
-    if data:
-        data[random.randrange(len(data))] = random.choice((0, 1, 0x7F, 0x80, 0xFF, random.randrange(256)))
-
-
-def _cut(data: bytearray, random: Random) -> None:
-    del data[random.randrange(len(data) + 1) :]
-
-
-def _remove(data: bytearray, random: Random) -> None:
-    at = random.randrange(len(data) + 1)
-    del data[at : at + random.randrange(1, 9)]
-
-
-def _insert(data: bytearray, random: Random) -> None:
-    at = random.randrange(len(data) + 1)
-    data[at:at] = random.choice((bytes(random.randrange(1, 9)), random.randbytes(4), b"\xff" * 9, b"[" * 2000))
-
-
-def _repeat(data: bytearray, random: Random) -> None:
-    at = random.randrange(len(data) + 1)
-    part = data[at : at + random.randrange(1, 65)]
-    data[at:at] = part * random.choice((1, 2, 50))
-
-
-def _number(data: bytearray, random: Random) -> None:
-    """Four or eight bytes of an extreme number."""
-    if len(data) >= 8:
-        at = random.randrange(len(data) - 7)
-        data[at : at + 8] = struct.pack("<q", random.choice(INTS))
-
-
-_BYTES: tuple[Callable[[bytearray, Random], None], ...] = (
-    *(_flip, _flip, _set, _set, _cut, _remove, _insert, _repeat, _number),
-)
-
 
 # --------------------------------------------------------------------------------------------------- models
 
@@ -281,7 +153,7 @@ def _scalar(field: Any, old: Any, random: Random) -> Any:
         return random.choice((*WORDS, *OPERATORS, f"{old}x"))
     if field.type == field.TYPE_BYTES:
         data = bytearray(old or b"")
-        random.choice(_BYTES)(data, random)
+        change_bytes(data, random)
         return bytes(data)
     if field.type == field.TYPE_ENUM:
         return random.choice([v.number for v in field.enum_type.values])
@@ -646,7 +518,7 @@ _OPTIONS: tuple[Callable[[Random], list[str]], ...] = (
 
 
 MAKERS: tuple[Callable[[Maker], tuple[str, ...]], ...] = (
-    *(model_bytes, model_messages, model_nodes, npz, npy, png, board, profile, bind, options),
+    *(model_bytes, model_messages, model_nodes, npz, npy, png, board, profile, bind, options, *FILES),
 )
 """By the seed, in turn."""
 

@@ -212,6 +212,8 @@ class _Net:
 
     kind: str
     """Of activations: float32, int8 or int16."""
+    most: int = 127
+    """Of weights' codes."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
@@ -248,8 +250,8 @@ class _Net:
         if not self.is_quantized:
             arrays = self.random.standard_normal(shape), self.random.standard_normal(channels)
             return [self.constant(a.astype(np.float32)) for a in arrays]
-        codes = self.random.normal(0, 40, shape).round().clip(-127, 127).astype(np.int8)
-        scale = self.random.uniform(0.001, 0.003, channels).astype(np.float32)
+        codes = self.random.normal(0, self.most / 3, shape).round().clip(-self.most, self.most).astype(np.int8)
+        scale = (self.random.uniform(0.001, 0.003, channels) * 127 / self.most).astype(np.float32)
         zeros = self.constant(np.zeros(channels, np.int8))
         w = self.add("DequantizeLinear", self.constant(codes), self.constant(scale), zeros, axis=axis)
         bias = self.random.integers(-500, 500, channels, np.int32)
@@ -286,9 +288,9 @@ class _Net:
         return model
 
 
-def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS) -> onnx.ModelProto:
+def convolutions(kind: str, shapes: Sequence[tuple[int, ...]] = CONVS, most: int = 127) -> onnx.ModelProto:
     """The convolutions, padded so that stride 1 keeps the size."""
-    net = _Net(kind)
+    net = _Net(kind, most)
     for h, w, c, out, k_h, k_w, stride, groups in shapes:
         pads = [(k_h - 1) // 2, (k_w - 1) // 2, k_h // 2, k_w // 2]
         x = net.input((1, c, h, w))
@@ -309,6 +311,14 @@ def dense_layers(kind: str) -> onnx.ModelProto:
     for rows, depth, channels in DENSE if kind == "int8" else ():
         net.sums(rows, depth, channels)
     return net.model()
+
+
+def four_bit_layers() -> list[onnx.ModelProto]:
+    """Convolutions and fully connected layers with weights of 4 bits."""
+    net = _Net("int8", FOUR_BITS)
+    for rows, depth, channels in DENSE:
+        net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
+    return [convolutions("int8", most=FOUR_BITS), net.model()]
 
 
 def products(kind: str) -> onnx.ModelProto:
@@ -377,6 +387,8 @@ def transposed_convolutions(kind: str) -> onnx.ModelProto:
 
 
 KINDS = ("int8", "int16", "float32")
+FOUR_BITS = 7
+"""The greatest code of weights."""
 
 
 def models(kind: str) -> list[onnx.ModelProto]:
@@ -557,12 +569,18 @@ def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
 
 def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:
     """The models of which some layer takes a kernel; the kernel's own example where there is none."""
-    fitting = [(model, kernels_that_fit(model, board_name)) for kind in KINDS for model in models(kind)]
+    fitting = _fitting([model for kind in KINDS for model in models(kind)], board_name)
+    small = _fitting(four_bit_layers(), board_name)
     for kernel in kernels:
         found = [model for model, names in fitting if kernel.name in names]
+        found = found or [model for model, names in small if kernel.name in names]
         if not found and kernel.example:
             found = [onnx.parser.parse_model(kernel.example)]
         yield from ((kernel, model) for model in found)
+
+
+def _fitting(models: Sequence[onnx.ModelProto], board_name: str) -> list[tuple[onnx.ModelProto, list[str]]]:
+    return [(model, kernels_that_fit(model, board_name)) for model in models]
 
 
 def measure(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -152,6 +152,39 @@ def techniques(subjects: Sequence[Subject]) -> str:
     return _table(list(map(list, zip(*rows, strict=True))))
 
 
+FEW_BITS = ("mnist_cntk", "ds_cnn_kws_f32", "resnet8_cifar10_f32", "mobilenet_v1_025_vww_f32")
+
+
+def few_bits(subjects: Sequence[Subject]) -> str:
+    """Weights of 4 bits beside those of 8: outputs by ONNX Runtime on the evaluation split, the code on a Cortex-M4."""
+    rows = [["model", "float32", "precision", "outputs", "agree with float32", "bytes of weights", "`--optimize`",
+             "flash on nrf52840", "instructions"]]  # fmt: skip
+    for subject in (s for s in subjects if s.model in FEW_BITS):
+        calibration, evaluation = samples(subject, "calib").inputs, samples(subject, "eval")
+        exact = run_onnxruntime(_fixed(subject), evaluation.inputs)
+        for name, scheme in (("int8", Scheme()), ("w4a8", Scheme(weights=DType.INT4))):
+            made = quantized(subject, scheme, calibration)
+            found = run_onnxruntime(made.proto, evaluation.inputs)
+            figures, alike = (Figures.of(found, exact, labels) for labels in (evaluation.labels, _classes(exact)))
+            layers = made.plan.layers.items()
+            size = sum(c.weights.size // (2 if n in made.plan.few_bits else 1) for n, c in layers)
+            float_share = "" if figures.float_accuracy is None else f"{100 * figures.float_accuracy:.2f} %"
+            for goal in ("balanced", "flash"):
+                compiled = compile_model(made.proto, _roomy("nrf52840"), CompileOptions(optimize=goal))
+                run = compiled.simulate(evaluation.inputs[:1])
+                flash = run.sizes.code + run.sizes.weights
+                rows.append([subject.model, float_share, name, str(figures), f"{100 * (alike.accuracy or 0):.2f} %",
+                             f"{size:,}", goal, f"{flash:,}", f"{run.instructions:,}"])  # fmt: skip
+                console.print(" | ".join(rows[-1]))
+    return _table(rows)
+
+
+def _classes(outputs: Sequence[Sample]) -> Array:
+    """The largest entry of the first output."""
+    name = next(iter(outputs[0]))
+    return np.array([int(o[name].argmax()) for o in outputs])
+
+
 def _fixed(subject: Subject) -> onnx.ModelProto:
     return load(subject.path).proto
 
@@ -217,11 +250,18 @@ def main(
     only: Annotated[str, typer.Option(help="part of a model's name")] = "",
     board: Annotated[str, typer.Option(help="where the generated code runs")] = "corstone300",
     count: Annotated[int, typer.Option(help="samples to run there")] = 100,
+    wanted: Annotated[str, typer.Option("--table", help="accuracy, techniques or few-bits; else all")] = "",
     write_docs: Annotated[bool, typer.Option("--write-docs", help="rewrite docs/quantization.md")] = False,
 ) -> None:
-    """Prints (or writes) both tables."""
+    """Prints (or writes) the tables, or one of them."""
     subjects = [s for s in SUBJECTS if only in s.model]
-    for name, table in (("accuracy", accuracy(subjects, board, count)), ("techniques", techniques(subjects))):
+    tables: dict[str, Callable[[], str]] = {
+        "accuracy": lambda: accuracy(subjects, board, count),
+        "techniques": lambda: techniques(subjects),
+        "few-bits": lambda: few_bits(subjects),
+    }
+    for name in [wanted] if wanted else tables:
+        table = tables[name]()
         print(f"{name}\n{table}\n")
         if write_docs:
             DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), name, table))

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# setup.sh demo|test [--list]
+# setup.sh demo|test|sweep [--list]
 # Makes .venv with mcugen, and sees that compilers and QEMU are there: for the demo what it runs, for the tests all
-# that they run, and development tools. Packages have the versions of tools/constraints.txt, with which the tests
+# that they run, and development tools, for the sweep what the long ones run besides. Packages have the versions of tools/constraints.txt, with which the tests
 # passed. Silent and quick when nothing is to be done. As root on Debian it installs
 # what is missing; with --list it prints that, a line each, and does nothing.
 set -eu
@@ -44,12 +44,21 @@ missing_for_test() {
     has arduino-builder || echo arduino-builder arduino-core-avr
     has avr-gcc || echo gcc-avr
     finds avr-gcc -print-file-name=libc.a || echo avr-libc
+    has xtensa-lx106-elf-gcc || echo gcc-xtensa-lx106
+    finds xtensa-lx106-elf-gcc -print-file-name=libc.a || echo picolibc-xtensa-lx106-elf
     has powerpc-linux-gnu-gcc || echo gcc-powerpc-linux-gnu
     finds powerpc-linux-gnu-gcc -print-file-name=libc.a || echo libc6-dev-powerpc-cross
     has qemu-ppc || echo qemu-user
     has g++ || echo g++
     has clang || echo clang
     has cppcheck || echo cppcheck # whose add-on knows the rules of MISRA C:2012
+    has chromium || echo chromium # in which pages are tested
+    has chromedriver || echo chromium-driver
+}
+
+missing_for_sweep() {
+    missing_for_test
+    has frama-c || echo frama-c-base # which proves bounds of kernels
 }
 
 requirements() { cat pyproject.toml tools/constraints.txt; }
@@ -72,8 +81,9 @@ install_packages() {
 purpose=${1:-}
 case $purpose in
     demo) extras=. stamps='demo test' ;;
-    test) extras='.[dev]' stamps=test ;;
-    *) die "usage: setup.sh demo|test [--list]" ;;
+    test) extras='.[dev]' stamps='test sweep' ;;
+    sweep) extras='.[dev]' stamps='test sweep' ;;
+    *) die "usage: setup.sh demo|test|sweep [--list]" ;;
 esac
 find_python
 packages=$("missing_for_$purpose" | tr '\n' ' ')

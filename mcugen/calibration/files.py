@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +15,8 @@ from mcugen.errors import UsageError, printable, shortened
 from mcugen.limits import BOARD_BYTES, read_bounded
 
 FORMAT, VERSION = "mcugen-runs", 1
-_LARGEST = 64 * BOARD_BYTES
+MOST_BYTES = 64 * BOARD_BYTES
+"""Of a file of runs."""
 _LONGEST_NAME = 60
 
 
@@ -42,9 +43,22 @@ class Run:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs of a file; UsageError says what is wrong with it."""
+    """The runs of a file, of which there must be one; UsageError says what is wrong with it."""
+    runs = stored_runs(path)
+    if not runs:
+        _refuse("'runs' must be a list of at least one run", "none")
+    return [_run(_Table(run, f"runs[{i}]")) for i, run in enumerate(runs)]
+
+
+def runs_text(runs: Sequence[Any]) -> str:
+    """What the file of these runs holds."""
+    return json.dumps({"format": FORMAT, "version": VERSION, "runs": list(runs)}, indent=2) + "\n"
+
+
+def stored_runs(path: Path) -> list[Any]:
+    """The runs of a file as they are; UsageError for a file of something else."""
     try:
-        document = json.loads(read_bounded(path, _LARGEST))
+        document = json.loads(read_bounded(path, MOST_BYTES))
     except OSError as error:
         raise UsageError("a file of runs must be readable", error.strerror or "", "mcugen validate --runs") from error
     except (ValueError, RecursionError) as error:
@@ -52,9 +66,9 @@ def read_runs(path: Path) -> list[Run]:
     if not isinstance(document, dict) or (document.get("format"), document.get("version")) != (FORMAT, VERSION):
         _refuse(f"a file of runs must be of format '{FORMAT}', version {VERSION}", "something else")
     runs = document.get("runs")
-    if not isinstance(runs, list) or not runs:
-        _refuse("'runs' must be a list of at least one run", shortened(repr(runs), 60))
-    return [_run(_Table(run, f"runs[{i}]")) for i, run in enumerate(runs)]
+    if not isinstance(runs, list):
+        _refuse("'runs' must be a list of runs", shortened(repr(runs), 60))
+    return runs
 
 
 def _refuse(rule: str, found: str) -> NoReturn:

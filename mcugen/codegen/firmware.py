@@ -32,7 +32,7 @@ from mcugen.codegen.shared import ArrayKey, Shared, array_key
 from mcugen.codegen.titles import titles_of
 from mcugen.errors import UsageError, shortened
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import ALIGNMENT, READ_ROWS, Control, Instr, Program
+from mcugen.lir.program import ALIGNMENT, BRINGING, READ_ROWS, Control, Instr, Program
 from mcugen.memory.joint import Joint, Pair, join, verify_joint
 from mcugen.version import __version__
 
@@ -207,7 +207,7 @@ def _place(memory: str) -> str:
 def _calls(program: Program) -> Iterator[Instr]:
     """The instructions that call functions of kernels."""
     plain = (i for i in program.instrs if i.control is Control.NONE and not i.moves_nothing)
-    return (i for i in plain if i.kernel != READ_ROWS)
+    return (i for i in plain if i.kernel not in (READ_ROWS, *BRINGING))
 
 
 def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of generated C that are not too long, whatever names are in them, in a form that clang-format leaves alone."""
+"""Lines of generated C that are not too long, whatever names are in them, in a form that clang-format leaves alone.
+
+This reads what a template has written; see mcugen.codegen.lines for what is put together of known parts.
+"""
 
 from __future__ import annotations
 

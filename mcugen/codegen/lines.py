@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of C that are not longer than they should be, whatever the names in them."""
+"""Lines of C that are not longer than they should be, whatever the names in them: of what is put together here.
+
+Items, arguments and statements of the network's files are known one by one, and fill their lines. What templates of
+kernels have written is text already: mcugen.codegen.folding breaks that where its operators bind least.
+"""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import jinja2
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, InputCode, Port
+from mcugen.codegen.checks import Entry, array_entry, struct_entry
 from mcugen.codegen.functions import PLAIN_C, Functions, KernelSource
 from mcugen.codegen.identifiers import c_string, comment, comment_lines, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
@@ -34,6 +35,7 @@ from mcugen.lir.program import (
     ALIGNMENT,
     READ_ROWS,
     READ_WEIGHTS,
+    STAGE_WEIGHTS,
     WORD,
     Access,
     Buffer,
@@ -86,6 +88,17 @@ class Sample:
     """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
 
 
+class StackNote(NamedTuple):
+    """The most bytes of stack that a call takes, by which compiler and flags; whether functions of the caller's, called
+    by the run function, take more.
+    """
+
+    nbytes: int
+    compiler: str
+    flags: str
+    calls_back: bool
+
+
 MakeInputCode = Callable[[str, str], InputCode]
 """Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
 
@@ -108,6 +121,12 @@ class Form:
     """Beside the model's files there is the firmware's part of `mcugen validate`."""
     hooks_steps: bool = False
     """The hook of layers is called for steps instead: a form for measuring."""
+    stack: StackNote | None = None
+    """If it is known."""
+    checks: bool = False
+    """There are functions that compare constants with checksums."""
+    guards: bool = False
+    """The header has functions that run with an arena whose size is told, or between canaries."""
     input_code: MakeInputCode | None = None
     """What makes the code that makes the first input."""
 
@@ -146,6 +165,8 @@ class _Renderer:
     """C names of sizes known at run time only."""
     events: list[dict[str, object]] = field(default_factory=list)
     """The tables of streams."""
+    checked: list[Entry] = field(default_factory=list)
+    """What of the tables in the model's C file has a checksum."""
 
     def __post_init__(self) -> None:
         self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
@@ -246,6 +267,10 @@ def render(
         "sizes": given,
         "run_parameters": "".join(f", {ctype}{word}" for ctype, word in parameters).removeprefix(", "),
         **_steps_context(form, lines),
+        "stack": form.stack,
+        "guards": form.guards,
+        "run_arguments": ", ".join(word for _, word in parameters),
+        "checked": _checked(renderer, memory) if form.checks else [],
         "constants": constants,
         "weights_use_math": any(is_unbounded(b.data) for b in memory.arrays),
         "libraries": libraries,
@@ -362,6 +387,11 @@ def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form) 
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
     roles = [port.accessor.removeprefix(f"{name}_") for port in ports]
     external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
+    if form.checks:
+        external |= {f"{name}_{word}" for word in ("check", "check_some", "check_weights")} | {"checked"}
+    if form.guards:
+        guards = ("run_sized", "run_guarded", "canary", "guarded_arena", "check_guards")
+        external |= {f"{name}_{word}" for word in guards} | {"arena_size"}
     if form.steps:
         external |= {f"{name}_{word}" for word in ("begin", "step", "steps")} | {"steps", "at"}
     return {port.accessor for port in ports} | external | {name, *local, *memory.locals}
@@ -400,6 +430,12 @@ def _run_parameters(
         *[(f"{program.name}_state *", "state")] * bool(program.states),
         *(("int32_t ", str(size["name"])) for size in sizes),
     ]
+
+
+def _checked(renderer: _Renderer, memory: MemoryContext) -> list[Entry]:
+    """What has a checksum: constants, then tables and parameters. VerificationError where there is nothing."""
+    arrays = [array_entry(renderer.array(b), b.data) for b in memory.arrays if b.data is not None and b.data.size]
+    return [*arrays, *renderer.checked]
 
 
 def _steps_context(form: Form, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -768,11 +804,16 @@ def _call(renderer: _Renderer, instr: Instr, sized: SizedParams, indent: int) ->
         return _callback(renderer, instr, indent)
     if instr.kernel == READ_WEIGHTS:
         return _reading(renderer, instr, indent)
+    if instr.kernel == STAGE_WEIGHTS:
+        return _staging(renderer, instr, indent)
     function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
     names = [_argument(renderer, operand.buffer) for operand in instr.operands]
     is_sized = not sized.is_known(instr)
+    if params and not is_sized:
+        members = (value for key, value in instr.params.items() if key not in instr.baked)
+        renderer.checked += [entry for entry in (struct_entry(params_name, members),) if entry]
     head = f"{'status = ' * bool(instr.library)}{function}"
     text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
     if instr.library:
@@ -813,6 +854,13 @@ def _reading(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
     call = f"weights->read(weights->context, {blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
     check = [fitted(f"if ({call} != 0) {{", indent - 4), "    return MCUGEN_ERROR_READ;", "}"]
     return {"text": _stacked(check, indent - 8), "comment": []}
+
+
+def _staging(renderer: _Renderer, instr: Instr, indent: int) -> dict[str, Any]:
+    """Constants of a layer are copied to the arena."""
+    constant = instr.operand("x").buffer
+    names = [_argument(renderer, instr.operand("y").buffer), _argument(renderer, constant), f"{constant.nbytes}u"]
+    return {"text": fitted_call("MCUGEN_STAGE", names, indent - 4), "comment": [instr.note]}
 
 
 def _argument(renderer: _Renderer, buffer: Buffer) -> str:

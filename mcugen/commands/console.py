@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 MOST_ISLANDS = 10
 """Operators left in float32 that are named after a compilation."""
+
+SECONDS_BETWEEN_LINES = 10.0
+"""Of progress where stderr is no terminal."""
 
 MOST_NOTES = 12
 LONGEST_NOTE = 600
@@ -55,7 +59,7 @@ def watched(net: Compilation, quiet: bool) -> Iterator[None]:
     from mcugen.report.text import print_tradeoffs
 
     try:
-        with _steps(quiet) as net.progress:
+        with progress_shown(quiet) as net.progress:
             yield
     finally:
         if not quiet and net.search is not None and net.search.steps:
@@ -106,12 +110,15 @@ def print_trace(trace: Trace, time_passes: bool) -> None:
 
 
 @contextmanager
-def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Several things to do, one after the other, a bar each."""
+def progress_shown(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Several things to do, one after the other, a bar each; without a terminal, now and then a line."""
     from mcugen.quant.quantize import no_progress
 
     if quiet:
         yield no_progress
+        return
+    if not stderr.is_terminal:
+        yield _Lines()
         return
     with ExitStack() as stack:
         bars: list[Progress] = []
@@ -125,6 +132,25 @@ def _steps(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
             bars[0].update(tasks[what], completed=done, total=total)
 
         yield advance
+
+
+class _Lines:
+    """Progress where no bar can be drawn: a line every SECONDS_BETWEEN_LINES, once something takes that long."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+        self._began: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """The next step is done."""
+        now = time.monotonic()
+        began, first = self._began.setdefault(what, (now, done))
+        if now - self._told < SECONDS_BETWEEN_LINES:
+            return
+        self._told = now
+        rate = (done - first) / (now - began) if now > began else 0.0
+        left = f", {(total - done) / rate:.0f} s left" if rate else ""
+        tell(f"{what}: {done:,} of {total:,}{left}")
 
 
 def _bars() -> Progress:

@@ -48,6 +48,8 @@ def export(
     if telling.quiet:
         return
     tell_notes(done.notes)
-    tell(f"{done.installed.folder}: {len(done.installed.written)} files for {done.format_.tool}")
+    folder, written = done.installed.folder, done.installed.written
+    what = f"{folder / written[0]}:" if len(written) == 1 else f"{folder}: {len(written)} files"
+    tell(f"{what} for {done.format_.tool}")
     for number, step in enumerate(done.steps, 1):
         tell(f"  {number}. {step}")

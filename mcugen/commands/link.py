@@ -66,10 +66,11 @@ def link(
     folder = linking.write(output)
     result = linking.report(build=build)
     write_json(telling.json_, result)
-    if not telling.quiet:
-        tell_notes(result.notes)
-        bundle = linking.firmware.bundle
-        tell(f"{folder}: {len(bundle.files) + len(bundle.blobs)} files of {len(nets)} models")
+    if telling.quiet:
+        return
+    tell_notes(result.notes)
+    bundle = linking.firmware.bundle
+    tell(f"{folder}: {len(bundle.files) + len(bundle.blobs)} files of {len(nets)} models")
     if telling.json_ != "-":
         print_link(result, stdout)
 

@@ -3,26 +3,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mcugen.board import load_board
-from mcugen.cli_options import Plugin
-from mcugen.commands.console import stdout
+from mcugen.cli_options import Plugin, cpus
+from mcugen.commands.console import progress_shown, stdout, write_json
+from mcugen.options import GOALS, CompileOptions
+from mcugen.tasks import Judging, Quantizing
 from mcugen.version import __version__
 
 
 def boards(
     context: typer.Context,
     like: Annotated[str, typer.Option(help="only those with this in name, CPU, kits or description")] = "",
+    fits: Annotated[
+        Path | None, typer.Option("--fits", help="only those that this model fits, with what it takes there")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
     """Lists boards with CPU, clock, memory and kits; `show NAME` tells all of one."""
-    from mcugen.report.listing import print_boards
+    from mcugen.report.listing import boards_like, print_boards
 
-    if context.invoked_subcommand is None:
+    if context.invoked_subcommand is not None:
+        return
+    if fits is None:
         print_boards(stdout, json_, like)
+    else:
+        _print_fitting(fits, [board.name for board in boards_like(like) if board.name != "host"], json_)
+
+
+def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
+    """`mcugen explore --no-simulate` of the model as it is; ConstraintError where it fits none."""
+    from mcugen.cache import Store, cache_folder
+    from mcugen.explore.prepare import Asked
+    from mcugen.explore.search import Exploration, combinations
+    from mcugen.explore.text import print_explored
+
+    asked = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
+    store, points = Store(cache_folder() / "explore"), combinations(names, ["float32"], GOALS[:1])
+    exploration = Exploration(asked, points, simulate=False, jobs=cpus(0), store=store)
+    with progress_shown(as_json) as exploration.progress:
+        explored = exploration.run()
+    if as_json:
+        write_json("-", explored)
+    else:
+        print_explored(explored, stdout, explored.meeting)
+    explored.require()
 
 
 def show(name: str, json_: Annotated[bool, typer.Option("--json", help="as JSON")] = False) -> None:

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import replace
+
 from mcugen.cli_options import BoardName, Model, Reporting, Telling, takes_options
 from mcugen.commands.console import stdout, tell_notes, watched, write_json
 from mcugen.errors import UsageError
@@ -27,7 +31,6 @@ def report(
     from mcugen.latency import Deadline
     from mcugen.report.figures import require_fit
     from mcugen.report.html import report_page
-    from mcugen.report.memory import memory_map
     from mcugen.report.text import print_report
 
     if reporting.compare_layers and not quantizing.is_wanted:
@@ -35,13 +38,14 @@ def report(
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
     net = Compilation(model, board, options, quantizing, judging)
     with watched(net, telling.quiet):
-        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
+        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states, jobs=reporting.jobs)
     compiled = net.compiled
+    result = replace(result, command=shlex.join(["mcugen", *sys.argv[1:]]))
     write_json(telling.json_, result)
     if not telling.quiet:
         tell_notes(result.notes)
     if reporting.html is not None:
-        write_text(reporting.html, report_page(result, memory_map(compiled.program, compiled.board.name)))
+        write_text(reporting.html, report_page(result))
     if telling.json_ != "-":
         print_report(result, stdout, reporting.compare_layers)
     require_fit(result, compiled.board)

@@ -55,7 +55,7 @@ def validate(
     """Runs the model on a board, over a wire: accuracy, bits of every layer, cycles and stack."""
     from mcugen.codegen.write import write_text
     from mcugen.compilation import Compilation
-    from mcugen.validate.runs import add_run
+    from mcugen.validate.runs import RunsFile
     from mcugen.validate.session import Wiring, validate_model
     from mcugen.validate.text import print_validation, validation_page
 
@@ -69,6 +69,7 @@ def validate(
     if not port:
         remedy = "name the board's, or --port simulator; --write DIR writes the files for the firmware"
         raise UsageError("--port must say where the board is", "none", remedy)
+    known = None if runs is None else RunsFile.at(runs)
     wiring = Wiring(port, baud, timeout, layer_samples, simulate)
     with watched(net, telling.quiet):
         result = validate_model(net, wiring)
@@ -77,8 +78,8 @@ def validate(
         tell_notes(result.notes)
     if html is not None:
         write_text(html, validation_page(result))
-    if runs is not None:
-        add_run(runs, result)
+    if known is not None:
+        known.add(result)
     if telling.json_ != "-":
         print_validation(result, stdout)
     _require_equal(result)

@@ -45,6 +45,7 @@ class Session:
         options.intra_op_num_threads = threads
         options.log_severity_level = 4  # errors are raised
         options.add_session_config_entry("session.disable_quant_qdq", "1")  # fused, it mixes uint8 and int8
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it takes thrice the CPU of the work
         self._rule = rule
         try:
             self._session = _session(with_exact_products(model), options)

@@ -99,8 +99,11 @@ def _cproject() -> str:
     return _xml(root, "<?fileVersion 4.0.0?>\n")
 
 
-def _eclipse(name: str, tool: str, pack_step: str) -> Format:
-    """A format of an IDE made of Eclipse's C tools: a Makefile project, and the pack."""
+def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
+    """A format of an IDE made of Eclipse's C tools: a Makefile project, and the pack.
+
+    Of projects that the IDE has made, what lies in the folder `source` is compiled.
+    """
     return Format(
         name=name,
         tool=tool,
@@ -109,8 +112,8 @@ def _eclipse(name: str, tool: str, pack_step: str) -> Format:
         steps=(
             "File > Import > General > Existing Projects into Workspace: this folder; Build makes `build/lib{name}.a` "
             "with the flags of the CPU.",
-            "Into a project of yours: copy `src` there as `{name}`; Properties > C/C++ Build > Settings: add it to the "
-            "compiler's Include paths, and `m` to the linker's Libraries.",
+            f"Into a project of yours: copy `src` there as `{source}/{{name}}`; Properties > C/C++ Build > Settings: "
+            "add it to the compiler's Include paths, and `m` to the linker's Libraries, if `-lm` is not there.",
             pack_step,
             "Include `{name}.h`, and call in `main()` what `example/main.c` calls: the self-test, which returns 0.",
             "For speed: right-click the copied folder > Properties > C/C++ Build > Settings > Optimization: -O2.",
@@ -123,6 +126,7 @@ def _eclipse(name: str, tool: str, pack_step: str) -> Format:
 MCUXPRESSO = _eclipse(
     "mcuxpresso",
     "NXP's MCUXpresso IDE",
+    "source",
     "Or through the pack: drop `" + PACK_NAME + "` onto the Installed SDKs view, and tick the component in Manage SDK "
     "components.",
 )
@@ -130,6 +134,7 @@ MCUXPRESSO = _eclipse(
 STM32CUBE = _eclipse(
     "stm32cube",
     "ST's STM32CubeIDE and STM32CubeMX",
+    "Core",
     "Or through the pack: in the .ioc, Software Packs > Manage Software Packs > From Local: `" + PACK_NAME + "`, then "
     "Select Components.",
 )

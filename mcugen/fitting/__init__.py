@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
+from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
 from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits
@@ -60,6 +61,7 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
         if options.weights_reader:
             steps = [step for step in steps if not step.in_rows]
         taken = cheapest([asked, *(attempt(step.name, step.build) for step in steps)], budget)
+    taken = staged(taken, board, options)
     layer_by_layer = None
     if any(instr.control is Control.STREAM for instr in taken.program.instrs):
         layer_by_layer = lowered(graph, board, replace(options, stream_input=False)).instructions_estimate

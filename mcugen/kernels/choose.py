@@ -70,6 +70,7 @@ class Candidate:
 
     kernel: Kernel
     instructions: float
+    """With waits for constants, where the costs know of them."""
     flash: Mapping[int, int]
     """Bytes of constants and of functions, by numbers: equal constants, and functions of one text, are shared."""
     ram: int
@@ -303,7 +304,7 @@ def _candidate(
     ending = {builder.buffer(v) for v in node.inputs if v is not None and set(v.users) == {node} and v not in lasting}
     saved = _saved_in_place(program.instrs, ending) if around and around.is_free else 0
     ram = (around.nbytes if around else 0) - saved + program.scratch_size
-    return Candidate(kernel, times * costs.instructions(node, kernel), flash, ram)
+    return Candidate(kernel, times * (costs.instructions(node, kernel) + costs.waits(program)), flash, ram)
 
 
 def _saved_in_place(instrs: Sequence[Instr], ending: Collection[Buffer]) -> int:

@@ -7,7 +7,7 @@ The coefficients are measured under QEMU by tools/measure_costs.py, which writes
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from mcugen.hir.graph import Node
 from mcugen.hir.traits import Windowed
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.program import Program
 from mcugen.resources import resource_dir
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
@@ -50,12 +51,20 @@ UNKNOWN = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Of kernels that were not measured, a user's own perhaps: what simple C takes."""
 
 
+def no_waits(program: Program) -> float:
+    """As if constants lay in memory that keeps pace with the CPU."""
+    del program
+    return 0.0
+
+
 @dataclass(frozen=True)
 class CostTable:
     """The costs of one CPU by kernel name."""
 
     kernels: Mapping[str, KernelCost]
     cpu: str = ""
+    waits: Callable[[Program], float] = no_waits
+    """Cycles that a layer, lowered by itself, waits for its constants: they count as its instructions do."""
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
         """Estimated instructions of a node by that kernel; of one that was not measured, what simple C takes."""

@@ -661,6 +661,7 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         options=(TapOptions,),
         needs=frozenset({"dsp"}),
         when=(tensors, depthwise, other_windows, short_strips, a_word_of_channels, one_word),
+        holds_weights=True,
         emit=emit_tap_strips,
         extra=strip_instructions,
     )
@@ -675,6 +676,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
         options=(StrideOptions,),
         needs=frozenset({"dsp"}),
         when=(int8_tensors, depthwise, three_by_three, stride_one_or_two, a_word_of_channels, int8_results, high_word),
+        holds_weights=True,
         emit=emit_strips,
         extra=strip_count,
     ),

@@ -6,7 +6,7 @@ The schemes of the inner loops stand in templates/kernels/dsp.j2; here is how we
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -18,8 +18,8 @@ from mcugen.kernels.portable import shared_channels
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.reading_order import rows as ring_rows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import int8_tensors, int16_tensors
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
+from mcugen.kernels.weighted import NIBBLES, four_bits, int8_tensors, int16_tensors
+from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
@@ -27,6 +27,9 @@ GROUP = 4
 
 WIDENED = (0, 2, 1, 3)
 """The order of int8 activations in a group: SXTB16 takes bytes 0 and 2 of a word, then, of the word turned, 1 and 3."""
+
+CENTER = 2
+"""Elements of a patch, of int16, that hold what the 8 of nibbles adds to the sums of a pixel."""
 
 MOST_SHIFT = 40
 """Of products with multipliers: 256 times what is added to their upper words has 32 bits."""
@@ -95,10 +98,45 @@ def stream(weights: Array, sums: Sums, channels: int, packed: bool) -> Array:
         bias[1::2] = (256 * bias[1::2] + bias[0::2]).astype(np.int32)
     halves = w.reshape(blocks // channels, -1, *w.shape[1:]).transpose(0, 2, 1, 3).astype("<i2")
     words = np.ascontiguousarray(halves).view("<i4").reshape(len(halves), -1)
-    parts = [bias.reshape(-1, channels), words]
+    return _in_blocks(bias.reshape(-1, channels), words, sums)
+
+
+def _in_blocks(bias: Array, words: Array, sums: Sums) -> Array:
+    """By block of channels: what their sums start with, their weights, their multipliers if any."""
+    parts = [bias, words]
     if sums.multiplier is not None:
-        parts.append(np.pad(sums.multiplier.astype(np.int64), (0, missing)).reshape(-1, channels))
-    return np.concatenate(parts, axis=1).astype(np.int32).reshape(-1)
+        missing = bias.size - len(sums.multiplier)
+        parts.append(np.pad(sums.multiplier.astype(np.int64), (0, missing)).reshape(bias.shape))
+    return np.concatenate(parts, axis=1).astype(np.uint32).view(np.int32).reshape(-1)
+
+
+def nibbles_of_pairs(weights: Array, sums: Sums) -> Array:
+    """Weights [N, groups, 4] of 4 bits as the stream of two channels: a word for each group, see dsp.j2."""
+    pairs = _whole_blocks(weights.astype(np.int64), 2) - NIBBLES[0]
+    words = _joined(pairs, np.add.outer([0, 8], [0, 16, 4, 20])[:, None], (1, 3))
+    return _in_blocks(_whole_blocks(sums.bias.astype(np.int64), 2), words, sums)
+
+
+def nibbles_of_fours(weights: Array, sums: Sums) -> Array:
+    """The same of four channels: two words for each group. Sums start so that each has those before it to take off."""
+    fours = _whole_blocks(weights.astype(np.int64), 4)
+    codes = np.concatenate([fours[:, :3] - NIBBLES[0], fours[:, 3:] & 15], axis=1)
+    halves = codes.reshape(len(codes), 4, -1, 2)  # two elements of a group share a word
+    words = _joined(halves, np.add.outer([0, 4, 8, 12], [0, 16])[:, None], (1, 3))
+    bias = np.cumsum(_whole_blocks(sums.bias.astype(np.int64), 4) << [0, 4, 8, 12], axis=1)
+    return _in_blocks(bias, words, sums)
+
+
+def _whole_blocks(by_channel: Array, channels: int) -> Array:
+    """[N, ...] as [blocks, channels, ...], with zeros for those that are missing."""
+    padding = [(0, -len(by_channel) % channels), *[(0, 0)] * (by_channel.ndim - 1)]
+    return np.pad(by_channel, padding).reshape(-1, channels, *by_channel.shape[1:])
+
+
+def _joined(codes: Array, bits: Array, axes: tuple[int, int]) -> Array:
+    """Words of codes that begin at these bits, summed along `axes`: [blocks, words]."""
+    words: Array = (codes << bits).sum(axes)
+    return words
 
 
 # ---------------------------------------------------------------------------------------------- conditions
@@ -153,6 +191,13 @@ def pairs_of_weights(spec: ConvSpec) -> bool:
     narrow = np.abs(weights + 0.5).max(initial=0) < 128 and (joined >= -(2**15)).all()
     fits = narrow and (first + least >= -(2**23)).all() and (first + most < 2**23).all()
     return bool(fits)
+
+
+def separate_nibbles(spec: ConvSpec) -> bool:
+    """sums of 31 bits, 27, 23 and 19 of each four channels: products with the weights of several are taken at once"""
+    rows, places = np.abs(spec.rows.astype(np.int64)), np.arange(spec.channels) % 4
+    most = (rows + np.where(places < 3, -NIBBLES[0], 0)[:, None]).sum(1) * 128 + np.abs(spec.folded_bias)
+    return bool((most < 1 << (31 - 4 * places)).all())
 
 
 def _shift(spec: ConvSpec) -> int:
@@ -342,10 +387,10 @@ def traversal_of(shape: ConvShape, rows: Rows) -> Traversal:
     return windows(shape, np.concatenate(pairs))
 
 
-def in_patch_order(spec: ConvSpec, runs: Runs, packed: bool) -> Array:
+def in_patch_order(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
     """The weights as [N, groups, 4] like the activations in a patch; an even number of groups where steps take two."""
     order = runs.elements(WIDENED if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
-    if packed:
+    if twos:
         order = np.pad(order, ((0, len(order) % 2), (0, 0)), constant_values=-1)
     flat = spec.rows
     return np.where(order >= 0, flat[:, order], 0)
@@ -354,18 +399,21 @@ def in_patch_order(spec: ConvSpec, runs: Runs, packed: bool) -> Array:
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order; a ring of rows where x must be padded, a patch of two pixels."""
     packed, few = pairs_of_weights in site.kernel.when, few_elements in site.kernel.when
+    nibbles = four_bits in site.kernel.when
     shape, sums = plain_pixels(spec.shape), sums_of(spec, packed)
     runs, rows = runs_of(shape, few), rows_of(shape)
-    laid = in_patch_order(spec, runs, packed)
+    laid = in_patch_order(spec, runs, packed or nibbles)
     multiplier = None if sums.multiplier is None else in_pairs(spec, sums.multiplier)
     paired = replace(sums, bias=in_pairs(spec, sums.bias), multiplier=multiplier)
-    depth, steps = laid[0].size, laid.shape[1] // (2 if packed else 1)
+    by_pairs = in_pairs(spec, laid)
+    words = nibbles_of_pairs(by_pairs, paired) if nibbles else stream(by_pairs, paired, 2, packed)
+    depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
     operands = {
         "x": site.x,
-        "w": site.const("weights", stream(in_pairs(spec, laid), paired, 2, packed)),
+        "w": site.const("weights", words),
         "y": site.y,
         "ring": site.scratch("ring", spec.x.dtype, rows.ring),
-        "patch": site.scratch("patch", DType.INT16, 2 * depth),
+        "patch": site.scratch("patch", DType.INT16, 2 * depth + (CENTER * 2 if nibbles else 0)),
         "table": site.scratch("table", DType.INT32, 2 * runs.count),
     }
     walk = _walk(shape, runs, rows)
@@ -446,14 +494,17 @@ class Row(Params):
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
     """Weights in the stream's order, four channels at a time; the inputs padded to steps of eight, or as they lie."""
     packed, is_direct = pairs_of_weights in site.kernel.when, whole_steps in site.kernel.when
+    nibbles = four_bits in site.kernel.when
     sums, depth = sums_of(spec, packed), spec.depth
     padded = -(-depth // 8) * 8
     laid = np.pad(spec.rows, ((0, 0), (0, padded - depth))).reshape(spec.channels, -1, GROUP)
     if spec.x.dtype is DType.INT8:
         laid = laid[:, :, WIDENED]
-    operands = {"x": site.x, "w": site.const("weights", stream(laid, sums, 4, packed)), "y": site.y}
+    words = nibbles_of_fours(laid, sums) if nibbles else stream(laid, sums, 4, packed)
+    operands = {"x": site.x, "w": site.const("weights", words), "y": site.y}
     if not is_direct:
-        operands["patch"] = site.scratch("patch", DType.INT16, -(-depth // 16) * 16)
+        size = -(-depth // 16) * 16 + (CENTER if nibbles else 0)
+        operands["patch"] = site.scratch("patch", DType.INT16, size)
     row = Row(depth=depth, padded=padded, channels=spec.channels)
     options = StreamOptions.of(spec)
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
@@ -529,6 +580,11 @@ _Y = writes("y", "output, channels last; int32: the sums", DType.INT8, DType.INT
 _PATCH = scratch("patch", "widened elements in the order of the weights", DType.INT16)
 
 
+def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
+    """Other weights may need more than 4 bits."""
+    return frozenset({UPDATABLE} if four_bits in when else ())
+
+
 def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
     return Kernel(
         name,
@@ -537,6 +593,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         params=(Row, HighWord),
         options=(StreamOptions,),
         needs=_DSP,
+        lacks=_lacks(when),
         when=(one_row, *when),
         emit=emit_dense,
         extra=dense_steps,
@@ -557,6 +614,7 @@ def _conv(
         without=UNREAD,
         options=(StreamOptions, WrittenOut),
         needs=_DSP,
+        lacks=_lacks(when),
         when=(several_rows, shared_channels, *when),
         emit=emit_conv,
         extra=extra,
@@ -569,6 +627,11 @@ ROW: tuple[Kernel, ...] = (
     _row("dense_s8_dsp", f"one row, four channels at a time, {_PAIRS}", *_CODES8, pairs_of_weights),
     _row("dense_s8_dsp_direct", f"the same, x read where it lies, {_PAIRS}", *_CODES8, pairs_of_weights, whole_steps),
     _row("dense_s8_dsp16", "one row, four channels at a time, weights widened to 16 bits", *_CODES8_WIDENED),
+    _row(
+        "dense_s4_dsp",
+        "one row, four channels at a time, whose weights lie in 16 bits",
+        *(int8_tensors, four_bits, high_word, separate_nibbles),
+    ),
     _row("dense_s16_dsp", "one row of int16, four channels at a time", *_CODES16),
 )
 """Of layers with one row of outputs."""
@@ -583,6 +646,7 @@ PIXELS: tuple[Kernel, ...] = (
         few_elements,
         extra=few_steps,
     ),
+    _conv("conv2d_s4_dsp", "two pixels by two channels, eight weights a word", int8_tensors, four_bits, high_word),
     Kernel(
         "pointwise_s8_dsp",
         what="pixels of four or eight channels, which pass by the weights of a channel that registers hold",
@@ -592,6 +656,7 @@ PIXELS: tuple[Kernel, ...] = (
         baked=frozenset({"out_c"}),
         needs=_DSP,
         when=(several_rows, ungrouped, *_CODES8_WIDENED, four_or_eight_channels, saturated),
+        holds_weights=True,
         emit=emit_pointwise,
     ),
     _conv("conv2d_s16_dsp", "two pixels of int16 by two channels", *_CODES16),

@@ -31,6 +31,7 @@ class NonZeroOptions(Options):
 
 NONZERO = Kernel(
     "nonzero",
+    varies="elements that are not 0 are counted and written",
     what="positions of the elements that are not 0",
     operands=(reads("x", "input"), writes("y", "a row of positions for each axis", DType.INT64), _COUNT),
     params=(NonZeroParams,),
@@ -73,6 +74,7 @@ class UniqueOptions(Options):
 
 UNIQUE = Kernel(
     "unique",
+    varies="elements are sorted and compared with their neighbours",
     what="the different entries of an axis, where each is first, which of them each entry is, and how often",
     operands=(
         reads("x", "input"),
@@ -107,6 +109,7 @@ class SuppressionOptions(Options):
 
 NONMAXSUPPRESSION = Kernel(
     "nonmaxsuppression",
+    varies="boxes are compared with those that were taken",
     what="the best boxes of each class that overlap no better one too much, chosen one after the other",
     operands=(
         reads("boxes", "four numbers each", DType.FLOAT32),

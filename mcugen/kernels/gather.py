@@ -25,7 +25,7 @@ class IndexedAxes(ByAxis):
     """The axes of a block that an index has numbers for."""
 
     stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
-    depth: Annotated[Mapping[str, int], "entries of this axis, where indices are not known to lie within"]
+    depth: Annotated[Mapping[str, int], "entries of this axis"]
 
 
 @dataclass(frozen=True, kw_only=True)

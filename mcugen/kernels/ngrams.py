@@ -19,6 +19,8 @@ class NgramsParams(Params):
     width: Annotated[int, "columns of y"]
     steps: Annotated[int, "distances of an n-gram's items that are tried: 1 to this"]
     longest: Annotated[int, "items of the longest n-gram"]
+    grams: Annotated[int, "n-grams of the pool"]
+    pool_items: Annotated[int, "items of the pool"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class NgramsOptions(Options):
 
 NGRAMS = Kernel(
     "ngrams",
+    varies="items are compared until they differ",
     what="how often each n-gram of a pool stands in a row, perhaps with items skipped in between",
     operands=(
         reads("x", "rows of items", DType.INT32, DType.INT64),

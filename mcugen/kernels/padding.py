@@ -35,6 +35,7 @@ class ExtendWalk(ByAxis):
 
     count: Annotated[Mapping[str, int], "elements of y along the axis, or of a run"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
+    places: Annotated[Mapping[str, int], "entries of x along an axis that grows: other indices count as 0"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,11 @@ class Extension:
     def grows(self) -> list[bool]:
         """Of each loop."""
         return [table is not None for table in self.tables]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Of axes that grow, how many places their tables tell of."""
+        return {f"places{axis}": int(table.max()) + 1 for axis, table in enumerate(self.tables) if table is not None}
 
     def order(self) -> Traversal:
         """Element by element, or runs where the last axis stays."""

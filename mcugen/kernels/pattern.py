@@ -115,6 +115,7 @@ class TopOptions(Options):
 
 TOP_K = Kernel(
     "top_k",
+    varies="elements are moved as far as their order asks for",
     what="the largest or smallest elements along an axis in order, by insertion, and their positions",
     operands=(
         reads("x", "input"),

@@ -220,6 +220,7 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         without=frozenset({"extent"}),
         options=(PlaneOptions,),
         when=(tensors, depthwise, one_word, input_is_read),
+        holds_weights=True,
         emit=emit_planes,
         extra=plane_instructions,
     )

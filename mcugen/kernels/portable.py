@@ -22,12 +22,15 @@ from mcugen.kernels.weighted import (
     Requantization,
     element_types,
     float_tensors,
+    four_bits,
     int8_tensors,
     int16_tensors,
     interleave,
+    interleave_nibbles,
+    nibbles,
     store_of,
 )
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
+from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, reads, scratch, writes
 from mcugen.lir.program import Buffer, Overlap
 
 
@@ -118,7 +121,7 @@ def weighted_call(
     operands["y"] = site.y
     if working:
         operands[working[0]] = site.scratch(working[0], spec.x.dtype, working[1])
-    options = [element_types(spec), option, store.options]
+    options = [element_types(spec, packed), option, store.options]
     variant = "_".join(part for part in (variant, store.variant) if part)
     return site.call(operands, [*params, store.params], options, overlaps=overlaps, variant=variant)
 
@@ -129,15 +132,20 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     size = Rows(rows=spec.y.count // channels, depth=spec.depth, channels=channels)
     rest = channels % BLOCK != 0
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1), last=1 if rest else BLOCK)
-    packed = interleave(spec.rows)
+    packed = _interleaved(spec.rows, site)
     return weighted_call(spec, site, packed, [size], RestOptions(rest=rest), spec.overlaps(order))
+
+
+def _interleaved(rows: Array, site: Site) -> Array:
+    """Weights by blocks of four channels, two a byte where the kernel reads them so."""
+    return interleave_nibbles(rows) if four_bits in site.kernel.when else interleave(rows)
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Two pixels at a time, gathered unless they can be read where they lie."""
     shape, weights, depth = spec.shape, spec.weights, spec.depth
     group_out = spec.channels // shape.groups
-    packed = np.concatenate([interleave(group) for group in weights.reshape(shape.groups, group_out, depth)])
+    packed = np.concatenate([_interleaved(group, site) for group in weights.reshape(shape.groups, group_out, depth)])
     direct, joined = shape.groups == 1 and shape.reads_pixels, shape.dilation_w == 1 and shape.groups == 1
     gathering = Gathering(
         depth=depth,
@@ -165,7 +173,11 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     order = windows(shape, in_turn(shape.out_h * shape.out_w, 1)) if direct else rows(shape)
     variant = f"{shape.k_h}x{shape.k_w}" if unrolled else ""
     params, ring = [shape.geometry, ring_of(shape, direct)], ("rows", ring_size(shape, direct))
-    return weighted_call(spec, site, spec.rows, params, options, spec.overlaps(order), working=ring, variant=variant)
+    taps = spec.rows
+    if four_bits in site.kernel.when:
+        taps = np.pad(taps, ((0, 0), (0, taps.shape[1] % 2)))
+        taps = nibbles(taps[:, 0::2], taps[:, 1::2])
+    return weighted_call(spec, site, taps, params, options, spec.overlaps(order), working=ring, variant=variant)
 
 
 def _padded_width(shape: ConvShape) -> int:
@@ -189,12 +201,14 @@ _STORED = (*_CODES, DType.INT32)
 _SUMS = (DType.INT32, DType.INT64)
 
 
-def _operands(is_float: bool, *working: Role) -> tuple[Role, ...]:
+def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
     """x, weights, what becomes of the sums, y."""
+    is_float = kind == "f32"
     codes = (_FLOAT,) if is_float else _CODES
+    stored = (DType.UINT8,) if kind == "s4" else codes
     return (
         reads("x", "input, channels last", *codes),
-        reads("w", "weights, by blocks of four channels where these are computed together", *codes),
+        reads("w", "weights, by blocks of four channels where these are computed together", *stored),
         reads("bias", "what the sum of each channel starts with", *((_FLOAT,) if is_float else _SUMS)),
         *(() if is_float else (reads("multiplier", "of sums, by channel", DType.INT32, optional=True),)),
         writes("y", "output, channels last", *((_FLOAT,) if is_float else _STORED)),
@@ -207,7 +221,17 @@ def _store(is_float: bool) -> tuple[type[FloatLimits | Requantization], type[Flo
     return (FloatLimits, FloatStore) if is_float else (Requantization, IntegerStore)
 
 
-_TENSORS: Mapping[str, Callable[[ConvSpec], bool]] = {"f32": float_tensors, "s8": int8_tensors, "s16": int16_tensors}
+_TENSORS: Mapping[str, tuple[Callable[[ConvSpec], bool], ...]] = {
+    "f32": (float_tensors,),
+    "s8": (int8_tensors,),
+    "s16": (int16_tensors,),
+    "s4": (int8_tensors, four_bits),
+}
+
+_LACKS: Mapping[str, frozenset[str]] = {"s4": frozenset({UPDATABLE})}
+"""Other weights may need more bits."""
+
+_STORED_SO = {"s4": ", two weights a byte"}
 
 
 def _dense(kind: str) -> Kernel:
@@ -215,12 +239,13 @@ def _dense(kind: str) -> Kernel:
     params, options = _store(is_float)
     return Kernel(
         f"dense_{kind}",
-        what="rows by a matrix, four channels at a time",
-        operands=_operands(is_float),
+        what="rows by a matrix, four channels at a time" + _STORED_SO.get(kind, ""),
+        operands=_operands(kind),
         params=(Rows, params),
         without=frozenset() if is_float else frozenset({"x_zero"}),
         options=(ElementTypes, RestOptions, options),
-        when=(_TENSORS[kind],),
+        when=_TENSORS[kind],
+        lacks=_LACKS.get(kind, frozenset()),
         emit=emit_dense,
         any_size=True,
     )
@@ -231,12 +256,14 @@ def _conv(kind: str) -> Kernel:
     params, options = _store(is_float)
     return Kernel(
         f"conv2d_{kind}",
-        what="two pixels by four channels of any convolution; what lies under a window is gathered",
-        operands=_operands(is_float, scratch("patches", "what lies under two windows")),
+        what="two pixels by four channels of any convolution; what lies under a window is gathered"
+        + _STORED_SO.get(kind, ""),
+        operands=_operands(kind, scratch("patches", "what lies under two windows")),
         params=(ConvGeometry, Gathering, params),
         without=frozenset({"k_w", *["x_zero"] * (kind == "s16")}),
         options=(ElementTypes, RestOptions, options),
-        when=(_TENSORS[kind], shared_channels),
+        when=(*_TENSORS[kind], shared_channels),
+        lacks=_LACKS.get(kind, frozenset()),
         emit=emit_conv,
         any_size=True,
     )
@@ -247,22 +274,24 @@ def _depthwise(kind: str) -> Kernel:
     params, options = _store(is_float)
     return Kernel(
         f"depthwise_{kind}",
-        what="one filter a channel, from a ring of padded rows where windows leave the input",
-        operands=_operands(is_float, scratch("rows", "a ring of padded rows")),
+        what="one filter a channel, from a ring of padded rows where windows leave the input"
+        + _STORED_SO.get(kind, ""),
+        operands=_operands(kind, scratch("rows", "a ring of padded rows")),
         params=(ConvGeometry, Ring, params),
         without=frozenset(["x_zero"] * (kind == "s16")),
         options=(ElementTypes, WindowOptions, options),
-        when=(_TENSORS[kind], depthwise),
+        when=(*_TENSORS[kind], depthwise),
+        lacks=_LACKS.get(kind, frozenset()),
         emit=emit_depthwise,
         any_size=True,
     )
 
 
-DENSE: tuple[Kernel, ...] = (_dense("f32"), _dense("s8"), _dense("s16"))
+DENSE: tuple[Kernel, ...] = (_dense("f32"), _dense("s8"), _dense("s16"), _dense("s4"))
 
-DEPTHWISE: tuple[Kernel, ...] = (_depthwise("f32"), _depthwise("s16"), _depthwise("s8"))
+DEPTHWISE: tuple[Kernel, ...] = (_depthwise("f32"), _depthwise("s16"), _depthwise("s8"), _depthwise("s4"))
 
 CONV: tuple[Kernel, ...] = (
-    *(replace(kernel, when=(*kernel.when, single_row)) for kernel in (DENSE[0], DENSE[2], DENSE[1])),
-    *(_conv("f32"), _conv("s16"), _conv("s8")),
+    *(replace(kernel, when=(*kernel.when, single_row)) for kernel in (DENSE[0], DENSE[2], DENSE[1], DENSE[3])),
+    *(_conv("f32"), _conv("s16"), _conv("s8"), _conv("s4")),
 )

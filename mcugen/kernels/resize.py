@@ -28,6 +28,7 @@ class NearestAxes(ByAxis):
 
     d: Annotated[Mapping[str, int], "trips of this loop"]
     s: Annotated[Mapping[str, int], "elements of x from entry to entry of this axis"]
+    places: Annotated[Mapping[str, int], "entries of x along this axis, where a table has places: others count as 0"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +65,11 @@ class LinearWalk(Params):
     inner: Annotated[int, "elements from entry to entry of the last axis"]
     b_out: Annotated[int, "entries of the last axis of y"]
     b_step: Annotated[int, "elements to the next entry of the last axis; 0 if there is one only"]
+    b_places: Annotated[int, "places that its table may have: others count as 0"]
     a_out: Annotated[int | None, "entries of the first axis of y"] = None
     a_stride: Annotated[int | None, "elements from entry to entry of the first axis"] = None
     a_step: Annotated[int | None, "the same; 0 if there is one entry only"] = None
+    a_places: Annotated[int | None, "places that its table may have: others count as 0"] = None
     middle: Annotated[int | None, "blocks between both axes"] = None
     row_size: Annotated[int | None, "elements of such a block of x"] = None
 
@@ -169,6 +172,7 @@ class ResampleParams(Params):
 
     out: Annotated[int, "entries along the axis of y"]
     taps: Annotated[int, "weights of an entry"]
+    places: Annotated[int, "first neighbours that there are: others count as 0"]
 
 
 @dataclass(frozen=True, kw_only=True)

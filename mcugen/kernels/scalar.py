@@ -18,7 +18,20 @@ from mcugen.kernels.portable import RestOptions, Rows
 from mcugen.kernels.reading_order import in_turn, windows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import CodeLimits
-from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
+from mcugen.lir.kernel import (
+    CHECKED,
+    UPDATABLE,
+    Call,
+    Kernel,
+    Options,
+    Params,
+    Role,
+    Site,
+    Trained,
+    reads,
+    scratch,
+    writes,
+)
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Requantizer
 
@@ -436,8 +449,8 @@ _WORKING = (
 
 _CONV = "six pixels at a time as three words of two, so that one product serves both pixels of a word"
 
-_BY_VALUE = frozenset({UPDATABLE})
-"""How many bytes the chunks of a row take follows from its weights."""
+_BY_VALUE = frozenset({CHECKED, UPDATABLE})
+"""How many bytes the chunks of a row take follows from its weights, among which they stand."""
 
 _DENSE_SMLAL = Kernel(
     "dense_s8_thumb2",

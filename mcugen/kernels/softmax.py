@@ -120,11 +120,15 @@ def _operands(dtype: DType, masked: bool) -> tuple[Role, ...]:
     return (x, *(_VISIBLE,) * masked, *_WIDER.get(dtype, ()), y)
 
 
+_VARIES = "the largest element and the length of the sum are looked for"
+
+
 def _softmax(dtype: DType) -> Kernel:
     codes = dtype in _WIDER
     how = "in integers, by a table of exponentials" if codes else "as it is written"
     return Kernel(
         f"softmax_{dtype.tag}",
+        varies=_VARIES,
         what=f"exp(x - max) / sum of exp(x - max) along an axis, {how}; some elements may be hidden",
         operands=_operands(dtype, masked=True),
         params=(AxisWalk, Mask, Probabilities) if codes else (AxisWalk, Mask),
@@ -141,6 +145,7 @@ def _log_softmax(dtype: DType) -> Kernel:
     how = "in integers, by a table of exponentials" if codes else "as it is written"
     return Kernel(
         f"log_softmax_{dtype.tag}",
+        varies=_VARIES,
         what=f"x - max - log of the sum of exp(x - max) along an axis, {how}",
         operands=_operands(dtype, masked=False),
         params=(AxisWalk, Logarithms) if codes else (AxisWalk,),

@@ -47,6 +47,8 @@ class TableParams(Params):
 
     nodes: Annotated[int, "inner nodes: greater numbers are leaves"]
     trees: Annotated[int, "trees"]
+    leaves: Annotated[int | None, "leaves, where tables are checked"] = None
+    weights: Annotated[int | None, "of all leaves, where tables are checked and leaves have not equally many"] = None
     each: Annotated[int | None, "weights of a leaf, if all have as many"] = None
 
 
@@ -57,11 +59,13 @@ class TableOptions(ForestOptions):
     test: Annotated[str, "C text of the comparison, if there is one only"]
     tests: Annotated[list[tuple[int, str]], "else numbers of comparisons and their C texts"]
     nans: Annotated[bool, "whether NaN goes to the yes side at some nodes"]
+    checked: Annotated[bool, "whether damaged tables are looked out for"]
     leaf: Annotated[str, "dense: a weight for each score; even: as many weights a leaf; ragged"]
 
 
 TREES_TABLE = Kernel(
     "trees_table",
+    varies="leaves lie at different depths",
     what="decision trees as tables: nodes are followed from the root of each tree to a leaf, whose weights are added",
     operands=(
         reads("x", "rows of features", *_FLOATS),
@@ -109,6 +113,7 @@ class CodeOptions(ForestOptions):
 
 TREES_CODE = Kernel(
     "trees_code",
+    varies="leaves lie at different depths",
     what="decision trees as C functions of nested ifs: faster than tables, and larger",
     operands=(
         reads("x", "rows of features", *_FLOATS),

@@ -29,6 +29,26 @@ def interleave(weights: Array) -> Array:
     return np.concatenate([blocks.reshape(-1), weights[whole:].reshape(-1)])
 
 
+NIBBLES = (-8, 7)
+"""What weights of 4 bits lie within."""
+
+
+def nibbles(first: Array, second: Array) -> Array:
+    """Two weights a byte, each plus 8, the first in the lower half: uint8 of their shape."""
+    packed: Array = (first - NIBBLES[0] | (second - NIBBLES[0]) << 4).astype(np.uint8)
+    return packed
+
+
+def interleave_nibbles(weights: Array) -> Array:
+    """[N, K] → flat bytes: blocks of BLOCK rows as [K][BLOCK / 2], then the remaining rows by two as [K]."""
+    rows = len(weights) + len(weights) % 2
+    pairs = np.pad(weights, ((0, rows - len(weights)), (0, 0))).reshape(rows // 2, 2, -1)
+    packed = nibbles(pairs[:, 0], pairs[:, 1])
+    whole = len(weights) // BLOCK * 2
+    blocks = packed[:whole].reshape(-1, 2, weights.shape[1]).transpose(0, 2, 1)
+    return np.concatenate([blocks.reshape(-1), packed[whole:].reshape(-1)])
+
+
 def clamp_of(node: Node) -> Range | None:
     """What its result is clamped to."""
     return cast("_Clamped", node.op).clamp
@@ -156,9 +176,9 @@ def float_limits(spec: WeightedSpec) -> FloatLimits:
     return FloatLimits(low=low, high=None if math.isinf(high) else high)
 
 
-def element_types(spec: WeightedSpec) -> ElementTypes:
-    """Of a layer whose weights keep their type."""
-    return ElementTypes(x_t=spec.x.dtype.c, w_t=DType.of(spec.weights).c, y_t=spec.y.dtype.c)
+def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
+    """Of a layer with its weights as they are stored."""
+    return ElementTypes(x_t=spec.x.dtype.c, w_t=DType.of(weights).c, y_t=spec.y.dtype.c)
 
 
 # ------------------------------------------------------------------------------- conditions of kernels
@@ -195,6 +215,11 @@ def int8_tensors(layer: Typed) -> bool:
 def int8_weights(layer: Typed) -> bool:
     """int8 weights"""
     return layer.sig.input(1).dtype is DType.INT8
+
+
+def four_bits(spec: WeightedSpec) -> bool:
+    """weights of 4 bits"""
+    return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
 
 
 def int16_tensors(layer: Typed) -> bool:

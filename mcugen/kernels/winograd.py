@@ -20,7 +20,7 @@ from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.reading_order import rows
 from mcugen.kernels.specs import ConvSpec
 from mcugen.kernels.weighted import int8_weights
-from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
+from mcugen.lir.kernel import CHECKED, Call, Kernel, Options, Params, Role, Site, Trained, reads, scratch, writes
 from mcugen.lir.traversal import Traversal
 
 FILTER = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
@@ -375,7 +375,9 @@ def _kernel(
 
 def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
     patch = scratch("patch", "a block of the border, of which a part is copied", DType.INT8, optional=True)
-    return replace(_kernel(name, tiles, needs, (), (patch,)), emit=partial(emit_flash, tiles=tiles), extra=tiles.work)
+    kernel = _kernel(name, tiles, needs, (), (patch,))
+    lacks = frozenset({CHECKED})  # the stream tells how far the next channel's results are, and which is the last
+    return replace(kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks)
 
 
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:

@@ -12,13 +12,16 @@ from pathlib import Path
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.firmware import Firmware, Plan, render_firmware
 from mcugen.codegen.identifiers import identifier
+from mcugen.codegen.render import Draft
 from mcugen.codegen.write import write_folder
 from mcugen.compilation import Compilation
 from mcugen.compiled import CompiledModel
-from mcugen.errors import ToolMissingError, UsageError, shortened
+from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError, shortened
+from mcugen.evaluate import step_cycles
 from mcugen.linked.figures import LinkReport, Sum, memories_use, require_room
 from mcugen.memory.joint import Pair
 from mcugen.simulate.simulation import linked_sizes
+from mcugen.stepping import longest_steps, with_steps
 
 
 @dataclass
@@ -40,7 +43,15 @@ class Linking:
 
     @cached_property
     def models(self) -> list[CompiledModel]:
-        """The compiled models. UsageError unless they are for one board, and have names of their own."""
+        """The compiled models. UsageError unless they are for one board, and have names of their own.
+
+        DoesNotFitError: a step takes longer in the firmware than --max-step-cycles allows.
+        """
+        return [self._timed(number) for number in range(len(self._alone))]
+
+    @cached_property
+    def _alone(self) -> list[CompiledModel]:
+        """As each is compiled, without the others."""
         models = [net.compiled for net in self.nets]
         names = [model.bundle.name for model in models]
         if not models:
@@ -48,9 +59,6 @@ class Linking:
         if len({model.board.name for model in models}) > 1:
             found = " and ".join(dict.fromkeys(model.board.name for model in models))
             raise UsageError("the models of a firmware must be for one board", found, "compile them for one")
-        read = next((model.bundle.name for model in models if model.options.weights_reader), None)
-        if read is not None:
-            raise UsageError("models of a firmware read weights where they lie", f"--weights-reader of '{read}'")
         taken = [self._identifier, *names]
         twice = next((name for name in taken if taken.count(name) > 1), None)
         if twice is not None:
@@ -96,6 +104,28 @@ class Linking:
         flash = Sum(code.apart + sum(sizes.weights for sizes in alone), code.linked + linked.weights)
         return replace(report, model_code=[sizes.code for sizes in alone], code=code, flash=flash)
 
+    def _timed(self, number: int) -> CompiledModel:
+        """A model whose steps have a bound: with what they take in the firmware, where kernels that models share are no
+        longer compiled for the one that calls them.
+        """
+        model = self._alone[number]
+        limit = model.options.max_step_cycles
+        if limit is None:
+            return model
+
+        def in_firmware(draft: Draft) -> Bundle:
+            drafts = [draft if n == number else other.draft for n, other in enumerate(self._alone)]
+            plan = Plan(self._identifier, [one for one in drafts if one is not None], self._pairs)
+            return render_firmware(plan, {}).models[number]
+
+        each = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
+        if max(each, default=0) > limit:
+            name = model.bundle.name
+            found = f"{max(each):,} in the firmware, where kernels are shared"
+            remedy = f"ask for some less of it alone: --set {name}:max-step-cycles={limit - (max(each) - limit)}"
+            raise DoesNotFitError(f"a step of '{name}' must take {limit:,} cycles at most", found, remedy)
+        return with_steps(model, limit, each)
+
     @property
     def _identifier(self) -> str:
         return identifier(self.name)
@@ -103,7 +133,7 @@ class Linking:
     @property
     def _pairs(self) -> set[Pair]:
         """Models that may share memory, by their numbers."""
-        numbers = {model.bundle.name: number for number, model in enumerate(self.models)}
+        numbers = {model.bundle.name: number for number, model in enumerate(self._alone)}
         for name in (name for group in self.exclusive for name in group):
             if identifier(name) not in numbers:
                 rule = "--exclusive must name models of the firmware"

@@ -24,6 +24,10 @@ UPDATABLE = "updatable"
 """Beside a CPU's features: that no code may depend on weights. Kernels that pack these by their values lack it."""
 
 
+CHECKED = "checked-indices"
+"""The same: that no constant may tell an address, or where a loop ends, unless the code checks it."""
+
+
 @dataclass(frozen=True)
 class Declared:
     """A member of a parameter struct or an option of a template, as its class declares it.
@@ -197,6 +201,11 @@ class Kernel:
     operator's spec of the layer (mcugen.lir.spec). `any_size`: its parameters are polynomials of the sizes, so that
     these may be known at run time only.
 
+    `varies` says why control flow depends on data, where it does; that of all others depends on sizes alone.
+
+    With `holds_weights`, those of a channel stay in registers while its results go by; others read a weight anew for
+    every few results.
+
     A kernel of a `library` calls its functions: the C function returns a status, as what is linked may not fit.
     `evaluate` is for kernels that round otherwise than the operator's own reference; where it computes a node of a
     body, the operator's own would stand, so those are for nodes outside of bodies. `example` is a small model in ONNX's
@@ -219,7 +228,9 @@ class Kernel:
     extra: Callable[[Any], int] | None = None
     way: Callable[[Any], str] | None = None
     any_size: bool = False
+    holds_weights: bool = False
     library: str = ""
+    varies: str = ""
     evaluate: Reference | None = None
     example: str = ""
 

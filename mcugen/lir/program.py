@@ -134,8 +134,16 @@ Its parameter `nbytes` is how much; `x_at` and `y_at` (bytes, 0 if there are non
 that is the first to write to `y` begins its life (Access.OUT); what other parts of `y` hold, is nothing yet.
 """
 
-READ_ROWS = "read_rows"
 READ_WEIGHTS = "read_weights"
+"""The kernel that has the caller write constants of a layer, `x`, to `y`."""
+
+STAGE_WEIGHTS = "stage_weights"
+"""The kernel that copies constants of a layer, `x`, to `y`, where they are read faster."""
+
+BRINGING = (READ_WEIGHTS, STAGE_WEIGHTS)
+"""What brings constants to the layer behind it, and computes nothing."""
+
+READ_ROWS = "read_rows"
 """The kernel that has the caller write `rows` rows of the streamed input, from row `next` (INOUT) on, to `y`.
 
 Its parameters besides: `axis`, that of the input which counts rows, and `bytes` of a row, which is what remains of the
@@ -360,7 +368,7 @@ class Program:
     def head(self, layer: range) -> Instr:
         """The instruction that speaks for a layer: of a group, the marker of its outermost block."""
         instrs = [self.instrs[i] for i in layer]
-        computing = next(i for i in instrs if i.kernel != READ_WEIGHTS)
+        computing = next(i for i in instrs if i.kernel not in BRINGING)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def loops(self) -> list[tuple[int, int]]:

@@ -1,17 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that lie where no pointer reaches: read into the arena before each layer, by a function of the caller's."""
+"""Weights that are brought to the arena before their layer: by a function of the caller's where no pointer reaches
+them, or by a copy where the arena is read faster than what they lie in."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from mcugen.errors import UsageError
 from mcugen.lir.kernel import Kernel, reads, writes
-from mcugen.lir.program import READ_WEIGHTS, Access, Buffer, Control, Instr, Operand, Program, Space
+from mcugen.lir.program import READ_WEIGHTS, STAGE_WEIGHTS, Access, Buffer, Control, Instr, Operand, Program, Space
 
 READ_WEIGHTS_KERNEL = Kernel(
     READ_WEIGHTS,
     what="constants of a layer, read by the caller",
     operands=(reads("x", "what the file has"), writes("y", "the same in the arena")),
 )
+
+
+STAGE_WEIGHTS_KERNEL = Kernel(
+    STAGE_WEIGHTS,
+    what="constants of a layer, copied to where they are read faster",
+    operands=(reads("x", "where they lie"), writes("y", "the same in the arena")),
+)
+
+
+def with_staged_weights(program: Program, staged: Mapping[int, Sequence[Buffer]]) -> Program:
+    """Another program, which copies constants to buffers of their own before the instruction that reads them.
+
+    `staged` are the constants by the instruction's index; those live no longer than it. No two programs share
+    instructions; but they share buffers, so that the one is to be run whose memory was planned last.
+    """
+    made = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
+    groups = max((instr.group for instr in program.instrs), default=0)
+    for index, instr in enumerate(program.instrs):
+        constants = staged.get(index, ())
+        if constants and not instr.group:
+            groups += 1
+        group = instr.group or (groups if constants else 0)
+        held = {buffer: _held(made, buffer) for buffer in constants}
+        made.instrs += [replace(_staging(instr, buffer, held[buffer]), group=group) for buffer in constants]
+        made.instrs.append(replace(instr, operands=_with_held(instr, held), group=group))
+    return made
 
 
 def with_read_weights(program: Program) -> None:
@@ -27,13 +57,13 @@ def with_read_weights(program: Program) -> None:
     groups = max((instr.group for instr in program.instrs), default=0)
     made: list[Instr] = []
     for instr in program.instrs:
-        constants = dict.fromkeys(o.buffer for o in instr.operands if _is_read(o.buffer) and o.buffer not in outputs)
+        constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer) and o.buffer not in outputs)
         if constants and not instr.group:
             groups += 1
             instr.group = groups
         held = {buffer: _held(program, buffer) for buffer in constants}
         made += [_reading(instr, buffer, held[buffer]) for buffer in constants]
-        instr.operands = tuple(Operand(o.role, o.access, held.get(o.buffer, o.buffer)) for o in instr.operands)
+        instr.operands = _with_held(instr, held)
         made.append(instr)
     program.instrs = made
 
@@ -44,7 +74,8 @@ def largest_read(program: Program) -> int:
     return max((sum(i.operand("y").buffer.nbytes for i in x if i.kernel == READ_WEIGHTS) for x in layers), default=0)
 
 
-def _is_read(buffer: Buffer) -> bool:
+def is_read(buffer: Buffer) -> bool:
+    """Whether it has constants."""
     return buffer.space is Space.CONST and buffer.data is not None and buffer.count > 0
 
 
@@ -54,7 +85,20 @@ def _held(program: Program, constant: Buffer) -> Buffer:
     return held
 
 
+def _with_held(instr: Instr, held: Mapping[Buffer, Buffer]) -> tuple[Operand, ...]:
+    return tuple(Operand(o.role, o.access, held.get(o.buffer, o.buffer)) for o in instr.operands)
+
+
 def _reading(layer: Instr, constant: Buffer, held: Buffer) -> Instr:
+    return _bringing(READ_WEIGHTS_KERNEL, layer, constant, held)
+
+
+def _staging(layer: Instr, constant: Buffer, held: Buffer) -> Instr:
+    staging = _bringing(STAGE_WEIGHTS_KERNEL, layer, constant, held)
+    return replace(staging, note="weights to where they are read faster")
+
+
+def _bringing(kernel: Kernel, layer: Instr, constant: Buffer, held: Buffer) -> Instr:
     operands = (Operand("x", Access.IN, constant), Operand("y", Access.OUT, held))
     told = {"op": layer.op, "origin": layer.origin, "group": layer.group}
-    return Instr(READ_WEIGHTS, layer.name, operands, declaration=READ_WEIGHTS_KERNEL, **told)  # type: ignore[arg-type]
+    return Instr(kernel.name, layer.name, operands, declaration=kernel, **told)  # type: ignore[arg-type]

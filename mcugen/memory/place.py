@@ -102,6 +102,18 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
     return fitting[0]
 
 
+def memory_of_weights(board: Board, places: Places) -> Memory:
+    """Where weights are read while the model runs, but for hot ones."""
+    asked = board.memory(places.weights) if places.weights else None
+    return asked if asked and asked.kind == "ram" else weights_memories(board, places)[0]
+
+
+def memory_of_arena(board: Board, places: Places) -> Memory:
+    """Where the arena lies if there is room: the first memory that is asked for, or the board's own."""
+    named = [name for name in places.arena if name != AUTO_PLACE]
+    return board.memory(named[0] if named else board.arena_memory)
+
+
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
     """Bytes of RAM that copies of weights take."""
     return sum(aligned(buffer.nbytes) for buffer in _copies(program, board, places))

@@ -32,6 +32,12 @@ def _repetitions(instr: Instr, events: Counter[int]) -> int:
     return int(instr.params.get("steps", 1))
 
 
+def passes_of(instr: Instr) -> int:
+    """How often a layer goes through its constants if each multiply-accumulate reads a weight; 0 without weights."""
+    constants = [o.buffer.count for o in instr.operands if o.buffer.space is Space.CONST]
+    return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
+
+
 def _accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
     """What an instruction reads and writes.
 
@@ -42,7 +48,7 @@ def _accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
     others = [o for o in instr.operands if o.buffer.space is not Space.CONST]
     results = max((o.buffer.count for o in others if o.access is not Access.IN), default=0)
     macs = instr.macs if instr.control is Control.NONE else 0
-    passes = macs // max([1, *(o.buffer.count for o in constants)])
+    passes = passes_of(instr)
     for operand in constants:
         buffer = operand.buffer
         yield operand, max(buffer.nbytes * passes, buffer.nbytes, 0 if macs else results * buffer.dtype.nbytes)

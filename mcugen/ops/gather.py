@@ -113,7 +113,7 @@ def _emit_gather(node: Node, builder: Builder, outer: int, depths: Shape, run: i
         {"x": builder.buffer(x), "index": builder.buffer(index), "y": builder.buffer(node.output)},
         [
             GatherParams(outer=outer, count=count, x_step=math.prod(depths) * run),
-            IndexedAxes(stride=numbered("stride", strides), depth=numbered("depth", () if known else depths)),
+            IndexedAxes(stride=numbered("stride", strides), depth=numbered("depth", depths)),
             GatherRun(run=run if run > 1 else None),
         ],
         [options],

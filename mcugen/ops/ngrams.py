@@ -60,7 +60,13 @@ class Ngrams(Operator):
         longest = max(map(len, self.grams), default=0)
         counts = [sum(len(g) <= n for g in self.grams) for n in range(1, longest + 1)]
         params = NgramsParams(
-            rows=x.shape[0], items=x.shape[1], width=self.width, steps=self.skips + 1, longest=longest
+            rows=x.shape[0],
+            items=x.shape[1],
+            width=self.width,
+            steps=self.skips + 1,
+            longest=longest,
+            grams=len(self.grams),
+            pool_items=sum(map(len, self.grams)),
         )
         tables = {
             "pool": np.asarray([item for gram in self.grams for item in gram] or [0], x.dtype.numpy),

@@ -114,7 +114,11 @@ class Extend(Permutable, Simplifiable, Movement):
         call = Call(
             EXTEND,
             operands | {"y": builder.buffer(node.output)},
-            [ExtendWalk(count=numbered("count", loops.counts), stride=numbered("stride", loops.strides))],
+            [
+                ExtendWalk(
+                    count=numbered("count", loops.counts), stride=numbered("stride", loops.strides), places=loops.places
+                )
+            ],
             [ExtendOptions(t=x.dtype.c, grows=loops.grows, mode=self.mode)],
             overlaps=overlap(x, y, loops.order()),
             variant=f"{x.dtype.tag}_{axes}",

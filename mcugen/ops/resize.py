@@ -123,7 +123,11 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
             for role, (_, _, row) in zip(tables, walks, strict=True)
             if row is not None
         }
-        axes = NearestAxes(d=numbered("d", [n for n, _, _ in walks]), s=numbered("s", [s for _, s, _ in walks]))
+        axes = NearestAxes(
+            d=numbered("d", [n for n, _, _ in walks]),
+            s=numbered("s", [s for _, s, _ in walks]),
+            places={f"places{number}": max(row) + 1 for number, (_, _, row) in enumerate(walks) if row is not None},
+        )
         rows = nested(*(np.asarray(range(size) if row is None else row) * stride for size, stride, row in walks))
         order = Traversal.runs(rows, 1) if run is None else Traversal.rereading(rows, run)
         call = Call(
@@ -322,6 +326,7 @@ class ResizeLinear(Quantizable, Permutable, Operator):
             inner=strides[last],
             b_out=y[last],
             b_step=strides[last] if x[last] > 1 else 0,
+            b_places=max(x[last] - 1, 1),
         )
         if first == last:
             return walk
@@ -330,6 +335,7 @@ class ResizeLinear(Quantizable, Permutable, Operator):
             a_out=y[first],
             a_stride=strides[first],
             a_step=strides[first] if x[first] > 1 else 0,
+            a_places=max(x[first] - 1, 1),
             middle=math.prod(x[first + 1 : last]),
             row_size=x[last] * strides[last],
         )
@@ -412,11 +418,12 @@ class Resample(Permutable, Operator):
             "w": builder.const(f"{name}.weights", self._table(y.dtype).reshape(-1)),
             "y": builder.buffer(node.output),
         }
+        taps = len(self.weights[0])
         starts = nested(np.arange(walk.outer) * walk.depth * walk.inner, np.asarray(self.start) * walk.inner)
         call = Call(
             RESAMPLE,
             operands,
-            [walk, ResampleParams(out=len(self.start), taps=len(self.weights[0]))],
+            [walk, ResampleParams(out=len(self.start), taps=taps, places=walk.depth - taps + 1)],
             [ResampleOptions(t=y.dtype.c)],
             overlaps=overlap(x, y, Traversal.pixels(starts, walk.inner)),
             variant=y.dtype.tag,

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mcugen.errors import ModelError
-from mcugen.hir.graph import Node, Value
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType
 from mcugen.kernels.scatter import (
     SCATTER_ELEMENTS,
@@ -35,7 +36,7 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import checked_indices, flat_positions, positions, require_elements, require_integers
-from mcugen.ops.movement import normalize_axis
+from mcugen.ops.movement import Concat, Reshape, Slice, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -149,8 +150,12 @@ class ScatterElements(Operator):
         _call(node, builder, SCATTER_ELEMENTS, [params, axes], options, variant)
 
 
+LEAST_PART = 1 / 16
+"""Of a tensor, what must be written for it to be joined of parts anew: less may be written in place."""
+
+
 @dataclass(frozen=True)
-class ScatterND(Operator):
+class ScatterND(Simplifiable, Operator):
     """y = x; y[index[j, 0], index[j, 1], …] ∘= updates[j] for all j in order."""
 
     mnemonic: ClassVar[str] = "scatter_nd"
@@ -176,6 +181,17 @@ class ScatterND(Operator):
         REDUCTIONS[self.reduction].apply(y.reshape(math.prod(depths), -1), flat, updates.reshape(len(flat), -1))
         return (y,)
 
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Parts that are joined where known indices tell a box, as exporters write x[:, 2:4] = updates."""
+        x, updates = node.input(0), node.input(2)
+        index = node.input(1).data
+        box = _box(index, x.type.shape) if self.reduction == "none" and index is not None else None
+        if box is None or math.prod(size for _, size in box) < LEAST_PART * x.type.count:
+            return None
+        shape = tuple(size for _, size in box)
+        part = graph.add(Reshape(shape), [updates], node.origin, before=node).output
+        return _with_part(graph, node, x, part, list(enumerate(box)))
+
     def lower(self, node: Node, builder: Builder) -> None:
         """A run for each index."""
         x, index = node.input(0).type, node.input(1).type
@@ -188,6 +204,42 @@ class ScatterND(Operator):
         options = ScatterOptions(t=x.dtype.c, depths=len(depths), reduction=self.reduction, step=step)
         variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"
         _call(node, builder, SCATTER_ND, [params, axes], options, variant)
+
+
+def _box(index: Array, shape: Shape) -> list[tuple[int, int]] | None:
+    """The first entry of each axis and how many, if the indices go through all of such a box in order."""
+    depth = index.shape[-1]
+    places = index.reshape(-1, depth).astype(np.int64)
+    places = np.where(places < 0, places + np.array(shape[:depth]), places)
+    first, last = places.min(0), places.max(0)
+    sizes = last - first + 1
+    if math.prod(sizes.tolist()) != len(places):
+        return None
+    if not np.array_equal(places, first + np.indices(sizes).reshape(depth, -1).T):
+        return None
+    return [*zip(first.tolist(), sizes.tolist(), strict=True), *((0, size) for size in shape[depth:])]
+
+
+def _with_part(graph: Graph, node: Node, x: Value, part: Value, box: Sequence[tuple[int, tuple[int, int]]]) -> Value:
+    """x with a box of it replaced, by the axes of the box that are left: what lies before, beside and behind."""
+    shape = x.type.shape
+    partial = [(axis, place) for axis, place in box if place[1] < shape[axis]]
+    if not partial:
+        return part
+
+    def cut(axis: int, first: int, size: int) -> Value:
+        starts, sizes = [0] * len(shape), list(shape)
+        starts[axis], sizes[axis] = first, size
+        slice_ = Slice(tuple(starts), tuple(sizes), (1,) * len(shape))
+        return graph.add(slice_, [x], node.origin, before=node).output
+
+    (axis, (first, size)), *others = partial
+    middle = _with_part(graph, node, cut(axis, first, size), part, others) if others else part
+    end = first + size
+    before = [cut(axis, 0, first)] if first else []
+    behind = [cut(axis, end, shape[axis] - end)] if end < shape[axis] else []
+    parts = [*before, middle, *behind]
+    return graph.add(Concat(axis), parts, node.origin, before=node).output
 
 
 @dataclass(frozen=True)

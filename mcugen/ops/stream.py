@@ -33,6 +33,7 @@ from mcugen.lir.kernel import Call, Kernel
 from mcugen.lir.lower import lower_nodes
 from mcugen.lir.overlap import least_lead
 from mcugen.lir.program import Access, Buffer, Control, Overlap
+from mcugen.numerics.window import pad
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Rows:
         widths = [(0, 0)] * row.ndim
         if any(self.sides):
             widths[self.axis + 1] = self.sides
-        return np.pad(row, widths, constant_values=fill)
+        return pad(row, widths, fill)
 
 
 def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = (0, 0)) -> TensorType:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mcugen.errors import UsageError, shortened
-from mcugen.evaluation.preprocess import number, numbers
+from mcugen.evaluation.preprocess import number, numbers, parse_preprocessing
 from mcugen.pipelines.image import COLORS, FORMATS, ImageStages
 from mcugen.pipelines.spectrum import BANDS, LOGARITHMS, WINDOWS, Bands
 from mcugen.pipelines.statistics import STATISTICS
@@ -23,6 +23,9 @@ Stages = ImageStages | StreamStages
 
 LONGEST_TEXT = 4096
 """Characters of a pipeline."""
+
+PREPROCESS = "preprocess"
+"""The word of an image pipeline that stands for what `--preprocess` says."""
 
 MOST_SAMPLES = 1 << 13
 """Of a frame: sums of squares and of fourth powers fit 64 bits."""
@@ -41,6 +44,30 @@ class Key:
 def read_pipeline(text: str) -> str:
     """A pipeline's text on one line, without remarks; of the file where the text names one. UsageError: unreadable."""
     return ", ".join(_parts(text if "=" in text else _file_text(text)))
+
+
+def with_preprocessing(text: str, preprocess: str) -> str:
+    """A pipeline's text, with the steps of `--preprocess` where the word stands for them.
+
+    They have the same words and the same bits here. UsageError where it stands nowhere, and for steps that have not.
+    """
+    parse_preprocessing(preprocess)
+    steps = _parts(preprocess)
+    parts = _parts(text if "=" in text else _file_text(text))
+    if PREPROCESS not in parts:
+        remedy = f"leave it out, or write `{PREPROCESS}` in the pipeline for it: 'image=rgb888, {PREPROCESS}'"
+        raise UsageError("samples are prepared by --input-pipeline alone", "--preprocess", remedy)
+    for step in steps:
+        if step.partition("=")[0].strip() not in _SAME:
+            rule = "what --preprocess does must have a form in C with the same bits"
+            remedy = f"leave it out there, and say {step} in the pipeline: it makes samples as the firmware does"
+            raise UsageError(rule, f"'{shortened(step, 80)}', which smooths by Pillow's rules", remedy)
+    at = parts.index(PREPROCESS)
+    if not any(part.partition("=")[0].strip() == "image" for part in parts[:at]):
+        rule = f"'{PREPROCESS}' of --input-pipeline must stand behind image=FORMAT"
+        remedy = "write scale, mean and std of features in the pipeline itself"
+        raise UsageError(rule, f"'{shortened(parts[0], 80)}'", remedy)
+    return ", ".join([*parts[:at], *steps, *parts[at + 1 :]])
 
 
 def _file_text(name: str) -> str:
@@ -78,6 +105,9 @@ def _fields(parts: list[str], keys: Mapping[str, Key]) -> dict[str, Any]:
     for part in parts:
         word, equals, value = (t.strip() for t in part.partition("="))
         known = ", ".join(f"{name}={key.example}" if key.example else name for name, key in keys.items())
+        if word == PREPROCESS:
+            rule = f"--input-pipeline: '{PREPROCESS}' must stand once, for what --preprocess says"
+            raise UsageError(rule, "nothing that it stands for", "give --preprocess, or write its steps here")
         if word not in keys or bool(equals) != bool(keys[word].example):
             raise UsageError("--input-pipeline must hold known keys", f"'{shortened(part, 80)}'", f"keys are {known}")
         key = keys[word]
@@ -165,6 +195,9 @@ _IMAGE = {
     **_NUMBERS,
     "layout": Key("layout", _one_of("chw", "hwc"), "chw (or hwc)"),
 }
+
+_SAME = ("gray", "rgb", "scale", "mean", "std", "layout")
+"""Words that say the same to the bit here and in `--preprocess`: not `resize`, which smooths there."""
 
 _STREAM = {
     "frame": Key("frame", _integers("N/N", MOST_SAMPLES), "640/320 (samples of a frame / from frame to frame)"),

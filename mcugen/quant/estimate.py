@@ -61,7 +61,7 @@ def estimated(quantized: Quantization, samples: Sequence[Sample], kind: str) -> 
         run_onnxruntime(proto, some, fixed=model.first_states, states=model.states)
         for proto in (model.proto, _between_reals(quantized))
     )
-    pairs = _comparable(found, real, set(model.states))
+    pairs = comparable(found, real, set(model.states))
     sqnr = METRICS["sqnr"].compute(pairs) if pairs.names else -math.inf
     if sqnr == -math.inf:
         return quantized
@@ -87,7 +87,7 @@ def _between_reals(quantized: Quantization) -> onnx.ModelProto:
     return write_qdq(replace(model, states={}), replace(plan, scheme=replace(plan.scheme, integer_io=False)))
 
 
-def _comparable(found: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
+def comparable(found: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
     """The outputs that are numbers, of one shape in both models; what is kept is seen by nobody."""
     both = [(name, [(a[name], b[name]) for a, b in zip(found, real, strict=True)]) for name in found[0]]
     names = [

@@ -23,12 +23,16 @@ class Stored:
 
 @dataclass(frozen=True)
 class Codes:
-    """Symmetric int8 weights of a layer in the shape of the float ones, and the real bias that goes with them."""
+    """Symmetric weights of a layer in the shape of the float ones, and the real bias that goes with them.
+
+    Codes of INT4 take a byte each here, too.
+    """
 
     weights: Array
     scales: Array
     axis: int
     bias: Array | None
+    dtype: DType = DType.INT8
 
     @property
     def quant(self) -> QuantParams:
@@ -40,19 +44,25 @@ class Codes:
 class Plan:
     """`activations` by tensor name, `layers` by output name; nodes in neither compute in float32.
 
-    `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32.
+    `precision` by the name of a node's (first) output: INT8, INT16 or FLOAT32; `few_bits` are layers, by that name,
+    whose weights have 4 bits.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
     activations: dict[str, Stored] = field(default_factory=dict)
     layers: dict[str, Codes] = field(default_factory=dict)
     precision: dict[str, DType] = field(default_factory=dict)
+    few_bits: frozenset[str] = frozenset()
     internals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Ranges within layers that have such (`Operator.internals`): by name of the first output, and by role."""
 
     def precision_of(self, node: Node) -> DType:
         """What a node computes in."""
         return self.precision.get(node.outputs[0].name, DType.FLOAT32)
+
+    def weights_of(self, node: Node) -> DType:
+        """The type of a layer's weights."""
+        return DType.INT4 if node.outputs[0].name in self.few_bits else DType.INT8
 
     def quant(self, name: str, dtype: DType) -> QuantParams:
         """Of a stored activation as a reader that computes in `dtype` gets it."""

@@ -16,6 +16,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.traits import Cell
 from mcugen.hir.types import Array
 from mcugen.quant.float_model import FloatModel, all_tensors
+from mcugen.quant.samples import Sample, numbered
 
 BINS = 2048
 """Of each histogram: eight for each code of int8."""
@@ -26,14 +27,13 @@ FEW = 10
 TOLD = 0.05
 """Share of constant or repeated samples above which the user is told."""
 
-Sample = Mapping[str, Array]
-
 
 @dataclass(frozen=True)
 class TensorProfile:
-    """`lows`, `highs`: extremes of each sample, in order; `histogram`: counts in equal bins over all of them.
+    """`lows`, `highs`: extremes of each sample, in an order of their own (a stream's in time).
 
-    `means`: of each index of axis 1 (of a vector: of axis 0), over samples and all other axes.
+    `histogram`: counts in equal bins over all of them. `means`: of each index of axis 1 (of a vector: of axis 0), over
+    samples and all other axes.
     """
 
     lows: tuple[float, ...]
@@ -94,18 +94,6 @@ def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
     return notes
 
 
-def distinct(samples: Sequence[Sample]) -> list[Sample]:
-    """Each sample once, in order: a repeated one tells nothing new."""
-    return list({_digest(sample): sample for sample in reversed(samples)}.values())[::-1]
-
-
-def _digest(sample: Sample) -> bytes:
-    digest = hashlib.sha256()
-    for name in sorted(sample):
-        digest.update(np.ascontiguousarray(sample[name]).tobytes())
-    return digest.digest()
-
-
 def fingerprint(model: FloatModel) -> str:
     """SHA-256 of what decides about activations: the inputs' shapes and all constants, as fused and equalized."""
     digest = hashlib.sha256()
@@ -120,12 +108,13 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
     """Runs every sample twice: for extremes and means, then for histograms. UsageError where NaN or infinity appear."""
     observer = _Observer(model)
     seen: dict[str, _Extremes] = {}
-    for index, sample in enumerate(samples):
+    in_order = list(enumerate(samples)) if model.states else numbered(samples)
+    for done, (index, sample) in enumerate(in_order, 1):
         for name, array in observer.tensors(sample):
             if not np.isfinite(array).all():
                 raise _not_finite(model, name, index)
             seen.setdefault(name, _Extremes()).add(array)
-        progress(index + 1, 2 * len(samples))
+        progress(done, 2 * len(samples))
     spans = {name: (min(extremes.lows), max(extremes.highs)) for name, extremes in seen.items()}
     counts = {name: np.zeros(BINS, np.int64) for name in seen}
     for index, sample in enumerate(samples):

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
@@ -15,7 +17,7 @@ from mcugen.numerics.fixedpoint import quantize
 from mcugen.quant.assign import is_quantized_constant
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.onnx_writer import OnnxWriter
-from mcugen.quant.plan import Plan, Stored
+from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.recurrent import expand
 from mcugen.quant.scheme import activation_params
 
@@ -23,6 +25,11 @@ from mcugen.quant.scheme import activation_params
 def write_qdq(model: FloatModel, plan: Plan) -> onnx.ModelProto:
     """The model with every decision of `plan` in it; its opset must be 21 or more where int16 is used."""
     return _QdqWriter(model, plan).write()
+
+
+def _stored_codes(codes: Codes) -> Array:
+    """Of a layer's weights, in the type that ONNX stores."""
+    return codes.weights.astype(ml_dtypes.int4) if codes.dtype is DType.INT4 else codes.weights
 
 
 def stored_name(name: str) -> str:
@@ -69,7 +76,7 @@ class _QdqWriter(OnnxWriter):
         producer = value.producer
         if self._is_coded_input(value):
             stored = self.plan.activations[value.name]
-            params = self._stored_params(value.name, stored.quant, stored.dtype)
+            params = self._stored_params(value.name, stored.quant, stored.dtype.numpy)
             real = self.add("DequantizeLinear", [value.name, *params], self.fresh(f"{value.name}_dequantized"))
             self._stored_as[value.name, stored.dtype] = real
             self._codes[real] = value.name
@@ -99,7 +106,7 @@ class _QdqWriter(OnnxWriter):
             return super().constant(value, reader, index)
         codes = self.plan.layers.get(reader.output.name)
         if codes is not None and index in weight_axes(reader.op):
-            return self._dequantized(f"{reader.output.name}.weight", codes.weights, codes.quant)
+            return self._dequantized(f"{reader.output.name}.weight", _stored_codes(codes), codes.quant)
         if codes is not None and index == bias_input(reader.op) and codes.bias is not None:
             return self._bias(reader, codes.bias, codes.scales)
         if not is_quantized_constant(reader, index):
@@ -149,7 +156,7 @@ class _QdqWriter(OnnxWriter):
         main = dtype is self.plan.activations[value.name].dtype
         quant = self.plan.quant(value.name, dtype)
         name = value.name if main else f"{value.name}_{dtype.value}"
-        params = self._stored_params(name, quant, dtype)
+        params = self._stored_params(name, quant, dtype.numpy)
         codes = self.add("QuantizeLinear", [source, *params], self.fresh(stored_name(name)))
         real = self.add("DequantizeLinear", [codes, *params], self.fresh(f"{name}_dequantized"))
         self._stored_as[value.name, dtype] = real
@@ -158,11 +165,11 @@ class _QdqWriter(OnnxWriter):
 
     def _dequantized(self, name: str, codes: Array, quant: QuantParams) -> str:
         tensor = self.store(stored_name(name), codes)
-        params = self._stored_params(name, quant, DType.of(codes))
+        params = self._stored_params(name, quant, codes.dtype)
         axis: dict[str, object] = {} if quant.axis is None else {"axis": quant.axis}
         return self.add("DequantizeLinear", [tensor, *params], self.fresh(f"{name}_dequantized"), "", **axis)
 
-    def _stored_params(self, name: str, quant: QuantParams, dtype: DType) -> list[str]:
+    def _stored_params(self, name: str, quant: QuantParams, dtype: np.dtype[Any]) -> list[str]:
         scale = np.asarray(quant.scale if quant.axis is not None else quant.scale[0], np.float32)
-        zero = np.full(scale.shape, quant.zero_point, dtype.numpy)
+        zero = np.full(scale.shape, quant.zero_point).astype(dtype)
         return [self.store(f"{name}_scale", scale), self.store(f"{name}_zero_point", zero)]

@@ -15,8 +15,8 @@ from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.importer.nodes import every_node
-from mcugen.options import PRECISIONS, CompileOptions
-from mcugen.quant import recurrent
+from mcugen.options import FEW_BITS, PRECISIONS, CompileOptions
+from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.plan import Codes, Plan, Stored
@@ -24,10 +24,11 @@ from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.qdq import write_qdq
 from mcugen.quant.ranges import Choice, choose_ranges, steady
 from mcugen.quant.refine import refine
+from mcugen.quant.samples import in_own_order
 from mcugen.quant.scheme import Scheme, activation_params
 
 OPSET_INT16 = 21
-"""From here on, QuantizeLinear knows int16."""
+"""From here on, QuantizeLinear knows int16, and weights of 4 bits."""
 
 Sample = Mapping[str, Array]
 Progress = Callable[[str, int, int], None]
@@ -62,8 +63,10 @@ class Quantization:
 
     def describe(self) -> str:
         """For the banner of the generated code."""
-        precision = next(key for key, dtype in PRECISIONS.items() if dtype == self.plan.scheme.activations.value)
-        others = Counter(d for d in self.assignment.precision.values() if d is not self.plan.scheme.activations)
+        scheme = self.plan.scheme
+        precision = next(key for key, dtype in PRECISIONS.items() if dtype == scheme.activations.value)
+        precision = FEW_BITS if scheme.weights is DType.INT4 else precision
+        others = Counter(d for d in self.assignment.precision.values() if d is not scheme.activations)
         parts = [f"precision {precision} by {self.profile.samples} samples"]
         parts += [f"{count} operator{'s' * (count > 1)} in {dtype.value}" for dtype, count in others.items()]
         return ", ".join(parts)
@@ -97,12 +100,25 @@ class Quantizer:
         assignment = assign(self.model.graph, self.scheme, wanted, spans, self.model.states)
         plan = self._plan(assignment)
         if known is None:
-            plan = refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
+            plan = self._refined(self._with_few_bits(plan, wanted or {}))
         else:
             plan.layers |= {n: c for n, c in known.items() if plan.precision[n] is not DType.FLOAT32}
         proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
         notes = (*self.model.graph.notes, *profile_notes(self.model, self.profile))
         return Quantization(self.source, self.model, self.profile, assignment, plan, proto, notes)
+
+    def _refined(self, plan: Plan) -> Plan:
+        return refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
+
+    def _with_few_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> Plan:
+        """With the layers whose weights take 4 bits; those of `wanted` precision keep 8."""
+        if self.scheme.weights is not DType.INT4:
+            return plan
+        layers = [n for n in few_bits.candidates(self.model, plan) if n.output.name not in wanted]
+        plan.few_bits = frozenset(n.output.name for n in layers)
+        if self.samples and layers:
+            plan.few_bits = frozenset(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
+        return plan
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:
         unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})
@@ -149,7 +165,7 @@ def float_model(source: LoadedModel, options: CompileOptions, scheme: Scheme, wi
         raise UsageError("a model is quantized at one size of each dimension", f"--dim {key}={low}..{high}", remedy)
     proto = source.proto
     wide = wide or any(node.op_type in recurrent.OP_TYPES for node in every_node(proto.graph.node))
-    if wide or scheme.activations is DType.INT16:
+    if wide or scheme.activations is DType.INT16 or scheme.weights is DType.INT4:
         proto = _with_int16(proto, source.file)
     dims, registry = options.fixed_dims, source.registry
     return build_float_model(proto, "model", dims, options.bound, scheme.equalize, options.states, registry)
@@ -163,13 +179,16 @@ def quantizer(
     profile: Profile | None = None,
     progress: Progress = no_progress,
 ) -> Quantizer:
-    """A quantizer by calibration samples, by a saved profile, or (best) both."""
+    """A quantizer by calibration samples, by a saved profile, or (best) both.
+
+    The order of samples does not matter, but that of a stream.
+    """
     samples = with_states(model, samples)
     if profile is None:
         if not samples:
             raise UsageError("quantization needs samples", "none", "give --calibration or --profile")
         profile = profile_model(model, samples, partial(progress, "profiling"))
-    return Quantizer(source, model, samples, scheme, profile, progress)
+    return Quantizer(source, model, samples if model.states else in_own_order(samples), scheme, profile, progress)
 
 
 def with_states(model: FloatModel, samples: Sequence[Sample]) -> Sequence[Sample]:
@@ -194,5 +213,5 @@ def _with_int16(model: onnx.ModelProto, place: str) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, OPSET_INT16)
     except Exception as error:  # onnx raises types of its own, without a common base
         reason = str(error).strip().split("\n")[0][:200]
-        rule = f"{place}: 16-bit activations need opset {OPSET_INT16}"
+        rule = f"{place}: 16-bit activations and 4-bit weights need opset {OPSET_INT16}"
         raise UnsupportedError(rule, reason, "export the model with that opset") from error

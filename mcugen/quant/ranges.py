@@ -13,7 +13,8 @@ import numpy as np
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.options import METHODS
 from mcugen.quant.float_model import FloatModel
-from mcugen.quant.profile import FEW, Profile, Sample, TensorProfile, merge_profiles
+from mcugen.quant.profile import FEW, Profile, TensorProfile, merge_profiles
+from mcugen.quant.samples import Sample
 from mcugen.quant.scheme import Scheme, activation_params, code_range
 from mcugen.quant.sensitivity import OutputNoise, saturated_tensors
 
@@ -74,7 +75,8 @@ def choose_ranges(
         candidates = [_whole(tensor)] if whole.intersection(group) else _distinct(tensor, dtype, scheme)
         choices = [replace(c, low=steady(c.low), high=steady(c.high)) for c in candidates]
         params = [activation_params(c.low, c.high, dtype, scheme) for c in choices]
-        expected = [expected_noise(tensor, p, dtype) for p in params]
+        of_tensor = ExpectedNoise(tensor)
+        expected = [of_tensor(p, dtype) for p in params]
         noises = [judge.noise(group, p, dtype) for p in params] if judge else expected
         best = _least(noises, expected)
         sqnr = -10 * math.log10(noises[best]) if judge and noises[best] else None
@@ -114,18 +116,30 @@ def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
     return float(below + 1.0 - upto)
 
 
-def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
-    """Mean squared error of clipping and rounding.
+class ExpectedNoise:
+    """Mean squared error of clipping and rounding a tensor, for many ranges: what they share is computed once.
 
     Elements lie in the middle of their bin; where the steps are finer than the bins, anywhere between two codes.
     """
-    scale = float(params.scale[0])
-    edges = tensor.edges
-    middle = (edges[1:] + edges[:-1]) / 2
-    inside = np.clip(middle, *code_range(params, dtype))
-    coarse = scale > edges[1] - edges[0]
-    rounding = (np.rint(inside / scale) * scale - inside) ** 2 if coarse else scale**2 / 12
-    return float(np.average((middle - inside) ** 2 + rounding, weights=tensor.counts))
+
+    def __init__(self, tensor: TensorProfile) -> None:
+        edges = tensor.edges
+        self._middle, self._width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+        self._counts = tensor.counts
+        self._total = self._counts.sum()
+
+    def __call__(self, params: QuantParams, dtype: DType) -> float:
+        """Of the integers with these parameters."""
+        scale = float(params.scale[0])
+        inside = self._middle.clip(*code_range(params, dtype))
+        coarse = scale > self._width
+        rounding = (np.rint(inside / scale) * scale - inside) ** 2 if coarse else scale**2 / 12
+        return float((((self._middle - inside) ** 2 + rounding) * self._counts).sum() / self._total)
+
+
+def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
+    """The same, for one range."""
+    return ExpectedNoise(tensor)(params, dtype)
 
 
 def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
@@ -207,10 +221,11 @@ def _mse(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
     """Least expected error: of a grid of both ends, then of finer ones around its best point."""
     ends = np.array([min(tensor.low, 0.0), max(tensor.high, 0.0)])
     centre, reach = np.array([0.5, 0.5]), 0.5
+    expected = ExpectedNoise(tensor)
 
     def noise(shares: tuple[float, float]) -> float:
         low, high = ends * shares
-        return expected_noise(tensor, activation_params(low, high, dtype, scheme), dtype)
+        return expected(activation_params(low, high, dtype, scheme), dtype)
 
     best = (1.0, 1.0)
     for _ in range(MSE_ROUNDS):

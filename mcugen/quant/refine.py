@@ -18,8 +18,10 @@ from mcugen.numerics.threads import one_thread
 from mcugen.quant.float_model import FloatModel
 from mcugen.quant.moments import Moments
 from mcugen.quant.plan import Codes, Plan
-from mcugen.quant.profile import Profile, distinct
-from mcugen.quant.rounding import round_weights
+from mcugen.quant.profile import Profile
+from mcugen.quant.rounding import best_scales, fitted_scales, quadratic_error, round_weights
+from mcugen.quant.samples import distinct
+from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 from mcugen.quant.weights import layer_bias, layer_weights, plain_codes, real_weights
 
 MOST_SAMPLES = 128
@@ -47,7 +49,7 @@ def refine(
         return plan
     for node in layers:
         moments = _profiled(node, profile) if plan.scheme.correct_bias else None
-        codes = plain_codes(node, plan.scheme)
+        codes = plain_codes(node, plan.scheme, plan.weights_of(node))
         plan.layers[node.output.name] = codes if moments is None else _corrected(node, codes, moments)
     return plan
 
@@ -86,11 +88,11 @@ class _Walk:
         for real, seen in zip(self.real[node.input(0)], self._read(node.input(0), node), strict=True):
             rows = [_unfolded(node, x) for x in (real, seen)]
             if rows[0] is None or rows[1] is None:
-                return plain_codes(node, self.plan.scheme)
+                return plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
             moments.add(rows[0], rows[1])
-        codes = plain_codes(node, self.plan.scheme)
+        codes = plain_codes(node, self.plan.scheme, self.plan.weights_of(node))
         if self.plan.scheme.optimize_rounding:
-            codes = _rounded(node, codes, moments.gram(_can_correct(node, self.plan)))
+            codes = _rounded(node, codes, moments.gram(_can_correct(node, self.plan)), self.plan.scheme)
         return _corrected(node, codes, moments) if _can_correct(node, self.plan) else codes
 
     def _evaluate(self, node: Node) -> None:
@@ -143,11 +145,20 @@ def _through(x: Array, quant: QuantParams, dtype: DType) -> Array:
     return dequantize(quantize(x, quant, dtype), quant)
 
 
-def _rounded(node: Node, codes: Codes, gram: Array) -> Codes:
-    """The codes of least error."""
+def _rounded(node: Node, codes: Codes, gram: Array, scheme: Scheme) -> Codes:
+    """The codes of least error; of 4 bits with scales that may clip, where scales are free."""
     weights, scales = _grouped(node, codes, len(gram))
-    rounded = round_weights(weights, scales, gram)
-    return replace(codes, weights=rounded.reshape(codes.weights.shape))
+    limits = WEIGHT_LIMITS[codes.dtype]
+    if codes.dtype is DType.INT8 or scheme.power_of_two or len(codes.scales) != scales.size:
+        return replace(codes, weights=round_weights(weights, scales, gram, limits).reshape(codes.weights.shape))
+    scales = best_scales(weights, scales, gram, limits)
+    rounded = round_weights(weights, scales, gram, limits)
+    fitted = fitted_scales(weights, rounded, scales, gram)
+    again = round_weights(weights, fitted, gram, limits)
+    errors = [quadratic_error(weights, q, s, gram) for q, s in ((rounded, scales), (again, fitted))]
+    better = errors[1] < errors[0]
+    rounded, scales = np.where(better[..., None], again, rounded), np.where(better, fitted, scales)
+    return replace(codes, weights=rounded.reshape(codes.weights.shape), scales=scales.reshape(codes.scales.shape))
 
 
 def _can_correct(node: Node, plan: Plan) -> bool:

@@ -5,6 +5,8 @@ With G = E[x xᵀ] of a layer's inputs, codes q and scale s cost E‖(w − s·q
 channel. Rounding to nearest is best only where G is diagonal. Here errors are first handed on from input to input
 (Frantar et al. 2022, GPTQ: Cholesky of G⁻¹), then single codes are moved while that helps (coordinate descent).
 
+Where codes are few, a scale that clips the largest weights may leave less error (`best_scales`).
+
 Arrays are batches over groups: weights [groups, outputs, depth], scales [groups, outputs], gram [groups, depth, depth].
 """
 
@@ -14,8 +16,13 @@ import numpy as np
 
 from mcugen.hir.types import Array
 
-MOST = 127
-"""Of a code's magnitude."""
+Limits = tuple[int, int]
+
+BYTE: Limits = (-127, 127)
+"""Of codes."""
+
+CLIPPING = tuple(share / 20 for share in range(20, 9, -1))
+"""Shares of the scale that clips nothing, which are tried."""
 
 DAMPING = 0.01
 """Added to the diagonal of G before it is inverted, relative to its mean."""
@@ -24,19 +31,38 @@ SWEEPS = 10
 """Of coordinate descent, at most."""
 
 
-def nearest(weights: Array, scales: Array) -> Array:
+def nearest(weights: Array, scales: Array, limits: Limits = BYTE) -> Array:
     """int8 codes nearest to each weight."""
-    return _nearest(weights / scales[..., None]).astype(np.int8)
+    return _nearest(weights / scales[..., None], limits).astype(np.int8)
 
 
-def round_weights(weights: Array, scales: Array, gram: Array) -> Array:
+def round_weights(weights: Array, scales: Array, gram: Array, limits: Limits = BYTE) -> Array:
     """int8 codes of least error, as far as found: never worse than rounding to nearest."""
     target = weights.astype(np.float64) / scales[..., None]
-    starts = (_nearest(target), _feedback(target, gram))
-    found = [_descend(target, start, gram) for start in starts]
+    starts = (_nearest(target, limits), _feedback(target, gram, limits))
+    found = [_descend(target, start, gram, limits) for start in starts]
     errors = [_error(target - codes, gram) for codes in found]
     better = errors[1] < errors[0]
     return np.where(better[..., None], found[1], found[0]).astype(np.int8)
+
+
+def best_scales(weights: Array, scales: Array, gram: Array, limits: Limits) -> Array:
+    """Of shares of `scales`, which clip nothing, those of least error by rounding to nearest, as float32 values."""
+    best, least = scales, np.full(scales.shape, np.inf)
+    for share in CLIPPING:
+        tried = (scales * share).astype(np.float32).astype(np.float64)
+        error = quadratic_error(weights, nearest(weights, tried, limits), tried, gram)
+        best, least = np.where(error < least, tried, best), np.minimum(error, least)
+    return best
+
+
+def fitted_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
+    """The scales of least error for these codes, as float32 values; `scales` where the codes are nothing."""
+    energy = ((codes @ gram) * codes).sum(-1)
+    shared = ((weights @ gram) * codes).sum(-1)
+    fitted = np.divide(shared, energy, out=scales.astype(np.float64), where=(energy > 0) & (shared > 0))
+    result: Array = fitted.astype(np.float32).astype(np.float64)
+    return result
 
 
 def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
@@ -44,8 +70,8 @@ def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) ->
     return _error(weights.astype(np.float64) - scales[..., None] * codes, gram)
 
 
-def _nearest(target: Array) -> Array:
-    codes: Array = np.clip(np.rint(target), -MOST, MOST)
+def _nearest(target: Array, limits: Limits) -> Array:
+    codes: Array = np.clip(np.rint(target), *limits)
     return codes
 
 
@@ -54,7 +80,7 @@ def _error(difference: Array, gram: Array) -> Array:
     return error
 
 
-def _feedback(target: Array, gram: Array) -> Array:
+def _feedback(target: Array, gram: Array, limits: Limits) -> Array:
     """Rounds input by input, those of most energy first; what remains is compensated by the inputs to come."""
     order = np.argsort(-np.diagonal(gram, axis1=-2, axis2=-1), axis=-1, kind="stable")
     groups = np.arange(len(gram))[:, None]
@@ -63,7 +89,7 @@ def _feedback(target: Array, gram: Array) -> Array:
     rest = np.take_along_axis(target, order[:, None, :], -1)
     codes = np.empty_like(rest)
     for k in range(rest.shape[-1]):
-        codes[..., k] = np.clip(np.rint(rest[..., k]), -MOST, MOST)
+        codes[..., k] = np.clip(np.rint(rest[..., k]), *limits)
         error = (rest[..., k] - codes[..., k]) / factor[:, None, k, k]
         rest[..., k + 1 :] -= error[..., None] * factor[:, None, k, k + 1 :]
     unsorted = np.empty_like(codes)
@@ -79,7 +105,7 @@ def _damped(gram: Array) -> Array:
     return result
 
 
-def _descend(target: Array, start: Array, gram: Array) -> Array:
+def _descend(target: Array, start: Array, gram: Array, limits: Limits) -> Array:
     """Moves one code at a time to where the error is least, until none moves."""
     codes = start.copy()
     gradient = (target - codes) @ gram
@@ -88,7 +114,7 @@ def _descend(target: Array, start: Array, gram: Array) -> Array:
         moved = False
         for k in range(codes.shape[-1]):
             wanted = codes[..., k] + np.rint(gradient[..., k] / curvature[:, None, k])
-            step = np.clip(wanted, -MOST, MOST) - codes[..., k]
+            step = np.clip(wanted, *limits) - codes[..., k]
             at = step.nonzero()
             if len(at[0]):
                 moved = True

@@ -24,7 +24,8 @@ class Scheme:
     `activations` is int8 or int16 (with int8 weights: "int16x8"). `method` forces one of METHODS; empty: the one
     of least measured error, tensor by tensor. `symmetric` activations have zero point 0, as all of int16 have.
     Scales may be powers of two. `per_channel` weights have one scale an output channel. With `integer_io` the caller
-    passes and gets codes, not reals.
+    passes and gets codes, not reals. With `weights` of INT4 those have 4 bits where the model bears it
+    (mcugen.quant.few_bits).
     """
 
     activations: DType = DType.INT8
@@ -36,6 +37,7 @@ class Scheme:
     correct_bias: bool = True
     optimize_rounding: bool = True
     integer_io: bool = False
+    weights: DType = DType.INT8
 
 
 def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> QuantParams:
@@ -48,7 +50,7 @@ def activation_params(low: float, high: float, dtype: DType, scheme: Scheme) -> 
     if scheme.symmetric or dtype is DType.INT16:
         return QuantParams((_scale(max(-low, high) / most, scheme),), 0)
     scale = _scale((high - low) / (most - least), scheme)
-    zero_point = int(np.clip(round(least - low / scale), least, most))
+    zero_point = min(max(round(least - low / scale), least), most)
     return QuantParams((scale,), zero_point)
 
 
@@ -58,15 +60,16 @@ def code_range(quant: QuantParams, dtype: DType) -> tuple[float, float]:
     return low, high
 
 
-def weight_scales(weights: Array, axis: int, scheme: Scheme) -> Array:
-    """Scales of symmetric int8 weights (float32 values): one for each index of `axis`, or one in all.
+WEIGHT_LIMITS = {DType.INT8: (-127, 127), DType.INT4: (-8, 7)}
+"""Of the codes of weights; of int8 the code -128 is not used."""
 
-    The code -128 is not used.
-    """
+
+def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DType.INT8) -> Array:
+    """Scales of symmetric weights (float32 values) that clip none: one for each index of `axis`, or one in all."""
     other = tuple(a for a in range(weights.ndim) if a != axis)
     most = np.abs(weights.astype(np.float64)).max(other if scheme.per_channel else None, initial=0.0)
     least = most.max(initial=0.0) * LEAST_CHANNEL
-    return np.asarray([_scale(max(float(m), least) / 127, scheme) for m in np.atleast_1d(most)])
+    return np.asarray([_scale(max(float(m), least) / WEIGHT_LIMITS[dtype][1], scheme) for m in np.atleast_1d(most)])
 
 
 def _scale(step: float, scheme: Scheme) -> float:

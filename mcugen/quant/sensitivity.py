@@ -35,7 +35,7 @@ class OutputNoise:
         self, model: FloatModel, groups: Sequence[tuple[str, ...]], samples: Sequence[Mapping[str, Array]]
     ) -> None:
         macs = sum(node.op.macs(node.sig) for node in model.graph.nodes) * len(groups)
-        self.samples = _spread(samples, int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
+        self.samples = spread(samples, int(np.clip(MOST_MACS // max(macs, 1), LEAST_SAMPLES, MOST_SAMPLES)))
         self.groups = {group: index for index, group in enumerate(groups)}
         self.outputs = judged_tensors(model)
         proto = switched(model, groups, self.outputs)
@@ -43,7 +43,7 @@ class OutputNoise:
         self.session = Session(proto, literal=False, threads=1)
         self.pool = ThreadPoolExecutor(os.cpu_count())
         self.exact = self._run(_NONE, 1.0, 0.0, 0.0)
-        self.powers = [max(sum(_power(sample[i]) for sample in self.exact), 1e-300) for i in range(len(self.outputs))]
+        self.powers = [max(sum(power(sample[i]) for sample in self.exact), 1e-300) for i in range(len(self.outputs))]
 
     def noise(self, group: tuple[str, ...], params: QuantParams, dtype: DType) -> float:
         """Of the outputs relative to the signal, in power: the mean of all outputs. Infinite where one is no number."""
@@ -51,7 +51,7 @@ class OutputNoise:
         found = self._run(self.groups[group], float(params.scale[0]), least, most)
         powers = np.zeros(len(self.outputs))
         for arrays, wanted in zip(found, self.exact, strict=True):
-            powers += [_power(a.astype(np.float64) - b) for a, b in zip(arrays, wanted, strict=True)]
+            powers += [power(a.astype(np.float64) - b) for a, b in zip(arrays, wanted, strict=True)]
         noise = float((powers / self.powers).mean()) if self.outputs else 0.0
         return noise if np.isfinite(noise) else np.inf
 
@@ -154,12 +154,13 @@ def _switch(name: str, group: int) -> list[onnx.NodeProto]:
     ]
 
 
-def _spread(samples: Sequence[Mapping[str, Array]], most: int) -> list[dict[str, Array]]:
+def spread(samples: Sequence[Mapping[str, Array]], most: int) -> list[dict[str, Array]]:
     """At most so many, evenly from first to last."""
     chosen = np.linspace(0, len(samples) - 1, min(most, len(samples))).round().astype(int)
     return [dict(samples[i]) for i in chosen]
 
 
-def _power(array: Array) -> float:
+def power(array: Array) -> float:
+    """The sum of squares."""
     with np.errstate(invalid="ignore"):
         return float(np.square(array, dtype=np.float64).sum())

@@ -7,18 +7,18 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.traits import bias_input, onnx_form, weight_axes
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.quant.plan import Codes
-from mcugen.quant.scheme import Scheme, weight_scales
+from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme, weight_scales
 
 
-def plain_codes(node: Node, scheme: Scheme) -> Codes:
-    """Weights rounded to nearest."""
+def plain_codes(node: Node, scheme: Scheme, dtype: DType = DType.INT8) -> Codes:
+    """Weights rounded to nearest, in INT8 or INT4."""
     weights, axis = layer_weights(node)
-    scales = weight_scales(weights, axis, scheme)
-    codes = np.clip(np.rint(weights / along(scales, axis, weights.ndim)), -127, 127).astype(np.int8)
-    return Codes(codes, scales, axis, layer_bias(node))
+    scales = weight_scales(weights, axis, scheme, dtype)
+    codes = np.clip(np.rint(weights / along(scales, axis, weights.ndim)), *WEIGHT_LIMITS[dtype]).astype(np.int8)
+    return Codes(codes, scales, axis, layer_bias(node), dtype)
 
 
 def layer_weights(node: Node) -> tuple[Array, int]:

@@ -15,12 +15,14 @@ from mcugen.codegen.libraries import LIBRARIES
 from mcugen.errors import DoesNotFitError
 from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
 from mcugen.evaluation.layers import LayerComparison
+from mcugen.evaluation.sample_results import SampleResults
 from mcugen.fitting.budget import Fit
 from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.place import Placement
 from mcugen.options import OWN
 from mcugen.report.basis import Basis
+from mcugen.report.timing import variations
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,32 @@ class InputFigures:
 
 
 @dataclass(frozen=True)
+class ArenaBuffer:
+    """A buffer in the arena: its bytes from `offset` on, while layers `first` to `last` run.
+
+    −1 is the moment of the call, the number of layers that of the return. `kind` is one of mcugen.report.memory.KINDS.
+    """
+
+    name: str
+    kind: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class StackFigures:
+    """The most bytes of stack that a call takes below its caller's frame, by the code that was linked; None where that
+    does not tell, for a reason in `note`. `path` are the calls that take them, with the bytes of each.
+    """
+
+    bytes: int | None
+    path: list[str]
+    note: str
+
+
+@dataclass(frozen=True)
 class Report:
     """All figures; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
@@ -246,6 +274,16 @@ class Report:
     """Of a run whose steps may take only so long."""
     input_pipeline: InputFigures | None = None
     """Where the input is made of raw data: measured once the model ran."""
+    buffers: list[ArenaBuffer] | None = None
+    """What lies where in the arena, in the order in which lives begin; None in reports of earlier versions."""
+    samples: SampleResults | None = None
+    """Of a classifier that ran."""
+    command: str | None = None
+    """That gives the report again."""
+    varies: tuple[str, ...] = ()
+    """By layers, why instructions depend on data; empty: a run takes as many for any input."""
+    stack_bound: StackFigures | None = None
+    """Once it was built for the board."""
 
     @property
     def library_calls(self) -> str:
@@ -283,6 +321,8 @@ class Measurement(Protocol):
     def sizes(self) -> Any: ...  # noqa: D102
     @property
     def cycles(self) -> Any: ...  # noqa: D102
+    @property
+    def stack_bound(self) -> Any: ...  # noqa: D102
 
 
 def stalled(cycles: int | None, stalls: Sequence[Stall] | None) -> float | None:
@@ -357,6 +397,7 @@ def describe(
         quantization_estimate=quantization,
         layers=_layers(program),
         notes=tuple(notes),
+        varies=variations(program, board.features),
     )
 
 
@@ -394,8 +435,15 @@ def measured(report: Report, run: Measurement, accuracy: Accuracy | None, energy
         ram=ram,
         accuracy=accuracy,
         layers=_measured_layers(report.layers, run, energy),
+        stack_bound=stack_figures(run.stack_bound) if run.stack_bound else None,
         **_estimates(report, run, energy),
     )
+
+
+def stack_figures(bound: Any) -> StackFigures:
+    """Of what the linked code tells (mcugen.simulate.stack.StackBound)."""
+    told = f"and what functions of the caller's take, which {', '.join(bound.pointers)} calls" * bool(bound.pointers)
+    return StackFigures(bound.bytes, [f"{name} {nbytes}" for name, nbytes in bound.path], bound.reason or told)
 
 
 def _estimates(report: Report, run: Measurement, energy: Energy | None) -> dict[str, Any]:

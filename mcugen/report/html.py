@@ -1,28 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file that needs nothing else: no script, no font, no network."""
+"""The report as one HTML file that needs nothing else: no network, no font, no script but its own."""
 
 from __future__ import annotations
 
-from mcugen.report.drawing import draw
-from mcugen.report.figures import Report, layer_title
-from mcugen.report.memory import MemoryMap
-from mcugen.report.pages import rendered
-from mcugen.report.text import ERROR_COLUMNS, LAYER_COLUMNS, findings, title, totals
+import base64
+import io
+from dataclasses import fields
+
+from markupsafe import Markup
+
+from mcugen.evaluation.layers import LayerError
+from mcugen.evaluation.metrics import described
+from mcugen.evaluation.sample_results import SampleResult, SampleView
+from mcugen.report.cells import Cell, number, words
+from mcugen.report.charts import page
+from mcugen.report.figures import Layer, Report, layer_title, stalled
+from mcugen.report.layer_charts import charts_of
+from mcugen.report.text import findings, title, totals
+
+LAYER_HEADS = ("#", "layer", "kernel", "MACs", "instructions", "cycles", "waits", "weights", "RAM")
+ERROR_HEADS = ("#", "layer", "op", "type", "range", "method", "clipped", "weights dB", "SQNR dB", "cosine", "max error")
+
+OLDER = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
 
 
-def report_page(report: Report, memory: MemoryMap) -> str:
-    """All that the text says, and the memory map; equal reports give equal bytes. It is XML, too."""
-    comparison = report.quantization
-    return rendered(
+def report_page(report: Report) -> str:
+    """All that the text says, with charts, pictures of samples and what it rests on; equal reports give equal bytes."""
+    comparison, samples = report.quantization, report.samples
+    basis = [(f.name.replace("_", " "), getattr(report.basis, f.name)) for f in fields(report.basis)]
+    return page(
         "report.html.j2",
+        charts_of(report),
         title=title(report),
-        sha256=report.model.sha256,
+        verdict=verdict(report),
         totals=totals(report),
-        heads=[head for head, *_ in LAYER_COLUMNS],
-        layers=[(layer_title(r.name, r.origin), [show(r) for *_, show in LAYER_COLUMNS]) for r in report.layers],
-        drawing=draw(memory),
-        comparison=comparison,
+        layer_heads=LAYER_HEADS,
+        layers=[_layer_row(i, layer) for i, layer in enumerate(report.layers)],
+        reasons=[(layer_title(r.name, r.origin), r.kernel, r.reason) for r in report.layers if r.reason],
+        error_heads=ERROR_HEADS,
+        errors=[_error_row(i, layer) for i, layer in enumerate(comparison.layers)] if comparison else [],
         findings=findings(comparison) if comparison else [],
-        error_heads=[head for head, *_ in ERROR_COLUMNS],
-        errors=[(r.name, [show(r) for *_, show in ERROR_COLUMNS]) for r in comparison.layers] if comparison else [],
+        compared=comparison.samples if comparison else 0,
+        wrong=[_sample(result) for result in samples.wrong] if samples else [],
+        unsure=[_sample(result) for result in samples.unsure] if samples else [],
+        notes=[*report.notes, *([OLDER] * (report.buffers is None))],
+        basis=[(name, str(value)) for name, value in basis if value is not None],
+        sha256=report.model.sha256,
+        command=report.command,
     )
+
+
+def verdict(report: Report) -> list[tuple[bool, str]]:
+    """What decides, first: whether it fits, how good it is, how long it takes; each with whether that is well."""
+    told: list[tuple[bool, str]] = []
+    budget, deadline, accuracy = report.budget, report.deadline, report.accuracy
+    limits = (
+        ("RAM", report.ram.total, report.ram.arena + report.ram.state, budget.max_ram if budget else None),
+        ("flash", report.flash.total, report.flash.weights, budget.max_flash if budget else None),
+    )
+    for what, total, least, allowed in limits:
+        taken = least if total is None else total
+        parts = f"{'at least ' * (total is None)}{taken:,} bytes of {what}"
+        room = f", of {allowed:,} allowed" if allowed is not None else ""
+        told.append((allowed is None or taken <= allowed, parts + room))
+    if accuracy is not None:
+        metric = described(accuracy.metric)
+        before = "" if accuracy.float32 is None else f", {metric.show(accuracy.float32)} of {accuracy.reference}"
+        told.append((True, f"{metric.title} {metric.show(accuracy.target)} on {accuracy.samples:,} samples{before}"))
+    if report.milliseconds_estimate is not None and report.cycles_estimate is not None:
+        late = deadline is not None and report.cycles_estimate > deadline.max_cycles
+        allowed_cycles = f", of {deadline.max_cycles:,} allowed" if deadline else ""
+        cycles = f"about {report.milliseconds_estimate:.4g} ms ({report.cycles_estimate:,} cycles{allowed_cycles})"
+        told.append((not late, f"{cycles} a call on {report.board}"))
+    else:
+        told.append((True, report.cycles_note or "time is not known: it did not run on a simulated board"))
+    return told
+
+
+def _layer_row(index: int, layer: Layer) -> list[Cell]:
+    waits = stalled(layer.cycles_estimate, layer.stalls) if layer.stalls else None
+    return [
+        number(index),
+        words(layer_title(layer.name, layer.origin)),
+        words(layer.kernel),
+        number(layer.macs),
+        number(layer.instructions),
+        number(layer.cycles_estimate),
+        number(waits, "" if waits is None else f"{100 * waits:.1f} %"),
+        number(layer.flash),
+        number(layer.ram),
+    ]
+
+
+def _error_row(index: int, layer: LayerError) -> list[Cell]:
+    spread = "" if layer.low is None or layer.high is None else f"{layer.low:.3g} to {layer.high:.3g}"
+    clipped = "" if layer.clipped is None else f"{100 * layer.clipped:.2f} %"
+    exact = layer.cosine is not None and layer.sqnr_db is None
+    return [
+        number(index),
+        words(layer.name),
+        words(layer.op),
+        words(layer.precision),
+        words(spread),
+        words(layer.method),
+        number(layer.clipped, clipped),
+        _short(layer.weights_sqnr_db, "{:.1f}"),
+        Cell("exact", 1e9) if exact else _short(layer.sqnr_db, "{:.1f}"),
+        _short(layer.cosine, "{:.5f}"),
+        _short(layer.max_abs_error, "{:.3g}"),
+    ]
+
+
+def _short(value: float | None, form: str) -> Cell:
+    return number(value, "" if value is None else form.format(value))
+
+
+def _sample(result: SampleResult) -> tuple[str, str]:
+    """What is said of a sample, and its picture as a data address; "" where there is none."""
+    label = "" if result.label is None else f", is class {result.label}"
+    text = f"sample {result.index}: taken for class {result.predicted}{label}; margin {result.margin:.3g}"
+    return text, picture(result.view) if result.view else ""
+
+
+def picture(view: SampleView) -> Markup | str:
+    """PNG: an image as it is, a spectrogram in grey, a line as a curve; "" for a view that contradicts itself."""
+    from PIL import Image
+
+    data = base64.b64decode(view.values)
+    if len(data) != view.height * view.width * view.channels or view.channels not in (1, 3):
+        return ""
+    if view.height == 1 and view.channels == 1:
+        image = Image.new("L", (view.width, 64), 255)
+        for x, value in enumerate(data):
+            image.putpixel((x, 63 - value * 63 // 255), 0)
+    else:
+        image = Image.frombytes("L" if view.channels == 1 else "RGB", (view.width, view.height), data)
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return Markup("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())

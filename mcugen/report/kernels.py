@@ -11,7 +11,7 @@ from functools import cache
 import mcugen.kernels
 import mcugen.ops
 from mcugen.kernels.declared import kernels_of
-from mcugen.lir.kernel import UPDATABLE, Kernel
+from mcugen.lir.kernel import CHECKED, UPDATABLE, Kernel
 from mcugen.ops.onnx_node import BUILT_IN
 
 
@@ -36,6 +36,6 @@ def kernel_table() -> str:
 
 def _row(kernel: Kernel, operators: set[str]) -> str:
     needs = [kernel.library] * bool(kernel.library) + sorted(kernel.needs)
-    needs += [f"no {'--' * (feature == UPDATABLE)}{feature}" for feature in sorted(kernel.lacks)]
+    needs += [f"no {'--' * (feature in (CHECKED, UPDATABLE))}{feature}" for feature in sorted(kernel.lacks)]
     cells = (f"`{kernel.name}`", kernel.what, ", ".join(needs), ", ".join(sorted(operators)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -26,12 +26,8 @@ from mcugen.report.text import dropped_text
 
 
 def print_boards(console: Console, as_json: bool, like: str = "") -> None:
-    """The boards whose name, CPU, kits or description have the text `like`, one line each. UsageError for none."""
-    boards = [board for board in map(load_board, board_names()) if like.lower() in _searched(board)]
-    if not boards:
-        raise UsageError(
-            "--like must be part of a board's name, CPU, kits or description", f"'{like}'", "mcugen boards"
-        )
+    """The boards that have the text, one line each. UsageError for none."""
+    boards = boards_like(like)
     if as_json:
         print(json.dumps([_plain(board) for board in boards], indent=2))
         return
@@ -42,6 +38,16 @@ def print_boards(console: Console, as_json: bool, like: str = "") -> None:
         sizes = (_size(board.total_ram), _size(board.total_flash))
         table.add_row(board.name, board.cpu, f"{board.clock_hz / 1e6:.0f}", *sizes, escape(", ".join(board.kits)))
     console.print(table)
+
+
+def boards_like(text: str) -> list[Board]:
+    """The boards whose name, CPU, kits or description have the text. UsageError for none."""
+    boards = [board for board in map(load_board, board_names()) if text.lower() in _searched(board)]
+    if not boards:
+        raise UsageError(
+            "--like must be part of a board's name, CPU, kits or description", f"'{text}'", "mcugen boards"
+        )
+    return boards
 
 
 def _searched(board: Board) -> str:

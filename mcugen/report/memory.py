@@ -10,7 +10,7 @@ from typing import Any
 from mcugen.codegen.identifiers import tensor_name
 from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.peak import Moment, address, busiest, moments
-from mcugen.report.figures import layer_title
+from mcugen.report.figures import ArenaBuffer, layer_title
 
 KINDS = ("input", "output", "activation", "scratch")
 """What a buffer holds."""
@@ -148,6 +148,15 @@ class MemoryMap:
                 for b in self.blocks
             ],
         }
+
+
+def arena_buffers(program: Program, board: str) -> list[ArenaBuffer]:
+    """What a report tells of the arena: times are numbers of layers."""
+    memory = memory_map(program, board)
+    return [
+        ArenaBuffer(b.title, b.kind, b.offset, b.nbytes, memory.layer_at(b.first), memory.layer_at(b.last))
+        for b in memory.blocks
+    ]
 
 
 def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = None) -> MemoryMap:

@@ -16,6 +16,11 @@ def rendered(template: str, **context: Any) -> str:
     return _environment().get_template(template).render(context)
 
 
+def source(name: str) -> str:
+    """A file of `templates/report` as it is."""
+    return (resource_dir("templates") / "report" / name).read_text()
+
+
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_dir("templates") / "report"),

@@ -116,6 +116,7 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     if model.dropped_channels:
         table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
+    table.add_row("  for other inputs", "" if report.varies else "the same", _varying(report))
     if report.instructions_per_mac is not None:
         table.add_row("instructions/MAC", f"{report.instructions_per_mac:.3f}", "")
     if report.cycles_note:
@@ -138,6 +139,10 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
         table.add_row("RAM: copies", _number(ram.copies), "bytes of weights, copied at start-up")
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
+    bound = report.stack_bound
+    if bound is not None:
+        path = ", ".join(call.removeprefix(f"{model.name}_") for call in bound.path)
+        table.add_row("RAM: stack bound", _number(bound.bytes), bound.note or f"bytes whatever the input: {path}")
     table.add_row("RAM: total", _number(ram.total), "bytes")
     made = report.input_pipeline
     if made is not None:
@@ -163,6 +168,13 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
     if report.deadline is not None:
         table.add_row("deadline: cycles", _number(report.deadline.max_cycles), str(report.deadline))
     return table.rows
+
+
+def _varying(report: Report) -> str:
+    """Which layers take more or fewer instructions for other inputs, and why."""
+    reasons = dict.fromkeys(text.rpartition(": ")[2] for text in report.varies)
+    counts = [(sum(text.endswith(reason) for text in report.varies), reason) for reason in reasons]
+    return "; ".join(f"{n} layer{'s' * (n > 1)} vary: {reason}" for n, reason in counts)
 
 
 def holds(memory: MemoryUse) -> str:

@@ -60,6 +60,8 @@ class TargetImages:
     model: Path
     empty: Path | None
     layers: Path | None
+    stacks: Path | None = None
+    """As `layers`, with another hook: it tells the stack of each layer."""
 
 
 def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
@@ -87,24 +89,25 @@ def build_target(
     *,
     hooks: bool,
     empty: bool = False,
+    stacks: bool = False,
     files: LibraryFiles | None = None,
 ) -> TargetImages:
-    """The firmware images for `machine`, compiled with the board's flags; those with hooks and empty if asked for."""
+    """The firmware images for `machine`, compiled with the board's flags; all but the model's own if asked for."""
     library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     compiler = _target_compiler(board, machine, library, folder)
 
     # Two at least: the hook's own cost is the distance of two calls.
-    layers = f"-DHARNESS_LAYERS={max(2, len(bundle.layers))}"
-    harness = _harness_units(_harness_sources(machine), (*_NO_MEMSET, layers))
+    harness = _measuring_units(machine, max(2, len(bundle.layers)))
     nothing = _harness_units(("empty",), ()) if empty else []
     model = _model_units(bundle)
-    hooked = _hooked_units(bundle) if hooks else model
+    hooked = _hooked_units(bundle) if hooks or stacks else model
+    painting = [_painting(unit) for unit in harness] if stacks else harness
     with library.blamed_for_headers():
-        compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked])))
+        compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked, *painting])))
 
-    def link(name: str, units: list[Unit]) -> Path:
+    def link(name: str, units: list[Unit], harness: list[Unit] = harness) -> Path:
         objects = [unit.object for unit in [*harness, *units]]
         with library.blamed_for_archive(board.cflags):
             return compiler.link(name, [*objects, *library.archives], _LINK)
@@ -113,6 +116,7 @@ def build_target(
         model=link("model.elf", model),
         empty=link("empty.elf", nothing) if empty else None,
         layers=link("layers.elf", hooked) if hooks else None,
+        stacks=link("stacks.elf", hooked, painting) if stacks else None,
     )
 
 
@@ -164,13 +168,18 @@ def build_parts(
     (folder / "link.ld").write_text(_linker_script(bundle, machine))
     (folder / "harness" / "main.c").write_text("int main(void) { return 0; }\n")
     compiler = _target_compiler(board, machine, library, folder)
-    units = [*_harness_units(_harness_sources(machine), (*_NO_MEMSET, "-DHARNESS_LAYERS=2")), *_model_units(bundle)]
+    units = [*_measuring_units(machine, 2), *_model_units(bundle)]
     with library.blamed_for_headers():
         compiler.compile(units)
     objects = [*(unit.object for unit in units), *library.archives]
     kept = [f"-Wl,--undefined={root}" for root in roots]
     with library.blamed_for_archive(board.cflags):
         return compiler.link("parts.elf", objects, (*_LINK, *kept)), compiler.link("empty.elf", objects, _LINK)
+
+
+def flags_of(board: Board) -> str:
+    """Those that shape a model's code for a board."""
+    return " ".join(flag for flag in (*_COMMON, *board.cflags) if flag.startswith(("-O", "-m", "-std")))
 
 
 def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
@@ -180,8 +189,11 @@ def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Pa
     return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
 
 
-def _harness_sources(machine: Machine) -> tuple[str, ...]:
-    return (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
+    """The harness of firmware that is measured, with room for the readings of so many layers."""
+    stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+    room = {"measure": (f"-DHARNESS_LAYERS={layers}",)}
+    return [unit for stem in stems for unit in _harness_units((stem,), (*_NO_MEMSET, *room.get(stem, ())))]
 
 
 def _write_sources(bundle: Bundle, folder: Path) -> None:
@@ -264,6 +276,13 @@ def _hooked_units(bundle: Bundle) -> list[Unit]:
         unit if unit in weights else Unit(unit.source, f"hooked/{Path(unit.object).name}", _STRICT + _HOOKED)
         for unit in _model_units(bundle)
     ]
+
+
+def _painting(unit: Unit) -> Unit:
+    """Of the harness: what measures does so layer by layer."""
+    if unit.source != "harness/measure.c":
+        return unit
+    return Unit(unit.source, "harness/measure_stacks.o", (*unit.flags, "-DHARNESS_LAYER_STACKS"))
 
 
 def _model_unit(stem: str) -> Unit:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.constants import SH_FLAGS
@@ -96,3 +97,17 @@ def sections(program: Path) -> dict[str, Range]:
     with program.open("rb") as file:
         found = [s for s in ELFFile(file).iter_sections() if s["sh_flags"] & SH_FLAGS.SHF_ALLOC]
     return {str(s.name): Range(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in found}
+
+
+def words(program: Path) -> dict[int, int]:
+    """What lies at each word of the code of a 32-bit program, by address."""
+    found: dict[int, int] = {}
+    with program.open("rb") as file:
+        elf = ELFFile(file)
+        order: Literal["little", "big"] = "little" if elf.little_endian else "big"
+        for section in elf.iter_sections():
+            if section["sh_flags"] & SH_FLAGS.SHF_EXECINSTR:
+                data, begin = section.data(), section["sh_addr"]
+                whole = range(-begin % 4, len(data) - 3, 4)
+                found |= {begin + at: int.from_bytes(data[at : at + 4], order) for at in whole}
+    return found

@@ -99,31 +99,35 @@ def execute(
     measure: Measure = Measure.NOTHING,
     timeout: float,
     progress: Callable[[int], None] | None = None,
+    first: int = 0,
 ) -> Run:
-    """Runs the samples through the program, in `folder`.
+    """Runs the samples through the program, in `folder`. In messages the first of them has the number `first`.
 
     VerificationError if the model returns an error or faults, or no sample is done within `timeout` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     swaps = cpu_of(program.image).is_little_endian != (sys.byteorder == "little")
-    _write_inputs(folder / "input.bin", bundle, samples, measure, swaps)
+    _write_inputs(folder / "input.bin", bundle, samples, measure, swaps, first)
     (folder / "output.bin").write_bytes(b"")
     crc_bytes = 4 if bundle.input_code else 0
-    exit_code = _watch(program, folder, crc_bytes + sum(port.nbytes for port in bundle.outputs), timeout, progress)
+    sample_bytes = crc_bytes + sum(port.nbytes for port in bundle.outputs)
+    exit_code = _watch(program, folder, sample_bytes, timeout, progress, first)
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
-    _check(program, bundle, exit_code, console, findings)
+    _check(program, bundle, exit_code, console, findings, first)
     outputs, crcs = _read_outputs(folder / "output.bin", bundle, samples, swaps)
     if progress:
         progress(len(samples))
     return Run(outputs, findings, crcs)
 
 
-def _write_inputs(path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure, swaps: bool) -> None:
+def _write_inputs(
+    path: Path, bundle: Bundle, samples: Sequence[Sample], measure: Measure, swaps: bool, first: int
+) -> None:
     """`swaps`: the program's CPU has the other byte order than this computer."""
     with path.open("wb") as file:
         file.write(_swapped(np.array([measure, len(samples)], np.uint32), swaps).tobytes())
-        for index, sample in enumerate(samples):
+        for index, sample in enumerate(samples, first):
             sizes = sizes_of(bundle, sample, index)
             file.write(_swapped(np.array([sizes[s.name] for s in bundle.arguments], np.int32), swaps).tobytes())
             if bundle.input_code:
@@ -236,6 +240,7 @@ def _watch(
     bytes_per_sample: int,
     timeout: float,
     progress: Callable[[int], None] | None,
+    first: int,
 ) -> int:
     """Exit code of the program; tells of finished samples, kills it when none comes for `timeout` seconds."""
     output, done, deadline = folder / "output.bin", 0, time.monotonic() + timeout
@@ -249,7 +254,7 @@ def _watch(
                 if progress:
                     progress(done)
             if time.monotonic() > deadline:
-                raise VerificationError("a run must end", f"sample {done} is not done after {timeout:g} s")
+                raise VerificationError("a run must end", f"sample {first + done} is not done after {timeout:g} s")
 
 
 @contextlib.contextmanager
@@ -272,10 +277,11 @@ def _findings(console: str) -> Findings:
     return {match[1]: [int(word, 16) for word in match[2].split()] for match in matches if match}
 
 
-def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findings: Findings) -> None:
+def _check(program: Program, bundle: Bundle, exit_code: int, console: str, findings: Findings, first: int) -> None:
     libraries = " and ".join(library.versions for library in bundle.libraries)
     if "status" in findings:
-        sample, status = findings["status"]
+        number, status = findings["status"]
+        sample = first + number
         if status == _ERROR_LIBRARY and libraries:
             rule = f"the library that is linked must be {libraries}, built for the board's CPU"
             raise UsageError(rule, f"it refused a call, or wants more memory than is planned, in sample {sample}")

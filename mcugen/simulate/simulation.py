@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,11 @@ from mcugen.simulate.execute import (
 )
 from mcugen.simulate.machines import Machine, find_machine
 from mcugen.simulate.profile import Profiler
+from mcugen.simulate.stack import StackBound, stack_bound
 from mcugen.simulate.timer import Reading, Timing
+
+LEAST_SHARE = 16
+"""Samples that are worth a simulator of their own."""
 
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
@@ -67,6 +72,8 @@ class Execution:
     """Of making the input of the first raw sample."""
     input_crcs: tuple[int, ...] = ()
     """CRC-32 of the input that was made of each raw sample."""
+    stack_bound: StackBound | None = None
+    """What no call takes more of, whatever the input."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,8 @@ class Setup:
     """Where files of build and run stay; else they are gone."""
     library: LibraryFiles | None = None
     """What a model is linked with that calls one."""
+    jobs: int = 1
+    """Simulators at once: samples are shared out among them, unless the model keeps a state from one to the next."""
 
 
 def simulate(
@@ -111,9 +120,7 @@ def simulate(
     bundle = _with_room(bundle, samples)
     timeout = setup.timeout
     with _folder(setup.workdir) as folder:
-        run_all = partial(
-            execute, bundle=bundle, samples=samples, folder=folder / "run", timeout=timeout, progress=setup.progress
-        )
+        run_all = partial(_run_all, bundle=bundle, samples=samples, folder=folder, setup=setup)
         if not board.qemu:
             done = _run_here(bundle, folder, setup, run_all)
             return Execution(done.outputs, None, None, None, None, input_crcs=done.input_crcs)
@@ -130,7 +137,47 @@ def simulate(
         profiler = Profiler(machine, bundle, samples[0], timed, timeout)
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
         stack, made = run.findings["stack"][0], timing.input_instructions()
-        return Execution(run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs)
+        bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)
+        return Execution(
+            run.outputs, instructions, layers, stack, _sizes(images), estimate, made, run.input_crcs, bound
+        )
+
+
+def _run_all(
+    program: Program,
+    bundle: Bundle,
+    samples: Sequence[Sample],
+    folder: Path,
+    setup: Setup,
+    measure: Measure = Measure.NOTHING,
+) -> Run:
+    """Runs all samples, several parts of them at once; what is measured is the first sample's, in the first part."""
+    most = 1 if bundle.has_state else setup.jobs
+    count = max(min(most, len(samples) // LEAST_SHARE), 1)
+    ends = [len(samples) * i // count for i in range(count + 1)]
+    done = [0] * count
+
+    def run(part: int) -> Run:
+        def advance(number: int) -> None:
+            done[part] = number
+            if setup.progress:
+                setup.progress(sum(done))
+
+        return execute(
+            program,
+            bundle,
+            samples[ends[part] : ends[part + 1]],
+            folder / f"run{part or ''}",
+            measure=Measure.NOTHING if part else measure,
+            timeout=setup.timeout,
+            first=ends[part],
+            progress=advance,
+        )
+
+    with ThreadPoolExecutor(count) as pool:
+        runs = list(pool.map(run, range(count)))
+    outputs = [output for run in runs for output in run.outputs]
+    return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.input_crcs))
 
 
 def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:
@@ -162,6 +209,26 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:
         yield Path(folder)
+
+
+def simulate_layer_stacks(
+    bundle: Bundle, board: Board, sample: Sample, setup: Setup | None = None
+) -> tuple[int, ...] | None:
+    """Peak bytes while each layer runs, below the frame that calls the run function; None on this computer.
+
+    The hook behind layers takes some bytes itself, which are the least that is seen. Errors are those of `simulate`.
+    """
+    setup = setup or Setup()
+    if not board.qemu or not bundle.layers:
+        return None
+    bundle, machine = _with_room(bundle, [sample]), find_machine(board)
+    with _folder(setup.workdir) as folder:
+        image = build_target(bundle, board, machine, folder, hooks=False, stacks=True, files=setup.library).stacks
+        assert image is not None
+        run = execute(
+            qemu_program(image, machine), bundle, [sample], folder / "run", measure=Measure.STACK, timeout=setup.timeout
+        )
+        return tuple(run.findings["layer_stacks"][: len(bundle.layers)])
 
 
 def _time(image: Path, machine: Machine, bundle: Bundle, sample: Sample, timeout: float) -> Timing:

@@ -19,9 +19,11 @@ COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", 
 NO_PAUSE = 0xFFFF
 """In place of a layer's number: the run does not wait."""
 
+UNKNOWN = 0xFFFF_FFFF
+"""In place of cycles or bytes of stack: they were not measured."""
+
 _HELLO = struct.Struct("<BBBBHII32s16s")
 _PROGRESS = struct.Struct("<BiBQII")
-_UNKNOWN = 0xFFFF_FFFF
 _TEXTS = 5
 _BITS_PER_BYTE = 10
 """On a serial line: a start bit, eight of data, a stop bit."""
@@ -47,6 +49,8 @@ class Mode(IntEnum):
     """With a digest behind each layer."""
     TIMES = 2
     """With each layer's cycles."""
+    STACKS = 3
+    """With each layer's stack, where the firmware says where its stack lies."""
 
 
 class State(IntEnum):
@@ -207,7 +211,7 @@ class Device:
         if len(data) != _PROGRESS.size or data[0] not in list(State):
             raise BoardError("the board must tell how a run stands", f"{len(data)} bytes")
         state, value, is_timed, cycles, stack, hook = _PROGRESS.unpack(data)
-        measured = None if stack == _UNKNOWN else stack
+        measured = None if stack == UNKNOWN else stack
         return Progress(State(state), value, cycles if is_timed else None, measured, hook)
 
     def _ask(self, kind: Kind, payload: bytes = b"", wait: float = 0.0) -> bytes:

@@ -25,9 +25,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """A layer on the board: what was compared with the reference, and its cycles (None: not measured).
+    """A layer on the board: what was compared with the reference, its cycles and stack (None: not measured).
 
-    `instructions` and `cycles_estimate` are the simulator's, where it was asked.
+    `instructions`, `cycles_estimate` and `stack_simulated` are the simulator's, where it was asked. Stacks are the peak
+    in bytes while the layer runs, from the frame that calls the network's run function down, that function's included.
     """
 
     name: str
@@ -39,6 +40,8 @@ class LayerCheck:
     cycles: int | None
     instructions: int | None
     cycles_estimate: int | None
+    stack: int | None
+    stack_simulated: int | None
 
 
 @dataclass(frozen=True)

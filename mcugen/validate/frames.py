@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of what is said; both ends must have the same."""
 
 HEAD = struct.Struct("<IHB")

@@ -13,7 +13,7 @@ from mcugen.codegen.bundle import Bundle, Port, Validation
 from mcugen.errors import BoardError, VerificationError
 from mcugen.hir.types import Array
 from mcugen.simulate.execute import Sample, cut_outputs, input_array, sizes_of
-from mcugen.validate.device import NO_PAUSE, Device, Identity, Mode, Progress, SessionLostError, State, Store
+from mcugen.validate.device import NO_PAUSE, UNKNOWN, Device, Identity, Mode, Progress, SessionLostError, State, Store
 
 T = TypeVar("T")
 
@@ -68,7 +68,12 @@ class Runner:
         words, done = self._words(index, Mode.TIMES, len(self.bundle.layers))
         if self.identity is None or self.identity.counter == "none":
             return [None] * len(words)
-        return [None if word == 0xFFFF_FFFF else max(word - done.hook, 0) for word in words]
+        return [None if word == UNKNOWN else max(word - done.hook, 0) for word in words]
+
+    def stacks(self, index: int) -> list[int | None]:
+        """Stack of each layer in bytes, from what calls the run function down; None where it was not measured."""
+        words, _ = self._words(index, Mode.STACKS, len(self.bundle.layers))
+        return [None if word == UNKNOWN else word for word in words]
 
     def results(self, index: int, wanted: Mapping[int, int]) -> dict[int, Array]:
         """What layers compute of a sample: elements of results, by their numbers, so many from the first on."""

@@ -3,33 +3,37 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcugen.calibration.files import FORMAT, VERSION
+from mcugen.calibration.files import runs_text, stored_runs
 from mcugen.codegen.write import write_text
 from mcugen.errors import UsageError
-from mcugen.limits import BOARD_BYTES, read_bounded
 from mcugen.validate.figures import ValidationReport
 
 
-def add_run(path: Path, report: ValidationReport) -> None:
-    """Adds a run to the file, which need not exist. UsageError for a file of something else."""
-    runs = _runs(path) if path.exists() else []
-    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "runs": [*runs, _run(report)]}, indent=2) + "\n")
+@dataclass(frozen=True)
+class RunsFile:
+    """A file of runs that is to have one more: it is read before the board runs, so that no run is lost to it."""
 
+    path: Path
+    runs: tuple[Any, ...]
 
-def _runs(path: Path) -> list[Any]:
-    rule = f"{path}: --runs must be a file of runs, or a new one"
-    try:
-        data = json.loads(read_bounded(path, 64 * BOARD_BYTES))
-    except ValueError as error:
-        raise UsageError(rule, str(error)) from error
-    known = isinstance(data, dict) and (data.get("format"), data.get("version")) == (FORMAT, VERSION)
-    if not known or not isinstance(data.get("runs"), list):
-        raise UsageError(rule, "something else")
-    return list(data["runs"])
+    @classmethod
+    def at(cls, path: Path) -> RunsFile:
+        """The file need not exist. UsageError for one of something else."""
+        if not path.exists():
+            return cls(path, ())
+        try:
+            return cls(path, tuple(stored_runs(path)))
+        except UsageError as error:
+            rule = f"{path}: --runs must be a file of runs, or a new one"
+            raise UsageError(rule, error.found, "name another") from error
+
+    def add(self, report: ValidationReport) -> None:
+        """Writes the file with one more run."""
+        write_text(self.path, runs_text([*self.runs, _run(report)]))
 
 
 def _run(report: ValidationReport) -> dict[str, Any]:

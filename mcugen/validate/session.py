@@ -23,7 +23,7 @@ from mcugen.quant.quantize import Progress, no_progress
 from mcugen.simulate.build import Checks, build_wire_host, build_wire_target
 from mcugen.simulate.execute import Sample, host_program, qemu_program
 from mcugen.simulate.machines import find_machine
-from mcugen.simulate.simulation import Execution
+from mcugen.simulate.simulation import Execution, Setup, simulate_layer_stacks
 from mcugen.simulate.timer import SysTick
 from mcugen.validate.compare import causes, gap, judged, worst
 from mcugen.validate.device import Device, Identity
@@ -181,6 +181,7 @@ class _Session:
     layers: dict[int, list[Verdict]] = field(default_factory=dict)
     """Of layers, by their numbers."""
     times: list[int | None] = field(default_factory=list)
+    stacks: list[int | None] = field(default_factory=list)
     difference: Difference | None = None
     compared: int = 0
 
@@ -195,6 +196,7 @@ class _Session:
             return
         if self.compiled.bundle.layers:
             self.times = [self._cycles(count) for count in self.board.times(0)]
+            self.stacks = self.board.stacks(0) if self.stack is not None else []
         if self.reference is not None:
             self._compare_layers(layer_samples)
 
@@ -349,7 +351,7 @@ def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring,
     compiled, board = session.compiled, session.board
     assert board.identity is not None
     accuracy, _ = judge(compiled, samples, session.outputs, metric, session.progress)
-    run = _simulated(compiled, board.samples) if wiring.simulates else None
+    run, stacks = _simulated(compiled, board.samples[0]) if wiring.simulates else (None, None)
     figures = compiled.report
     return ValidationReport(
         model=figures.model,
@@ -369,13 +371,17 @@ def _report(session: _Session, samples: Samples, metric: Metric, wiring: Wiring,
         stack=session.stack,
         simulated=None if run is None else _figures_of(run),
         wire=_wire(board.device, wiring, port),
-        layers=_layers(session, run),
+        layers=_layers(session, run, stacks),
         notes=(*figures.notes, *samples.notes, *dict.fromkeys(session.notes)),
     )
 
 
-def _simulated(compiled: CompiledModel, stored: Sequence[Sample]) -> Execution:
-    return compiled.simulate(stored[:1], per_layer=True, cycles=True)
+def _simulated(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:
+    """A run, and the stack of its layers; of an input that is made of raw data too, as the board is given it made."""
+    compiled = compiled.given_inputs
+    run = compiled.simulate([sample], per_layer=True, cycles=True)
+    setup = Setup(library=compiled.options.library)
+    return run, simulate_layer_stacks(compiled.bundle, compiled.board, sample, setup)
 
 
 def _figures_of(run: Execution) -> Simulated:
@@ -409,10 +415,10 @@ def _wire(device: Device, wiring: Wiring, port: str) -> Wire:
     )
 
 
-def _layers(session: _Session, run: Execution | None) -> list[LayerCheck]:
+def _layers(session: _Session, run: Execution | None, simulated: tuple[int, ...] | None) -> list[LayerCheck]:
     layers = session.compiled.report.layers
     unknown: tuple[None, ...] = (None,) * len(layers)
-    times = session.times or unknown
+    times, stacks = session.times or unknown, session.stacks or unknown
     instructions = (run.layer_instructions if run else None) or unknown
     estimates = (run.cycles.layers if run and run.cycles else None) or unknown
     return [
@@ -423,11 +429,9 @@ def _layers(session: _Session, run: Execution | None) -> list[LayerCheck]:
             layer.kernel,
             layer.macs,
             worst(session.layers.get(number, [])).value,
-            cycles,
-            count,
-            estimate,
+            *figures,
         )
-        for number, (layer, cycles, count, estimate) in enumerate(
-            zip(layers, times, instructions, estimates, strict=True)
+        for number, (layer, *figures) in enumerate(
+            zip(layers, times, instructions, estimates, stacks, simulated or unknown, strict=True)
         )
     ]

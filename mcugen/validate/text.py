@@ -32,8 +32,13 @@ COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
     ("cycles", True, lambda layer: _number(layer.cycles, "")),
     ("instructions", True, lambda layer: _number(layer.instructions, "")),
     ("cycles, est.", True, lambda layer: _number(layer.cycles_estimate, "")),
+    ("stack", True, lambda layer: _number(layer.stack, "")),
+    ("stack, sim.", True, lambda layer: _number(layer.stack_simulated, "")),
 )
 """Of layers: head, whether it stands to the right, and what it shows."""
+
+WIDE_ALONE = ("kernel", "MACs", "instructions")
+"""Columns that a narrow console has no room for."""
 
 
 def title(report: ValidationReport) -> str:
@@ -117,12 +122,13 @@ def print_validation(report: ValidationReport, console: Console) -> None:
 
 def _table(report: ValidationReport, console_width: int) -> Table:
     table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(report.layers))))
     table.add_column("layer", overflow="ellipsis", no_wrap=True)
     known = [column for column in COLUMNS if any(column[2](layer) for layer in report.layers)]
-    shown = [column for column in known if console_width >= WIDE or column[0] not in ("kernel", "MACs")]
-    for head, is_right, _ in shown:
-        table.add_column(head, justify="right" if is_right else "left", no_wrap=True)
+    shown = [column for column in known if console_width >= WIDE or column[0] not in WIDE_ALONE]
+    for head, is_right, show in shown:
+        width = max(len(text) for text in (head, *map(show, report.layers)))
+        table.add_column(head, justify="right" if is_right else "left", no_wrap=True, min_width=width)
     for number, layer in enumerate(report.layers):
         texts = (layer_title(layer.name, layer.origin), *(show(layer) for *_, show in shown))
         style = "bold red" if layer.verdict == Verdict.DIFFERENT else None

@@ -30,8 +30,9 @@
 #define MCUGEN_ERROR_LIBRARY 7   /* another library is linked than expected: it refused a call, or wants more memory */
 #define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER asked for that */
 #define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
+#define MCUGEN_ERROR_ARENA 10    /* the arena is too small, or something wrote beside it */
 #define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
-#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights is damaged */
+#define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights, or a constant, is damaged */
 #define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
 #define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
 #define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
@@ -407,6 +408,30 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     mcugen_memcpy(to, from, nbytes);
 #endif
 }
+
+/* Weights of a layer come to the arena, where they are read faster than where they lie. A copy of the firmware's own,
+ * by DMA perhaps, may take the place: MCUGEN_STAGE(to, from, nbytes), all of words, which is done when it returns. */
+#if !defined(MCUGEN_STAGE)
+#if defined(__GNUC__)
+#define MCUGEN_ONCE static __attribute__((noinline, unused)) /* a copy in each place would take more */
+#else
+#define MCUGEN_ONCE static inline
+#endif
+MCUGEN_ONCE void mcugen_stage(void *to, const void *from, size_t nbytes)
+{
+#if defined(MCUGEN_THUMB1) && defined(__GNUC__)
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
+        memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+    }
+    memcpy(t, f, nbytes);
+#else
+    mcugen_copy(to, from, nbytes);
+#endif
+}
+#define MCUGEN_STAGE mcugen_stage
+#endif
 
 /* memset, likewise. */
 static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)

@@ -14,12 +14,31 @@ void harness_mark(void);
 
 static struct reading layers[HARNESS_LAYERS];
 
+#if defined(HARNESS_LAYER_STACKS)
+static uint32_t layer_stacks[HARNESS_LAYERS];
+
+/* The frame that the stack is painted below; none while it is not. */
+static uint32_t *painted_top;
+
+/* What the layer touched is painted again for the next one, up to this frame. */
+__attribute__((noipa)) void mcugen_harness_on_layer(int index) {
+    volatile uint32_t *word = stack_bottom;
+    while (word < painted_top && *word == PAINT) {
+        word++;
+    }
+    layer_stacks[index] = (uint32_t)painted_top - (uint32_t)word;
+    for (const uint32_t *const end = stack_pointer(); word < end; word++) {
+        *word = PAINT;
+    }
+}
+#else
 /* Not inlined into the calibration either, so that this costs there what it costs in the model. */
 __attribute__((noipa)) void mcugen_harness_on_layer(int index) {
     if ((uint32_t)index < HARNESS_LAYERS) {
         read_counter(&layers[index]);
     }
 }
+#endif
 
 __attribute__((noinline)) static int run_timed(run_function run, void *arena, struct span *span) {
     start_counter();
@@ -82,6 +101,9 @@ static int measure_time(run_function run, void *arena) {
 /* Peak: from this frame down to the lowest word of the paint that was touched. */
 __attribute__((noinline)) static int measure_stack(run_function run, void *arena) {
     uint32_t *const top = stack_pointer();
+#if defined(HARNESS_LAYER_STACKS)
+    painted_top = top;
+#endif
     for (volatile uint32_t *word = stack_bottom; word < top; word++) {
         *word = PAINT;
     }
@@ -91,6 +113,10 @@ __attribute__((noinline)) static int measure_stack(run_function run, void *arena
         lowest++;
     }
     harness_print("stack", (const uint32_t[]){(uint32_t)top - (uint32_t)lowest}, 1);
+#if defined(HARNESS_LAYER_STACKS)
+    painted_top = 0;
+    harness_print("layer_stacks", layer_stacks, HARNESS_LAYERS);
+#endif
     return status;
 }
 

@@ -310,9 +310,33 @@ def test_boards_of_their_own():
 
 
 def test_weights_that_a_function_reads():
-    reads = Compilation(layer(), "nrf52840", CompileOptions("a", weights_reader=True))
-    with pytest.raises(UsageError, match="--weights-reader of 'a'"):
-        _ = Linking([reads, named(layer(), "b", "nrf52840")], "fw").models
+    """Of one of the models: the other has the same in its files, where they lie."""
+    reads = Compilation(layer(), "host", CompileOptions("a", weights_reader=True))
+    firmware = Linking([reads, named(layer(), "b")], "fw").firmware
+    assert list(firmware.bundle.blobs) == ["a_weights.bin"]
+    assert "mcugen_reader" in firmware.bundle.files["a.h"] and "mcugen_reader" not in firmware.bundle.files["b.h"]
+    sample = {"x": np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)}
+    bundles = (*firmware.models, reads.compiled.bundle)
+    outputs = [simulate(one, reads.compiled.board, [sample]).outputs[0]["y"].tobytes() for one in bundles]
+    assert len(set(outputs)) == 1
+
+
+@pytest.mark.qemu
+def test_steps_take_what_they_take_in_the_firmware():
+    """A kernel that two models share knows nothing of who calls it: a step is longer than that of the model alone."""
+
+    def linked(limit: int) -> tuple[Compilation, Linking]:
+        bounded = Compilation(layer(), "nrf52840", CompileOptions("a", max_step_cycles=limit))
+        return bounded, Linking([bounded, named(layer(seed=1), "b", "nrf52840")], "fw")
+
+    alone, firmware = linked(1 << 20)
+    steps, before = firmware.models[0].report.steps, alone.compiled.report.steps
+    assert steps is not None and before is not None
+    assert steps.cycles_estimate > before.cycles_estimate
+    assert f"#define A_STEP_CYCLES {steps.cycles_estimate}\n" in firmware.firmware.bundle.files["a.h"]
+    _, tight = linked((steps.cycles_estimate + before.cycles_estimate) // 2)
+    with pytest.raises(DoesNotFitError, match=f"{steps.cycles_estimate:,} in the firmware.*--set a:max-step-cycles="):
+        _ = tight.firmware
 
 
 # ----------------------------------------------------------------------------------------------------- the command
@@ -339,6 +363,8 @@ def test_the_command(tmp_path: Path):
     assert json.loads((folder / "fw_report.json").read_text()) == report
     assert "int8_t *a_input" in (folder / "a.h").read_text()
     assert "a and b share memory" in " ".join((folder / "fw.h").read_text().split())
+    code, text, _ = run(str(floats), str(DIGITS), *own, "-q", folder=folder)
+    assert (code, text) == (0, "")
     (folder / "mine.txt").touch()
     assert "mine.txt" in str(run(str(DIGITS), folder=folder)[2])
 

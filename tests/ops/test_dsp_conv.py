@@ -138,6 +138,14 @@ class Layers:
         return compiled
 
 
+class FourBits(Layers):
+    """With the upper 4 bits of weights."""
+
+    def layer(self, x: Tensor, weights: np.ndarray, *args: object, **more: object) -> Tensor:
+        """Whose weights are −8 to 7."""
+        return super().layer(x, weights // 16, *args, **more)  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------------------------------------- kernels
 
 

@@ -58,6 +58,34 @@ def test_places_of_every_shape():
     check_model(model, random_feeds(model) | feeds)
 
 
+BOX = np.stack(np.meshgrid([0, 1], np.arange(3), [1, 2], indexing="ij"), -1)
+"""x[0:2, 0:3, 1:3]"""
+KNOWN = {
+    "all of the first axis": (np.arange(4)[:, None], True),
+    "some of it": ([[1], [2]], True),
+    "from the end": ([[-2], [-1]], True),
+    "a box in the middle": (BOX, True),
+    "backwards": ([[2], [1]], False),
+    "with a hole": ([[0], [2]], False),
+    "twice": ([[1], [1]], False),
+    "next to nothing": ([[[1, 2, 3]]], False),
+}
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_known_places_that_are_a_box_are_parts_joined(case: str):
+    index, joins = KNOWN[case]
+    index = np.array(index, np.int64)
+    net = Net(18)
+    net.input("x", 4, 3, 5)
+    updates = net.input("u", *index.shape[:-1], *(4, 3, 5)[index.shape[-1] :])
+    net.output(net.op("ScatterND", "x", net.const(index, np.int64), updates, out="y"))
+    net.output(net.op("ScatterND", "x", net.const(index, np.int64), updates, reduction="add", out="sum"))
+    model = net.model()
+    assert operators(optimized(model)).count("scatter_nd") == 2 - joins
+    check_model(model, random_feeds(model))
+
+
 def test_tensor_scatter():
     net = Net(24)
     feeds = {}

@@ -177,3 +177,20 @@ def test_text_of_a_pipeline_ends_no_comment(tmp_path: Path):
     (tmp_path / "p.txt").write_text("image=gray # */ int hostile; /*\n")
     bundle = compile_model(net.model(), options=CompileOptions("net", input_pipeline=str(tmp_path / "p.txt"))).bundle
     assert "hostile" not in "".join(bundle.files.values())
+
+
+def test_precisions_are_chosen_on_what_the_pipeline_makes(trained: Path):
+    """The search judges inputs, not raw data; the report behind it is from raw data again."""
+    found = report(trained, "host", "--precision", "auto", "--max-accuracy-drop", "2")
+    assert found["accuracy"]["target"] >= 0.95
+    assert found["input_pipeline"]["verified"] == 40
+    assert found["precision"] != "float32"
+
+
+@pytest.mark.qemu
+@pytest.mark.slow
+def test_precisions_are_chosen_on_a_microcontroller(trained: Path):
+    """Layers must be raised here, and what that costs is measured."""
+    found = report(trained, "nrf52840", "--precision", "auto", "--min-sqnr", "45")
+    assert found["precision"] not in ("int8", "float32")
+    assert found["input_pipeline"]["verified"] == 40

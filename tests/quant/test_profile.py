@@ -20,6 +20,7 @@ from mcugen.importer.load import load
 from mcugen.quant.float_model import FloatModel, all_tensors, build_float_model
 from mcugen.quant.profile import BINS, Profile, TensorProfile, fingerprint, histogram, merge_profiles, profile_model
 from mcugen.quant.profile_file import read_profile, write_profile
+from mcugen.quant.samples import in_own_order
 
 
 def fused(model: onnx.ModelProto, equalized: bool = True) -> FloatModel:
@@ -39,7 +40,7 @@ def profile_of(*samples: Array) -> TensorProfile:
 
 
 def test_every_tensor_is_counted_as_onnxruntime_computes_it() -> None:
-    model, samples = fused(conv_net()), normal_samples(conv_net(), 5)
+    model, samples = fused(conv_net()), in_own_order(normal_samples(conv_net(), 5))
     profile = profiled(model, samples)
     assert profile.samples == 5
     assert profile.tensors.keys() == {v.name for v in model.tensors} >= {"x", "relu6", "sum", "scores"}

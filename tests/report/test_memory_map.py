@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory map: what lies where while each layer runs, as data, text, picture and page."""
+"""The memory map: what lies where while each layer runs, as data, text and picture."""
 
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import numpy as np
-import onnx
 import pytest
+from convolution_models import convolutions
 from onnx_models import Net
 from programs import Sketch, chain
 from rich.console import Console
@@ -19,7 +18,6 @@ from mcugen import CompileOptions, compile_model
 from mcugen.fitting.streaming import whole_layers
 from mcugen.memory.plan import plan_memory
 from mcugen.report.drawing import draw
-from mcugen.report.html import report_page
 from mcugen.report.listing import print_memory
 from mcugen.report.memory import MemoryMap, memory_map
 
@@ -209,57 +207,6 @@ def test_names_are_text_in_the_picture() -> None:
 
 def test_equal_maps_give_equal_bytes() -> None:
     assert drawn(mapped(branched())) == drawn(mapped(branched()))
-
-
-# ---------------------------------------------------------------------------------------------------------- page
-
-
-def convolutions(name: str = "node") -> onnx.ModelProto:
-    """Three layers whose nodes bear that name."""
-    net = Net()
-    random = np.random.default_rng(0)
-    x = net.fake(net.input("x", 1, 4, 24, 24), 0.05)
-    for index in range(3):
-        weights = net.dequantize(
-            net.const(random.integers(-127, 128, (8, 4 if index == 0 else 8, 3, 3)), np.int8), 0.01
-        )
-        x = net.fake(net.op("Relu", net.op("Conv", x, weights, pads=[1, 1, 1, 1])), 0.05)
-    net.output(x)
-    model = net.model()
-    for index, node in enumerate(model.graph.node):
-        node.name = f"{name}{index}"
-    return model
-
-
-def page_of(name: str) -> str:
-    compiled = compile_model(convolutions(name), "stm32f746", CompileOptions(max_ram=100_000))
-    return report_page(compiled.report, memory_map(compiled.program, compiled.board.name))
-
-
-def test_the_page_is_whole_and_says_what_the_text_says() -> None:
-    page = page_of("conv")
-    body = page.removeprefix("<!DOCTYPE html>\n")
-    assert body != page
-    root = ElementTree.fromstring(body)
-    tables = {t.attrib["id"]: t for t in root.iter("{http://www.w3.org/1999/xhtml}table")}
-    assert set(tables) == {"totals", "layers"}
-    text = "".join(root.itertext())
-    for words in ("MACs", "instructions", "cycles", "flash: weights", "RAM: peak stack", "--max-ram 100,000: as asked"):
-        assert words in text
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}svg"))) == 1
-    assert not re.search(r"<script|<link|<img|src=|url\((?!#)|@import|javascript:", page)
-    assert set(re.findall(r"https?://[^\"]+", page)) == {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"}
-
-
-def test_names_are_text_in_the_page() -> None:
-    page = page_of(HOSTILE)
-    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(page.partition("\n")[2]).iter()}
-    assert "script" not in tags
-    assert "&lt;script&gt;" in page and "\x1b" not in page
-
-
-def test_equal_reports_give_equal_pages() -> None:
-    assert page_of("conv") == page_of("conv")
 
 
 def test_a_picture_of_moves_that_vanished() -> None:

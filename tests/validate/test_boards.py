@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 from command_line import mcugen
 from lines import Noise, Resets, on_socket, on_terminal
+from onnx_models import Net
 
 from mcugen import CompileOptions, compile_model
 from mcugen.calibration.files import read_runs
+from mcugen.compilation import Compilation
 from mcugen.simulate.build import build_wire_target
 from mcugen.simulate.execute import qemu_program
 from mcugen.simulate.machines import find_machine
+from mcugen.tasks import Judging
+from mcugen.validate.session import SIMULATOR, Wiring, validate_model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = DIGITS / "digits_int8.onnx"
@@ -24,6 +28,9 @@ PATIENCE = 120
 
 CALL = 10
 """Instructions that calling the run function through the firmware may take, and calling it in the report may not."""
+
+HOOK = 16
+"""Bytes that the hooks of the firmware and of the simulator may take more or less than each other."""
 
 
 def firmware(board: str, folder: Path) -> list[str]:
@@ -62,7 +69,8 @@ BOARDS = [
 def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     """Bits of outputs and layers, accuracy, instructions and stack."""
     runs = data.with_name("runs.json")
-    found = result_of("validate", board, data, "--port", "simulator", "--timeout", PATIENCE, "--runs", runs)
+    options = ("--port", "simulator", "--timeout", PATIENCE, "--runs", runs, "--simulate")
+    found = result_of("validate", board, data, *options)
     report = result_of("report", board, data)
     assert found["accuracy"] == report["accuracy"]
     assert (found["outputs"], found["different_samples"], found["layer_samples"]) == ("exact", 0, 8)
@@ -74,6 +82,10 @@ def test_a_board_on_a_wire_says_what_the_report_says(board: str, data: Path):
     ours = sum(layer["cycles"] for layer in found["layers"])
     theirs = sum(layer["instructions"] for layer in report["layers"])
     assert ours == pytest.approx(theirs, rel=0.01)  # the compiler may inline otherwise where the hooks are
+    stacks = [layer["stack"] for layer in found["layers"]]
+    assert stacks == pytest.approx([layer["stack_simulated"] for layer in found["layers"]], abs=HOOK)
+    assert max(stacks) == pytest.approx(found["stack"], abs=32)
+    assert len(set(stacks)) > 2  # of each layer, not of those before it too
     (run,) = read_runs(runs)  # as calibrate-board takes them
     assert run.cycles == found["cycles"]["first"]
     assert [layer.cycles for layer in run.layers] == [layer["cycles"] for layer in found["layers"]]
@@ -119,3 +131,17 @@ def test_ten_thousand_frames_without_a_lost_one(tmp_path: Path):
     assert wire["lost"] == wire["damaged"] == wire["resets"] == 0
     assert wire["seconds"] == pytest.approx((wire["sent"] + wire["received"]) * 10 / 115_200, abs=1e-3)
     assert found["outputs"] == "exact"
+
+
+@pytest.mark.qemu
+def test_an_input_of_raw_data_comes_made_to_board_and_simulator():
+    net = Net()
+    net.output(net.op("GlobalAveragePool", net.input("x", 1, 3, 8, 8), out="y"))
+    options = CompileOptions("net", input_pipeline="image=rgb565, crop=center, scale=1/255", validation=True)
+    raw = np.random.default_rng(0).integers(0, 256, (2, 24, 40, 2), dtype=np.uint8)
+    made = Compilation(net.model(), "nrf52840", options, judging=Judging(data={"x": raw}))
+    found = validate_model(made, Wiring(SIMULATOR, patience=PATIENCE, simulates=True))
+    assert (found.outputs, found.samples) == ("exact", 2)
+    (layer,) = found.layers
+    assert layer.stack is not None and layer.stack_simulated is not None
+    assert layer.stack == pytest.approx(layer.stack_simulated, abs=HOOK)

@@ -21,6 +21,7 @@ COMMANDS = {
     "Cortex-M0+": (*ARM, "-mcpu=cortex-m0plus"),
     "Cortex-M4": (*ARM, "-mcpu=cortex-m4", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard"),
     "RISC-V": ("riscv64-unknown-elf-gcc", "--specs=picolibc.specs", "-march=rv32imc", "-mabi=ilp32"),
+    "Xtensa": ("xtensa-lx106-elf-gcc", "--specs=/usr/lib/xtensa-lx106-elf/picolibc.specs"),
     "ESP-IDF": ("riscv64-unknown-elf-gcc", "--specs=picolibc.specs", "-march=rv32imc", "-mabi=ilp32", "-DESP_PLATFORM"),
 }
 MACROS = {

@@ -111,9 +111,15 @@ def test_runs_are_added_to_a_file_of_runs_alone(folder: Path, tmp_path: Path):
     for _ in range(2):
         right(validate(folder, "simulator", "--runs", file))
     assert len(json.loads(file.read_text())["runs"]) == 2
-    file.write_text("[]")
-    assert validate(folder, "simulator", "--runs", file).code == 2
-    assert file.read_text() == "[]"
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", '{"format": "mcugen-runs", "version": 1}'])
+def test_a_file_of_something_else_is_refused_before_the_board_runs(folder: Path, tmp_path: Path, text: str):
+    file = tmp_path / "runs.json"
+    file.write_text(text)
+    done = validate(folder, "/dev/null/none", "--runs", file)
+    assert (done.code, "--runs must be a file of runs, or a new one" in done.err) == (2, True)
+    assert file.read_text() == text
 
 
 # -------------------------------------------------------------------------------------------------------- bad lines

@@ -4,17 +4,14 @@
  * The two never run at once: one arena, as large as the larger one needs, serves both. */
 #include <stdio.h>
 
+#define SHARED_ARENA 1
+
+#include "arena.h"
 #include "board.h"
 #include "camera.h"
 #include "classify.h"
-#include "keyword.h"
 
 #define PICTURES (2u * IMAGES)
-
-static union {
-    uint8_t digits[DIGITS_ARENA_SIZE];
-    uint8_t keyword[KEYWORD_ARENA_SIZE];
-} arena MCUGEN_ALIGN(DIGITS_ARENA_ALIGN);
 
 int main(void)
 {

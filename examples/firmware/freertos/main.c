@@ -7,10 +7,10 @@
 #include <stdio.h>
 
 #include "FreeRTOS.h"
+#include "arena.h"
 #include "board.h"
 #include "camera.h"
 #include "classify.h"
-#include "keyword.h"
 #include "semphr.h"
 #include "task.h"
 
@@ -18,11 +18,6 @@
 #define STACK_WORDS 1024
 
 #if SHARED_ARENA
-static union {
-    uint8_t digits[DIGITS_ARENA_SIZE];
-    uint8_t keyword[KEYWORD_ARENA_SIZE];
-} arena MCUGEN_ALIGN(DIGITS_ARENA_ALIGN);
-
 static StaticSemaphore_t mutex;
 static SemaphoreHandle_t arena_lock;
 
@@ -34,19 +29,6 @@ static void lock_arena(void)
 static void unlock_arena(void)
 {
     xSemaphoreGive(arena_lock);
-}
-#else
-static struct {
-    uint8_t digits[DIGITS_ARENA_SIZE] MCUGEN_ALIGN(DIGITS_ARENA_ALIGN);
-    uint8_t keyword[KEYWORD_ARENA_SIZE] MCUGEN_ALIGN(KEYWORD_ARENA_ALIGN);
-} arena;
-
-static void lock_arena(void)
-{
-}
-
-static void unlock_arena(void)
-{
 }
 #endif
 

@@ -35,9 +35,6 @@ shifts them by one bit more."""
 MOST_RESULT = 2**30
 """Requantized sums stay below, so that neither a zero point nor the rounding overflows in the library."""
 
-NIBBLES = (-8, 7)
-"""What weights of 4 bits lie within."""
-
 
 def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]], **more: Any) -> Kernel:
     """A kernel of the library; with `evaluate`, it does not round as the operator does."""
@@ -142,11 +139,6 @@ def int8_layer(spec: WeightedSpec) -> bool:
     left = 31 - requantize.shift
     largest = int((sums.astype(np.float64) * requantize.multiplier).max(initial=0)) >> requantize.shift
     return left >= 0 and spec.largest_sum << left < MOST_SHIFTED and largest < MOST_RESULT
-
-
-def small_weights(spec: WeightedSpec) -> bool:
-    """weights of 4 bits"""
-    return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
 
 
 def small_axes(spec: WeightedSpec) -> bool:

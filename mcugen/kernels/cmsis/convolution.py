@@ -23,12 +23,11 @@ from mcugen.kernels.cmsis.common import (
     library_kernel,
     packed_nibbles,
     small_axes,
-    small_weights,
     with_scratch,
 )
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits
+from mcugen.kernels.weighted import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
@@ -172,7 +171,7 @@ CONV: tuple[Kernel, ...] = (
     _convolution(
         "cmsis_convolve_s4",
         "arm_convolve_wrapper_s4, two weights a byte",
-        when=(int8_layer, small_weights, one_group, no_padded_lines, small_axes),
+        when=(int8_layer, four_bits, one_group, no_padded_lines, small_axes),
         emit=emit_s4,
     ),
 )

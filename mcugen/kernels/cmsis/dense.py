@@ -22,12 +22,11 @@ from mcugen.kernels.cmsis.common import (
     library_kernel,
     packed_nibbles,
     small_axes,
-    small_weights,
 )
 from mcugen.kernels.cmsis.convolution import CONV
 from mcugen.kernels.portable import Rows
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits
+from mcugen.kernels.weighted import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Options, Site
 from mcugen.numerics.sums import requantizer
 
@@ -106,7 +105,7 @@ ROW: tuple[Kernel, ...] = (
     _dense(
         "cmsis_dense_s4",
         "arm_fully_connected_s4, two weights a byte",
-        when=(int8_layer, small_weights, few_rows, one_multiplier, short_sums, small_axes),
+        when=(int8_layer, four_bits, few_rows, one_multiplier, short_sums, small_axes),
         emit=emit_s4,
     ),
 )

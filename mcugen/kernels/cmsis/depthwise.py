@@ -20,12 +20,11 @@ from mcugen.kernels.cmsis.common import (
     library_kernel,
     packed_nibbles,
     small_axes,
-    small_weights,
     with_scratch,
 )
 from mcugen.kernels.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.specs import ConvSpec
-from mcugen.kernels.weighted import CodeLimits
+from mcugen.kernels.weighted import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 BLOCK = 124
@@ -153,7 +152,7 @@ DEPTHWISE: tuple[Kernel, ...] = (
     _depthwise(
         "cmsis_depthwise_s4",
         "arm_depthwise_conv_wrapper_s4, two weights a byte",
-        when=(int8_layer, small_weights, one_channel_filters, near_windows, whole_bytes, small_axes),
+        when=(int8_layer, four_bits, one_channel_filters, near_windows, whole_bytes, small_axes),
         emit=emit_s4,
         lacks=HELIUM,
     ),

@@ -161,27 +161,27 @@ def _with_chains(splits: Sequence[Split]) -> list[Split]:
 
 
 def _preorder(splits: Sequence[Split], roots: Sequence[int]) -> list[int]:
-    """The nodes that can be reached, each before its children; Refusal of circles."""
-    order: list[int] = []
+    """The nodes that can be reached, each before its children, also where these are shared; Refusal of circles."""
+    order: list[int] = []  # children first
     is_open: dict[int, bool] = {}
-    for root in roots:
+    for root in reversed(roots):
         stack = [(root, False)] if root >= 0 else []
         while stack:
             at, leaving = stack.pop()
             if leaving:
                 is_open[at] = False
+                order.append(at)
                 continue
             if at in is_open:
                 continue
             is_open[at] = True
-            order.append(at)
             stack.append((at, True))
-            for ref in (splits[at].no, splits[at].yes):
+            for ref in (splits[at].yes, splits[at].no):
                 if is_open.get(ref):
                     raise Refusal("trees: no path may lead in a circle", f"one at node {ref}", "repair the model")
                 if ref >= 0 and ref not in is_open:
                     stack.append((ref, False))
-    return order
+    return order[::-1]
 
 
 # ----------------------------------------------------------------------------------------------- nested ifs

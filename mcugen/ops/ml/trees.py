@@ -27,7 +27,7 @@ from mcugen.kernels.trees import (
     TreeText,
 )
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Call
+from mcugen.lir.kernel import CHECKED, Call
 from mcugen.lir.program import Buffer, real_param
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise
@@ -148,6 +148,7 @@ class Trees(Operator):
         modes, nans = sorted(set(forest.modes.tolist())), forest.nan_is_yes
         mixed = len(modes) > 1 or bool(nans.any() and not nans.all())
         shape, more = self._leaf_tables()
+        checked = CHECKED in builder.features
         tables = self._node_tables(x.dtype, mixed)
         tables["weight"] = _reals(np.asarray([w for leaf in forest.leaves for _, w in leaf], np.float64), x.dtype)
         test = "" if mixed else (TESTS_OR_NAN if nans.any() else TESTS)[modes[0] if modes else 0]
@@ -156,11 +157,14 @@ class Trees(Operator):
             test=test.format(x="v", t="threshold[at]"),
             tests=[(m, TESTS[m].format(x="v", t="threshold[at]")) for m in modes] if mixed else [],
             nans=bool(nans.any()),
+            checked=checked,
             leaf=shape,
         )
         sizes = TableParams(
             nodes=len(forest.features),
             trees=len(forest.roots),
+            leaves=len(forest.leaves) if checked else None,
+            weights=sum(map(len, forest.leaves)) if checked and shape == "ragged" else None,
             each=len(forest.leaves[0]) if shape == "even" else None,
         )
         call = Call(

@@ -7,17 +7,18 @@
 #include <zephyr/kernel.h>
 #include <zephyr/sys/printk.h>
 
+#ifdef CONFIG_SHARED_ARENA
+#define SHARED_ARENA 1
+#else
+#define SHARED_ARENA 0
+#endif
+
+#include "arena.h"
 #include "classify.h"
-#include "keyword.h"
 
 #define PICTURES (2u * IMAGES)
 
-#ifdef CONFIG_SHARED_ARENA
-static union {
-    uint8_t digits[DIGITS_ARENA_SIZE];
-    uint8_t keyword[KEYWORD_ARENA_SIZE];
-} arena MCUGEN_ALIGN(DIGITS_ARENA_ALIGN);
-
+#if SHARED_ARENA
 static K_MUTEX_DEFINE(arena_lock);
 
 static void lock_arena(void)
@@ -28,19 +29,6 @@ static void lock_arena(void)
 static void unlock_arena(void)
 {
     k_mutex_unlock(&arena_lock);
-}
-#else
-static struct {
-    uint8_t digits[DIGITS_ARENA_SIZE] MCUGEN_ALIGN(DIGITS_ARENA_ALIGN);
-    uint8_t keyword[KEYWORD_ARENA_SIZE] MCUGEN_ALIGN(KEYWORD_ARENA_ALIGN);
-} arena;
-
-static void lock_arena(void)
-{
-}
-
-static void unlock_arena(void)
-{
 }
 #endif
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that are kept between runs, as files in the user's cache folder (XDG), each under a digest of its causes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mcugen.resources import resource_dir
+from mcugen.version import __version__
+
+if sys.platform != "win32":
+    import fcntl
+
+_CODE = ("*.py", "*.j2", "*.c", "*.h", "*.toml", "*.json")
+"""Files of mcugen that results depend on."""
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/mcugen, or ~/.cache/mcugen. The folder may not be there yet."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "mcugen"
+
+
+@dataclass(frozen=True)
+class Store:
+    """Files by keys. Any number of processes may read and write at once: a file is whole or is not there."""
+
+    folder: Path
+
+    def path(self, key: str) -> Path:
+        """Where what has this key lies, or would lie."""
+        return self.folder / key
+
+    def read(self, key: str) -> bytes | None:
+        """What was written under the key; None if nothing was."""
+        with suppress(OSError):
+            return self.path(key).read_bytes()
+        return None
+
+    def write(self, key: str, data: bytes) -> Path:
+        """Keeps data under the key, of several writers those of the last. OSError where that cannot be done."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        target = self.path(key)
+        fresh = target.with_name(f".{secrets.token_hex(8)}")
+        try:
+            fresh.write_bytes(data)
+            fresh.replace(target)
+        finally:
+            fresh.unlink(missing_ok=True)
+        return target
+
+    @contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """One process at a time is in the block of one key, where the system has such locks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.path(f"{key}.lock").open("wb") as file:
+            if sys.platform != "win32":
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of mcugen itself, which has one version for many states while it is developed."""
+    digest = hashlib.sha256(__version__.encode())
+    roots = [Path(__file__).parent, *(resource_dir(name) for name in ("templates", "runtime_c", "boards"))]
+    for root in roots:
+        files = sorted(path for pattern in _CODE for path in root.rglob(pattern))
+        for path in files:
+            digest.update(f"{path.relative_to(root)}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

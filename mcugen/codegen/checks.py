@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checksums of a model's constants, as they lie in the memory of a little-endian CPU (`--check-weights`)."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.codegen.literals import c_param_type
+from mcugen.hir.types import Array
+from mcugen.lir.program import Param
+
+_FORMATS = {"int32_t": "<i", "int64_t": "<q", "float": "<f", "double": "<d"}
+"""Of the struct module, by C type; each is aligned to its own size."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is checked: C expressions of its address and of its bytes, and the CRC-32 of these."""
+
+    address: str
+    size: str
+    crc: int
+
+
+def array_entry(name: str, data: Array) -> Entry:
+    """Of an array of constants."""
+    stored = data.astype(data.dtype.newbyteorder("<"), copy=False)
+    return Entry(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
+
+
+def struct_entry(name: str, values: Iterable[Param]) -> Entry | None:
+    """Of a struct of parameters; None where the bits of its numbers are not known, as those of NaN.
+
+    A compiler may lay it out otherwise than by the sizes of its members: then its size is 0 in the table.
+    """
+    data, largest = b"", 1
+    for value in values:
+        if isinstance(value, float) and math.isnan(value):
+            return None
+        packed = struct.pack(_FORMATS[c_param_type(value)], value)
+        largest = max(largest, len(packed))
+        data += b"\0" * (-len(data) % len(packed)) + packed
+    data += b"\0" * (-len(data) % largest)
+    return Entry(f"&{name}", f"sizeof {name} == {len(data)}u ? {len(data)}u : 0u", zlib.crc32(data))

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mcugen explore`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mcugen.board import board_names
+from mcugen.cli_options import (
+    CompileArguments,
+    Jobs,
+    JudgingArguments,
+    Model,
+    QuantizingArguments,
+    Telling,
+    cpus,
+    several_of,
+    takes_options,
+)
+from mcugen.commands.console import progress_shown, stdout, write_json
+from mcugen.errors import UsageError
+from mcugen.options import FEW_BITS, GOALS, MIXED, PRECISIONS
+from mcugen.tasks import Quantizing
+
+ALL = "all"
+
+Boards = Annotated[str, typer.Option(help="names of `mcugen boards` or .toml files, between commas; or all")]
+Simulate = Annotated[bool, typer.Option("--simulate/--no-simulate", help="run combinations under QEMU, or estimate")]
+MostRuns = Annotated[int, typer.Option(min=1, help="of more combinations, only the most promising are simulated")]
+MinAccuracy = Annotated[float | None, typer.Option(help="least value of the metric", show_default=False)]
+MaxEnergy = Annotated[float | None, typer.Option(help="of a call, in microjoules", show_default=False)]
+Price = Annotated[
+    list[str] | None,
+    typer.Option(help="BOARD=PRICE; else a smaller board counts as cheaper", show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="list all combinations, not the Pareto front alone")]
+Html = Annotated[Path | None, typer.Option(help="write a page with linked charts", show_default=False)]
+Cache = Annotated[
+    Path | None, typer.Option(help="folder of earlier results; else that of the user (XDG)", show_default=False)
+]
+
+
+@takes_options
+def explore(
+    model: Model,
+    *,
+    boards: Boards = ALL,
+    options: CompileArguments,
+    quantizing: QuantizingArguments,
+    judging: JudgingArguments,
+    min_accuracy: MinAccuracy = None,
+    max_energy: MaxEnergy = None,
+    price: Price = None,
+    simulate: Simulate = True,
+    most_runs: MostRuns = 120,
+    jobs: Jobs = 0,
+    cache: Cache = None,
+    all_: All = False,
+    html: Html = None,
+    telling: Telling,
+) -> None:
+    """Tries a model on many boards, in several precisions, for several goals, and tells which is best and cheapest.
+
+    --precision and --optimize take several, between commas. Nothing is done twice: results are kept.
+    """
+    from mcugen.cache import Store, cache_folder
+    from mcugen.codegen.write import write_text
+    from mcugen.explore.demands import Demands, Prices
+    from mcugen.explore.page import explored_page
+    from mcugen.explore.prepare import Asked
+    from mcugen.explore.search import Exploration, combinations
+    from mcugen.explore.text import print_explored
+
+    known = quantizing.calibration is not None or quantizing.profile is not None
+    usual = "float32,int8" if known else "float32"
+    precisions = several_of("--precision", quantizing.precision or usual, (*PRECISIONS, FEW_BITS, MIXED))
+    goals = several_of("--optimize", options.optimize, GOALS)
+    wanted = replace(options, optimize=GOALS[0]).made()
+    judged = judging.made()
+    if MIXED not in precisions:  # how good is good enough is asked of results
+        judged = replace(judged, max_drop=None, min_sqnr=None)
+    seconds, cycles = wanted.max_latency, wanted.max_cycles
+    demands = Demands(
+        None if seconds is None else 1e3 * seconds,
+        cycles,
+        wanted.max_ram,
+        wanted.max_flash,
+        max_energy,
+        min_accuracy,
+        judging.max_accuracy_drop,
+    )
+    by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
+    exploration = Exploration(
+        Asked(model, replace(wanted, max_latency=None, max_cycles=None), by_precision, judged),
+        combinations(_boards(boards), precisions, goals),
+        demands,
+        Prices(_prices(price or [])),
+        simulate,
+        most_runs,
+        cpus(jobs),
+        store=Store(cache or cache_folder() / "explore"),
+    )
+    with progress_shown(telling.quiet) as exploration.progress:
+        explored = exploration.run()
+    write_json(telling.json_, explored)
+    if html is not None:
+        write_text(html, explored_page(explored))
+    if telling.json_ != "-":
+        print_explored(explored, stdout, explored.outcomes if all_ else explored.front)
+    explored.require()
+
+
+def _boards(text: str) -> Sequence[str]:
+    """The names that an option lists; UsageError for none."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--boards must name some board", f"'{text}'", "e.g. --boards rp2040,stm32f446; or all")
+    return [name for name in board_names() if name != "host"] if names == [ALL] else names
+
+
+def _quantizing(arguments: QuantizingArguments, precision: str) -> Quantizing:
+    """For one of several precisions: samples are not for float32."""
+    if precision == "float32":
+        return Quantizing(preprocess=arguments.preprocess)
+    return replace(arguments, precision=precision).made()
+
+
+def _prices(texts: Sequence[str]) -> dict[str, float]:
+    """By board. UsageError for what is no price."""
+    prices = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            prices[name] = float(number)
+        except ValueError:
+            prices[name] = math.nan
+        if not name or not 0 <= prices[name] < math.inf:
+            raise UsageError("--price must read BOARD=PRICE", f"'{text}'", "e.g. --price rp2040=0.8")
+    return prices

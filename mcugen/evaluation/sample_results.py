@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which samples a classifier gets wrong, and of which it is least certain."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.types import Array
+
+MOST_CLASSES = 64
+"""Of a confusion matrix that people can read."""
+
+MOST_SHOWN = 8
+"""Samples of each kind."""
+
+LONGEST_SIDE = 96
+"""Pixels of a sample that is kept to be looked at."""
+
+COLORS = 3
+
+
+@dataclass(frozen=True)
+class SampleView:
+    """A sample to be looked at: `height` rows of `width` values of `channels` (1 or 3), a byte each, in base64.
+
+    0 and 255 stand for `low` and `high`. A row alone is a line over time.
+    """
+
+    height: int
+    width: int
+    channels: int
+    low: float
+    high: float
+    values: str
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """What became of a sample: `margin` is how far the greatest output is above the next, in the outputs' unit."""
+
+    index: int
+    label: int | None
+    predicted: int
+    margin: float
+    view: SampleView | None
+
+
+@dataclass(frozen=True)
+class SampleResults:
+    """`confusion[label][predicted]` counts samples, where there are labels and few classes.
+
+    `wrong` are those with another class than their label, the most certain first; `unsure` those of the least margin.
+    """
+
+    confusion: list[list[int]] | None
+    wrong: list[SampleResult]
+    unsure: list[SampleResult]
+
+
+def sample_results(
+    outputs: Sequence[Array], inputs: Sequence[Mapping[str, Array]], labels: Array | None
+) -> SampleResults | None:
+    """Of scores, one array of classes a sample; None where they are none."""
+    if len({scores.size for scores in outputs}) != 1 or outputs[0].size < 2:
+        return None
+    scores = np.stack([output.reshape(-1) for output in outputs]).astype(np.float64)
+    if not np.isfinite(scores).all():
+        return None
+    predicted = scores.argmax(1)
+    best = np.sort(scores, axis=1)
+    margins = best[:, -1] - best[:, -2]
+    known = labels if labels is not None and labels.max() < scores.shape[1] else None
+
+    def result(index: int) -> SampleResult:
+        label = None if known is None else int(known[index])
+        (first, *_) = inputs[index].values()
+        return SampleResult(index, label, int(predicted[index]), round(float(margins[index]), 6), view_of(first))
+
+    wrong = [] if known is None else [i for i in np.argsort(-margins, kind="stable") if predicted[i] != known[i]]
+    unsure = np.argsort(margins, kind="stable")[:MOST_SHOWN]
+    matrix = None if known is None else _confusion(known, predicted, scores.shape[1])
+    return SampleResults(matrix, [result(int(i)) for i in wrong[:MOST_SHOWN]], [result(int(i)) for i in unsure])
+
+
+def _confusion(labels: Array, predicted: Array, classes: int) -> list[list[int]] | None:
+    if classes > MOST_CLASSES:
+        return None
+    matrix = np.zeros((classes, classes), np.int64)
+    np.add.at(matrix, (labels.astype(np.int64), predicted), 1)
+    found: list[list[int]] = matrix.tolist()
+    return found
+
+
+def view_of(sample: Array) -> SampleView | None:
+    """An image, a spectrogram or a line, thinned out if it is large; None for what is none of these."""
+    pixels = _pixels(sample)
+    if pixels is None or not pixels.size or pixels.dtype.kind not in "fiub":
+        return None
+    steps = [math.ceil(n / LONGEST_SIDE) for n in pixels.shape[:2]]
+    few = pixels[:: steps[0], :: steps[1]].astype(np.float64)
+    low, high = float(few.min()), float(few.max())
+    codes = np.rint((few - low) * (255 / (high - low) if high > low else 0)).astype(np.uint8)
+    height, width, channels = codes.shape
+    return SampleView(height, width, channels, low, high, base64.b64encode(codes.tobytes()).decode())
+
+
+def _pixels(sample: Array) -> Array | None:
+    """Rows, columns, channels."""
+    squeezed = sample.reshape([n for n in sample.shape if n > 1] or [1])
+    if squeezed.ndim == 1 and squeezed.size > COLORS:
+        return squeezed.reshape(1, -1, 1)
+    if squeezed.ndim == 2:
+        return squeezed[..., np.newaxis]
+    if squeezed.ndim == 3 and squeezed.shape[0] == COLORS:
+        return np.moveaxis(squeezed, 0, -1)
+    return squeezed if squeezed.ndim == 3 and squeezed.shape[-1] == COLORS else None

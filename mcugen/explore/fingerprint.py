@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a result depends on, as a digest: of files their contents, of arrays their values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def fingerprint(*causes: Any) -> str:
+    """SHA-256 of dataclasses, collections, arrays, paths (their contents) and plain values; sets have no order.
+
+    OSError for a file that cannot be read.
+    """
+    return hashlib.sha256(json.dumps([_plain(cause) for cause in causes], sort_keys=True).encode()).hexdigest()
+
+
+def text_or_file(text: str) -> str | Path:
+    """The file that a text names, without what stands behind its last colon, or the text."""
+    for name in (text, text.rpartition(":")[0]):
+        if name and len(name) < 4096 and "\0" not in name and Path(name).is_file():
+            return Path(name)
+    return text
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can have it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, {f.name: _plain(getattr(value, f.name)) for f in fields(value)}]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(json.dumps, map(_plain, value)))
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return [str(value.dtype), value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
+    if isinstance(value, Path):
+        return _contents(value)
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+def _contents(path: Path) -> Any:
+    """Of a file a digest, of a folder those of all files in it."""
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        return [[str(p.relative_to(path)), _contents(p)] for p in files]
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

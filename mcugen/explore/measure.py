@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One combination: compiled, run where that is asked for, and kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+from pydantic import TypeAdapter, ValidationError
+
+from mcugen.board import Board, load_board
+from mcugen.cache import Store
+from mcugen.compilation import Compilation
+from mcugen.compiled import CompiledModel
+from mcugen.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
+from mcugen.evaluate import evaluate, metric_of, sample_endpoints, timed
+from mcugen.explore.point import Figures, Outcome, Point, Refusal
+from mcugen.explore.prepare import Asked, Prepared, prepared
+from mcugen.fitting.budget import use_of
+from mcugen.report.figures import Report
+from mcugen.tasks import Quantizing
+
+RUN_SAMPLES = 4
+"""So many samples run on each board: integers are those of ONNX Runtime, which saw all samples."""
+
+_LASTING = (DoesNotFitError, UnsupportedError, UsageError)
+"""Refusals that come again; of others (a tool is missing, a disk is full) nothing is kept."""
+
+
+def key_of(asked: Asked, point: Point, simulate: bool) -> str:
+    """The name of the file in a store that holds what comes of a point."""
+    board = load_board(point.board)
+    tools: tuple[str, str | None] | None = None
+    if simulate:
+        from mcugen.simulate.machines import tool_versions
+
+        tools = tool_versions(board)
+    quantizing = asked.quantizing[point.precision]
+    return asked.key("outcome", board, point.optimize, quantizing, tools, RUN_SAMPLES) + ".json"
+
+
+def known(key: str, store: Store) -> Outcome | None:
+    """What a store has of a point: None for nothing, and for what is damaged."""
+    try:
+        data = store.read(key)
+        return None if data is None else _ADAPTER.validate_json(data)
+    except ValidationError:
+        return None
+
+
+def measure(asked: Asked, point: Point, simulate: bool, key: str, store: Store) -> Outcome:
+    """What comes of a point; in the store, too. Raises what hinders quantizing."""
+    base = prepared(asked, point, store)
+    try:
+        report, figures = _made(asked, point, simulate, base)
+        outcome = Outcome(point, figures, report, None, base.yardstick, simulate)
+    except McugenError as error:
+        outcome = Outcome(point, None, None, Refusal.of(error), base.yardstick, simulate)
+        if not isinstance(error, _LASTING):
+            return outcome
+    store.write(key, json.dumps(asdict(outcome)).encode())
+    return outcome
+
+
+_ADAPTER = TypeAdapter(Outcome)
+
+
+def _made(asked: Asked, point: Point, simulate: bool, base: Prepared) -> tuple[Report, Figures]:
+    options = asked.for_goal(point.optimize)
+    quantizing = asked.quantizing[point.precision]
+    if quantizing.is_wanted:  # sizes and values of inputs are part of the quantized model
+        options = replace(options, dims={}, bound={})
+        quantizing = Quantizing(preprocess=quantizing.preprocess)
+    net = Compilation(base.model, point.board, options, quantizing, asked.judging)
+    compiled = net.compiled
+    report = _run(net, asked) if simulate else compiled.report
+    basis = report.basis
+    described = "; ".join([basis.options, *([base.described] if base.described else [])])
+    report = replace(
+        report,
+        basis=replace(basis, options=described),
+        model=replace(report.model, sha256=base.sha256),
+        notes=tuple(dict.fromkeys((*base.notes, *report.notes))),
+    )
+    return report, _figures(report, compiled, base)
+
+
+def _run(net: Compilation, asked: Asked) -> Report:
+    """The report of a run on the first samples. Where outputs differ from ONNX Runtime's, a note says so."""
+    compiled = net.compiled
+    if asked.samples is None:
+        return timed(compiled)
+    samples = net.samples(asked.samples, sample_endpoints(compiled))
+    count = slice(RUN_SAMPLES)
+    some = replace(
+        samples,
+        inputs=samples.inputs[count],
+        labels=None if samples.labels is None else samples.labels[count],
+        raw=None if samples.raw is None else samples.raw[count],
+    )
+    report = evaluate(compiled, some, metric_of("sqnr", None))
+    accuracy = report.accuracy
+    if accuracy is not None and accuracy.agreement < 1:
+        note = f"generated code and {accuracy.reference} name other classes for {1 - accuracy.agreement:.0%} of samples"
+        return replace(report, notes=(*report.notes, note))
+    return report
+
+
+def _figures(report: Report, compiled: CompiledModel, base: Prepared) -> Figures:
+    use = use_of(compiled.program, compiled.board, compiled.options)
+    cycles, by_instructions = _cycles(report)
+    board: Board = compiled.board
+    joules = report.microjoules_estimate
+    if joules is None and board.energy and cycles is not None:
+        joules = round(board.energy.microjoules(cycles), 3)
+    return Figures(
+        accuracy=base.accuracy,
+        ms=None if cycles is None else round(1e3 * cycles / board.clock_hz, 4),
+        ram=report.ram.total if report.ram.total is not None else use.ram,
+        flash=report.flash.total if report.flash.total is not None else use.flash,
+        microjoules=joules,
+        by_instructions=by_instructions,
+    )
+
+
+def _cycles(report: Report) -> tuple[int | None, bool]:
+    """Of a call, and whether they are but instructions."""
+    if report.cycles_estimate is not None:
+        return report.cycles_estimate, False
+    return report.instructions or report.instructions_estimate, True

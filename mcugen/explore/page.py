@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was explored, as one HTML file: linked charts of all combinations, the chosen one's layers, and a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcugen.explore.point import Outcome
+from mcugen.explore.search import Explored
+from mcugen.explore.text import cells_of, heading, verdict
+from mcugen.report.cells import Cell, number, words
+from mcugen.report.charts import Chart, chart, page
+from mcugen.report.figures import layer_title
+
+MOST_LAYERS = 6000
+"""Of all combinations, whose bars are in the page: those of the front come first."""
+
+HEADS = ("board", "precision", "goal", "accuracy", "ms", "RAM", "flash", "µJ", "front", "misses")
+
+_AXES = (
+    ("ram", "RAM, bytes"),
+    ("flash", "flash, bytes"),
+    ("accuracy", "accuracy"),
+    ("microjoules", "energy of a call, µJ"),
+)
+"""What is drawn over the time of a call, where it is known of some combination."""
+
+
+def explored_page(explored: Explored) -> str:
+    """Equal results give equal bytes."""
+    return page(
+        "explore.html.j2",
+        {"points": _points(explored)} if any(outcome.figures for outcome in explored.outcomes) else {},
+        title=heading(explored),
+        verdict=verdict(explored),
+        heads=HEADS,
+        rows=[_row(explored, outcome) for outcome in explored.outcomes],
+    )
+
+
+def _row(explored: Explored, outcome: Outcome) -> list[Cell]:
+    point, figures = outcome.point, outcome.figures
+    values: list[float | None] = [None] * 5
+    if figures is not None:
+        values = [figures.accuracy, figures.ms, figures.ram, figures.flash, figures.microjoules]
+    texts = cells_of(explored, outcome)
+    why = outcome.refusal.message if outcome.refusal else ", ".join(explored.missed(outcome))
+    names = map(words, (point.board, point.precision, point.optimize))
+    front = words("yes" if outcome in explored.front else "")
+    return [*names, *(number(v, t) for v, t in zip(values, texts, strict=True)), front, words(why, is_long=True)]
+
+
+def _points(explored: Explored) -> Chart:
+    """Scatter plots side by side, which share the chosen combination, and bars of its layers below."""
+    rows = [_datum(explored, i, outcome) for i, outcome in enumerate(explored.outcomes) if outcome.figures]
+    shown = [(key, title) for key, title in _AXES if any(row[key] is not None for row in rows)]
+    ids = [row["id"] for row in rows]
+    chosen = _chosen(explored)
+    pick = {
+        "name": "pick",
+        "select": {"type": "point", "fields": ["id"], "on": "click", "clear": False},
+        "bind": {"input": "select", "options": ids, "name": "combination "},
+        "value": [{"id": chosen}],
+        "views": [f"over_{key}" for key, _ in shown],
+    }
+    scatters = [_scatter(key, title) for key, title in shown]
+    columns = 3 if len(scatters) == 3 else 2
+    below = [_layers(explored)] if any(o.report for o in explored.outcomes) else []
+    spec = {
+        "data": {"values": rows},
+        "params": [pick],
+        "vconcat": [{"concat": scatters, "columns": columns}, *below],
+        "align": "none",
+        "bounds": "full",
+        "resolve": {"scale": {"color": "independent"}},
+    }
+    return chart(heading(explored), spec)
+
+
+def _chosen(explored: Explored) -> str:
+    """The combination that is shown first."""
+    best = explored.cheapest or next(outcome for outcome in explored.outcomes if outcome.figures)
+    return str(best.point)
+
+
+def _datum(explored: Explored, index: int, outcome: Outcome) -> dict[str, Any]:
+    figures, point = outcome.figures, outcome.point
+    assert figures is not None, "only what has figures is drawn"
+    accuracy = figures.accuracy
+    return {
+        "id": str(point),
+        "board": point.board,
+        "precision": point.precision,
+        "goal": point.optimize,
+        "ms": figures.ms,
+        "ram": figures.ram,
+        "flash": figures.flash,
+        "microjoules": figures.microjoules,
+        "accuracy": None if accuracy is None or abs(accuracy) == float("inf") else accuracy,
+        "front": outcome in explored.front,
+        "misses": ", ".join(explored.missed(outcome)) or "nothing",
+    }
+
+
+def _scatter(key: str, title: str) -> Chart:
+    """One figure over time, both on scales of powers: boards differ by orders of magnitude."""
+    scale = {"zero": False, "padding": 12} if key == "accuracy" else {"type": "log", "padding": 12}
+    is_picked = {"param": "pick", "empty": False}
+    return {
+        "name": f"over_{key}",
+        "width": 300,
+        "height": 240,
+        "transform": [{"filter": f"isValid(datum['{key}']) && isValid(datum.ms) && datum.ms > 0"}],
+        "mark": {"type": "point", "filled": True, "cursor": "pointer"},
+        "encoding": {
+            "x": {"field": "ms", "type": "quantitative", "title": "ms", "scale": {"type": "log", "padding": 12}},
+            "y": {"field": key, "type": "quantitative", "title": title, "scale": scale},
+            "color": {"field": "board", "type": "nominal", "legend": None},
+            "shape": {"field": "precision", "type": "nominal", "title": None},
+            "opacity": {"condition": {"test": "datum.front", "value": 1}, "value": 0.35},
+            "size": {"condition": {**is_picked, "value": 320}, "value": 80},
+            "stroke": {"condition": {**is_picked, "value": "currentColor"}, "value": "transparent"},
+            "tooltip": [{"field": name} for name in ("id", "ms", key, "misses")],
+        },
+    }
+
+
+def _layers(explored: Explored) -> Chart:
+    """Bars of the chosen combination's layers: cycles where they are known, else multiply-accumulates."""
+    return {
+        "data": {"values": _layer_rows(explored)},
+        "transform": [{"filter": {"param": "pick", "empty": False}}],
+        "height": {"step": 16},
+        "mark": "bar",
+        "encoding": {
+            "y": {"field": "layer", "type": "nominal", "sort": {"field": "index"}, "title": "layer"},
+            "x": {"field": "value", "type": "quantitative", "title": "of the chosen combination"},
+            "color": {"field": "unit", "type": "nominal", "title": None},
+            "tooltip": [{"field": name} for name in ("id", "layer", "kernel", "unit", "value", "flash", "ram")],
+        },
+    }
+
+
+def _layer_rows(explored: Explored) -> list[dict[str, Any]]:
+    front = explored.front
+    ordered = sorted(explored.outcomes, key=lambda outcome: outcome not in front)
+    rows: list[dict[str, Any]] = []
+    for outcome in ordered:
+        layers = outcome.report.layers if outcome.report else []
+        if len(rows) + len(layers) > MOST_LAYERS:
+            break
+        for index, layer in enumerate(layers):
+            known = [("cycles", layer.cycles_estimate), ("instructions", layer.instructions), ("MACs", layer.macs)]
+            unit, value = next((unit, value) for unit, value in known if value is not None)
+            rows.append(
+                {
+                    "id": str(outcome.point),
+                    "index": index,
+                    "layer": f"{index} {layer_title(layer.name, layer.origin)}"[:60],
+                    "kernel": layer.kernel,
+                    "unit": unit,
+                    "value": value,
+                    "flash": layer.flash,
+                    "ram": layer.ram,
+                }
+            )
+    return rows

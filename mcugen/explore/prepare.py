@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What combinations of one precision share: the quantized model, and how good it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from mcugen.cache import Store, code_digest
+from mcugen.compilation import Compilation
+from mcugen.evaluate import metric_of, sample_endpoints
+from mcugen.evaluation.accuracy import judged, reals
+from mcugen.evaluation.samples import as_stored
+from mcugen.explore.fingerprint import fingerprint, text_or_file
+from mcugen.explore.point import Point, Yardstick
+from mcugen.hir.types import Array
+from mcugen.options import MIXED, CompileOptions
+from mcugen.tasks import Judging, Quantizing
+
+SCHEMA = 1
+"""Grows when files in the cache mean something else."""
+
+ANYWHERE = "host"
+"""The board that a model is quantized on unless its precision depends on the board."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is explored: a model, and what all combinations have in common. `quantizing` is by precision."""
+
+    model: Path
+    options: CompileOptions
+    quantizing: Mapping[str, Quantizing]
+    judging: Judging
+
+    @property
+    def samples(self) -> str | Path | Mapping[str, Array] | None:
+        """What combinations are judged by: samples of evaluation, else those of calibration."""
+        calibrations = (q.calibration for q in self.quantizing.values() if q.calibration is not None)
+        return self.judging.data if self.judging.data is not None else next(calibrations, None)
+
+    def for_goal(self, optimize: str) -> CompileOptions:
+        """The options for one goal; symbols are named after the model's own file."""
+        return replace(self.options, optimize=optimize, name=self.options.name or self.model.stem)
+
+    def key(self, *more: object) -> str:
+        """Of a result that depends on the model, options, samples, mcugen itself, and more."""
+        options, judging = self.options, self.judging
+        texts = [text_or_file(text) for text in (options.input_pipeline, judging.metric)]
+        plugins = [Path(plugin) for plugin in options.plugins]
+        beside = sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))  # weights outside of the model's file
+        return fingerprint(SCHEMA, code_digest(), self.model, beside, options, plugins, judging, texts, *more)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model of one precision: its file (that of the user, or a quantized one), and its accuracy in ONNX Runtime.
+
+    There is none without samples. Generated code computes the same integers.
+    """
+
+    model: Path
+    sha256: str
+    described: str
+    notes: tuple[str, ...]
+    accuracy: float | None
+    yardstick: Yardstick | None
+
+
+def prepared(asked: Asked, point: Point, store: Store) -> Prepared:
+    """The model of a point's precision, from the store or quantized now. Raises what quantizing raises."""
+    board = point.board if point.precision == MIXED else ANYWHERE
+    quantizing = asked.quantizing[point.precision]
+    goal = point.optimize if point.precision == MIXED else asked.options.optimize
+    key = asked.key("prepared", board, goal, quantizing)
+    with store.locked(key):  # several processes may want it at once
+        known = store.read(f"{key}.json")
+        found = None if known is None else _read(known)
+        if found is not None and found.model.is_file():
+            return found
+        made = _made(
+            Compilation(asked.model, board, asked.for_goal(goal), quantizing, asked.judging), asked, key, store
+        )
+        store.write(f"{key}.json", json.dumps(asdict(made), default=str).encode())
+        return made
+
+
+def _made(net: Compilation, asked: Asked, key: str, store: Store) -> Prepared:
+    sha256, model, described = net.source.sha256, asked.model, ""
+    notes: tuple[str, ...] = ()
+    if net.quantizing.is_wanted:
+        quantized = net.quantized
+        model = store.write(f"{key}.onnx", quantized.proto.SerializeToString(deterministic=True))
+        described, notes = quantized.describe(), quantized.notes
+    accuracy, yardstick = _scores(net, asked) if asked.samples is not None else (None, None)
+    return Prepared(model.resolve(), sha256, described, notes, accuracy, yardstick)
+
+
+def _read(data: bytes) -> Prepared | None:
+    """None for what is no such file."""
+    try:
+        return _ADAPTER.validate_json(data)
+    except ValidationError:
+        return None
+
+
+_ADAPTER = TypeAdapter(Prepared)
+
+
+def _scores(net: Compilation, asked: Asked) -> tuple[float, Yardstick]:
+    """By the samples, of which there are some."""
+    assert asked.samples is not None, "asked before"
+    compiled = net.compiled
+    samples = net.samples(asked.samples, sample_endpoints(compiled))
+    metric = metric_of(asked.judging.metric, samples.labels)
+    stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
+    outputs = compiled.reference(stored)
+    wanted = outputs if compiled.quantization is None else compiled.float_reference(samples.inputs)
+    inputs = reals(stored, compiled.program.inputs)
+    found = judged(compiled.program.outputs, outputs, wanted, samples.labels, inputs)
+    float32 = metric.compute(replace(found, outputs=found.reference))
+    return metric.compute(found), Yardstick(metric.name, float32, len(stored))

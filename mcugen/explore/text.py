@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was explored, for people: a table on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mcugen.errors import printable, shortened
+from mcugen.explore.point import Figures, Outcome
+from mcugen.explore.search import Explored
+
+COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
+
+
+def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outcome]) -> None:
+    """A line for each of these outcomes, and what they miss; then the cheapest board that meets the demands."""
+    misses = any(map(explored.missed, outcomes))
+    table = Table(title=escape(printable(heading(explored))), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for head in ("board", "precision", "goal"):
+        table.add_column(head, no_wrap=True)
+    for head in COLUMNS:
+        table.add_column(head, justify="right", no_wrap=True)
+    if misses:
+        table.add_column("misses")
+    for outcome in outcomes:
+        point = outcome.point
+        missed = explored.missed(outcome)
+        why = [", ".join(missed)] * misses
+        cells = (point.board, point.precision, point.optimize, *cells_of(explored, outcome), *why)
+        table.add_row(*(escape(printable(cell)) for cell in cells), style="dim" if missed else None)
+    console.print(table)
+    for line in verdict(explored):
+        console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def heading(explored: Explored) -> str:
+    """What was explored, and by what accuracy is measured."""
+    yardstick, metric = explored.yardstick, explored.metric
+    by = f", {metric.title} on {yardstick.samples} samples" if metric and yardstick else ""
+    return f"{explored.model}: {len(explored.front)} of {len(explored.outcomes)} combinations on the Pareto front{by}"
+
+
+def cells_of(explored: Explored, outcome: Outcome) -> list[str]:
+    """A text for each of COLUMNS; "≥" where a call takes longer than that."""
+    figures, metric = outcome.figures, explored.metric
+    if figures is None:
+        return [""] * len(COLUMNS)
+    at_least = "≥ " * figures.by_instructions
+    accuracy = "" if figures.accuracy is None or metric is None else metric.show(figures.accuracy)
+    ms, energy = ("" if n is None else f"{at_least}{_three(n)}" for n in (figures.ms, figures.microjoules))
+    return [accuracy, ms, f"{figures.ram:,}", f"{figures.flash:,}", energy]
+
+
+def _three(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def verdict(explored: Explored) -> list[str]:
+    """Which board is the cheapest, what it does, and what could not be made."""
+    refused = [outcome for outcome in explored.outcomes if outcome.refusal]
+    told = [f"{outcome.point}: {shortened(outcome.refusal.message, 200)}" for outcome in refused[:3] if outcome.refusal]
+    more = [f"and {len(refused) - 3:,} more that could not be made"] if len(refused) > 3 else []
+    best = explored.cheapest
+    if best is None or best.figures is None:
+        return ["no combination meets the demands", *told, *more]
+    ranked = "cheapest" if explored.prices.known else "smallest"
+    return [f"{ranked} board that meets the demands: {best.point}: {summary(best.figures)}", *told, *more]
+
+
+def summary(figures: Figures) -> str:
+    """Time, RAM and flash in a line."""
+    time = "" if figures.ms is None else f"{'at least ' * figures.by_instructions}{_three(figures.ms)} ms, "
+    return f"{time}{figures.ram:,} bytes of RAM, {figures.flash:,} of flash"

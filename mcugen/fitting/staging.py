@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in slow memory: copied to the arena while their layer runs, or to RAM at start, where that pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mcugen.board import Board, Serial
+from mcugen.fitting.budget import Attempt, Budget, use_of
+from mcugen.lir.program import STAGE_WEIGHTS, Buffer, Control, Program, Space, aligned
+from mcugen.lir.weights import is_read, with_staged_weights
+from mcugen.memory.peak import busiest, moments
+from mcugen.memory.place import memory_of_arena, memory_of_weights
+from mcugen.memory.plan import plan_memory
+from mcugen.memory.reading import COPY, readings, saved_by_copy
+from mcugen.memory.verify_plan import verify_plan
+from mcugen.options import AUTO_PLACE, CompileOptions, Places
+
+LEAST = 200
+LEAST_SHARE = 0.001
+"""Cycles that a copy must save, and their share of all instructions: it takes 20 to 50 bytes of code."""
+
+TRIES = 6
+"""So often memory is planned anew, with fewer copies, until it is no more than allowed."""
+
+
+MOST_COPIED = 2 / 3
+"""Of the arena's memory, what copies of weights may take without being asked for."""
+
+
+def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
+    """Options that have start-up copy weights to RAM: for `speed`, from flash on a serial bus, where all of them fit.
+
+    What the user says of places, of budgets or of a file of weights, stands.
+    """
+    said = options.place != Places() or options.max_ram is not None
+    in_file = options.weights_blob or options.updatable or options.weights_reader
+    if options.optimize != "speed" or said or in_file:
+        return options
+    slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
+    nbytes = sum(aligned(b.nbytes) for b in program.buffers if b.space is Space.CONST)
+    fits = nbytes <= min(MOST_COPIED * fast.room, fast.room - program.arena_size)
+    if not isinstance(slow.access, Serial) or not nbytes or not fits:
+        return options
+    return replace(options, place=Places(hot_weights=(fast.name, nbytes)))
+
+
+def time_of_copies(board: Board, options: CompileOptions, nbytes: int) -> int:
+    """Cycles that start-up takes to copy so many bytes of weights, by estimate."""
+    return round(COPY * nbytes) + (board.reading(memory_of_weights(board, options.place), nbytes) or 0)
+
+
+def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
+    """The program with such copies, where they save cycles by the board's memories; the attempt itself if none do.
+
+    For `speed` the arena may grow as far as memory and budget allow; for other goals it may not, so that weights take
+    room that other layers leave free.
+    """
+    gains = _gains(attempt.program, board, with_copies(attempt.program, board, options))
+    most = _most_ram(attempt, board, options) if gains else 0
+    chosen: Mapping[int, Sequence[Buffer]] = {
+        index: held for index, held in gains.items() if _room(attempt.program, index, held, most) >= 0
+    }
+    if not chosen:
+        return attempt
+    for _ in range(TRIES):
+        if not chosen:
+            break
+        program = with_staged_weights(attempt.program, chosen)
+        plan_memory(program)
+        verify_plan(program)
+        if program.arena_size <= most:
+            return Attempt(attempt.step, program, use_of(program, board, options))
+        chosen = _without_busiest(program, chosen)
+    plan_memory(attempt.program)  # it shares buffers with what was tried
+    return attempt
+
+
+def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int, list[Buffer]]:
+    """The constants that are worth a copy, by the index of the instruction that reads them."""
+    places = options.place
+    places_itself = places.hot_weights or len(places.arena) > 1 or AUTO_PLACE in places.arena
+    if options.optimize == "flash" or options.weights_reader or places_itself:
+        return {}
+    slow, fast = memory_of_weights(board, places), memory_of_arena(board, places)
+    least = max(LEAST, LEAST_SHARE * (program.instructions_estimate or 0))
+    found, depth = {}, 0
+    for index, instr in enumerate(program.instrs):
+        depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
+        if depth or instr.control is not Control.NONE or (instr.declaration and instr.declaration.holds_weights):
+            continue
+        passes = readings(instr)
+        constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))
+        held = [b for b in constants if saved_by_copy(board, slow, fast, b.nbytes, passes) > least]
+        if held:
+            found[index] = held
+    return found
+
+
+def _most_ram(attempt: Attempt, board: Board, options: CompileOptions) -> int:
+    """Bytes that the arena may take."""
+    if options.optimize != "speed":
+        return attempt.program.arena_size
+    memory, budget = memory_of_arena(board, options.place), Budget.of(options)
+    others = attempt.use.ram - attempt.program.arena_size
+    return max(min(memory.room, budget.ram or memory.room) - others, attempt.program.arena_size)
+
+
+def _room(program: Program, index: int, held: Sequence[Buffer], most: int) -> int:
+    """Bytes left while an instruction runs, as far as buffers can lie side by side."""
+    return most - moments(program)[index + 1].nbytes - sum(aligned(b.nbytes) for b in held)
+
+
+def _without_busiest(program: Program, chosen: Mapping[int, Sequence[Buffer]]) -> dict[int, Sequence[Buffer]]:
+    """Fewer copies: without those that lie there when most of the arena is in use, or else without the largest."""
+    busy = set(busiest(moments(program)).buffers)
+    copies = [i for i in program.instrs if i.kernel == STAGE_WEIGHTS]
+    dropped = {i.operand("x").buffer for i in copies if i.operand("y").buffer in busy}
+    fewer = {index: held for index, held in chosen.items() if dropped.isdisjoint(held)}
+    if len(fewer) < len(chosen):
+        return fewer
+    largest = max(chosen, key=lambda index: sum(b.nbytes for b in chosen[index]))
+    return {index: held for index, held in chosen.items() if index != largest}

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a run takes the same instructions whatever its input, and where not."""
+
+from __future__ import annotations
+
+from mcugen.lir.program import Control, Instr, Program
+
+_SATURATES = frozenset({"dsp", "thumb2"})
+"""Features of CPUs that limit a number without a branch."""
+_BRANCHES = "numbers are limited by branches: a few instructions an output more or less"
+
+
+def variations(program: Program, features: frozenset[str]) -> tuple[str, ...]:
+    """For each layer whose instructions depend on data a sentence; none: they are one number for any input.
+
+    Every loop has a bound, so that there always is a longest run.
+    """
+    found: dict[str, str] = {}
+    for instr in program.instrs:
+        reason = _reason(instr, features)
+        if reason and instr.name not in found:
+            found[instr.name] = reason
+    return tuple(f"{name}: {reason}" for name, reason in found.items())
+
+
+def _reason(instr: Instr, features: frozenset[str]) -> str:
+    if instr.control is Control.IF:
+        return "one of two branches runs"
+    if instr.control is Control.FOR and any(operand.role == "cond" for operand in instr.operands):
+        return "a loop may end before its last round"
+    if instr.control is not Control.NONE:
+        return ""
+    if instr.declaration is None or instr.library:
+        return "a library computes it" * bool(instr.library)
+    types = [operand.buffer.dtype for operand in instr.operands]
+    if instr.declaration.varies:
+        return instr.declaration.varies
+    if any(dtype.is_float or dtype.is_half for dtype in types):
+        return "floating point: comparisons, and functions of the C library"
+    computes = any(dtype.is_integer and dtype.nbytes > 1 for dtype in types)
+    return _BRANCHES if computes and not _SATURATES & features else ""

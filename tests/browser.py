@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages in a real browser: Debian's Chromium, driven by Selenium."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+needs_chromium = pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs chromium and chromium-driver"
+)
+
+
+class Page:
+    """A page that is open."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """The value of `return …`."""
+        return self.driver.execute_script(script, *arguments)
+
+    @property
+    def errors(self) -> list[str]:
+        """What the console was told; icons aside, which browsers ask for by themselves."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
+
+    @property
+    def requests(self) -> list[str]:
+        """What was asked of the network."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        return [url for url in urls if not url.startswith(("data:", "file:"))]
+
+
+@contextmanager
+def opened(path: Path, width: int = 1400, dark: bool = False, seconds: float = 60) -> Iterator[Page]:
+    """The page, once its charts are drawn."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        driver.get(path.resolve().as_uri())
+        WebDriverWait(driver, seconds).until(
+            lambda d: d.execute_script("return document.documentElement.dataset.drawn") == "yes"
+        )
+        yield Page(driver)
+    finally:
+        driver.quit()
+
+
+def screenshot(page: Page, path: Path) -> None:
+    """Of the whole page."""
+    import base64
+
+    height = page.run("return document.documentElement.scrollHeight")
+    width = page.run("return window.innerWidth")
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 6000), "scale": 1}
+    shot = page.driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+    path.write_bytes(base64.b64decode(shot["data"]))

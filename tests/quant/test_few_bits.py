@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--precision w4a8`: weights of 4 bits where the model bears them, in standard ONNX and in flash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from command_line import mcugen
+from float_models import conv_net, normal_samples, sqnr
+from onnx_models import onnxruntime_outputs
+
+from mcugen.compiler import compile_model
+from mcugen.hir.types import DType
+from mcugen.importer.load import load
+from mcugen.options import CompileOptions
+from mcugen.quant.quantize import Quantization, float_model, quantizer
+from mcugen.quant.rounding import best_scales, fitted_scales, nearest, quadratic_error, round_weights
+from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+W4A8 = Scheme(weights=DType.INT4)
+LIMITS = WEIGHT_LIMITS[DType.INT4]
+
+
+def quantized(scheme: Scheme, count: int = 24, wanted: dict[str, DType] | None = None) -> Quantization:
+    model = conv_net()
+    source = load(model)
+    fused = float_model(source, CompileOptions(), scheme)
+    return quantizer(source, fused, scheme, normal_samples(model, count, 0)).quantize(wanted)
+
+
+def error_db(made: Quantization) -> float:
+    """SQNR on samples that were not calibrated on."""
+    pairs = [
+        (onnxruntime_outputs(made.source.proto, s), onnxruntime_outputs(made.proto, s))
+        for s in normal_samples(made.source.proto, 16, 1)
+    ]
+    exact, found = (np.concatenate([o[n].reshape(-1) for o in each for n in o]) for each in zip(*pairs, strict=True))
+    return sqnr(exact, found)
+
+
+def stored(made: Quantization, kind: int) -> list[str]:
+    return [t.name for t in made.proto.graph.initializer if t.data_type == kind and "weight_quantized" in t.name]
+
+
+def test_most_weights_are_int4_in_standard_onnx():
+    made = quantized(W4A8)
+    onnx.checker.check_model(made.proto, full_check=True)
+    sizes = {name: codes.weights.size for name, codes in made.plan.layers.items()}
+    few = sum(size for name, size in sizes.items() if name in made.plan.few_bits)
+    assert few >= 0.8 * sum(sizes.values())
+    assert len(stored(made, onnx.TensorProto.INT4)) == len(made.plan.few_bits)
+    assert all(LIMITS[0] <= made.plan.layers[n].weights.min() for n in made.plan.few_bits)
+    assert all(made.plan.layers[n].weights.max() <= LIMITS[1] for n in made.plan.few_bits)
+    assert "precision w4a8" in made.describe()
+
+
+def test_chosen_scales_rounding_and_biases_bring_decibels():
+    plain = Scheme(weights=DType.INT4, optimize_rounding=False, correct_bias=False)
+    best, worst, wide = (error_db(quantized(scheme)) for scheme in (W4A8, plain, Scheme()))
+    assert wide > best > worst + 2
+
+
+def test_layers_of_wanted_precision_keep_eight_bits():
+    name = min(quantized(W4A8).plan.few_bits)
+    made = quantized(W4A8, wanted={name: DType.INT8})
+    assert name not in made.plan.few_bits and made.plan.layers[name].dtype is DType.INT8
+
+
+def test_the_same_twice():
+    assert quantized(W4A8).proto.SerializeToString() == quantized(W4A8).proto.SerializeToString()
+
+
+def test_without_samples_weights_are_rounded_to_nearest():
+    model = conv_net()
+    source = load(model)
+    fused = float_model(source, CompileOptions(), W4A8)
+    profile = quantizer(source, fused, W4A8, normal_samples(model, 12, 0)).profile
+    made = quantizer(source, fused, W4A8, (), profile).quantize()
+    assert made.plan.few_bits and error_db(made) > 8
+
+
+def test_kernels_read_them_packed():
+    proto = quantized(W4A8).proto
+    small = compile_model(proto, "nrf52840", CompileOptions(optimize="flash"))
+    kernels = {i.kernel for i in small.program.instrs}
+    assert any(name.split("_")[1] == "s4" for name in kernels if "_" in name), kernels
+    wide = compile_model(quantized(Scheme()).proto, "nrf52840", CompileOptions(optimize="flash"))
+    assert small.program.weights_size < wide.program.weights_size
+
+
+@pytest.mark.parametrize("optimize", ["flash", "speed"])
+def test_generated_code_gives_the_bits_of_the_reference(optimize: str):
+    made = quantized(W4A8)
+    compiled = compile_model(made.proto, "host", CompileOptions(optimize=optimize))
+    feeds = normal_samples(made.source.proto, 2, 3)
+    for feed, found in zip(feeds, compiled.simulate(feeds).outputs, strict=True):
+        for name, array in compiled.interpret(feed).items():
+            np.testing.assert_array_equal(found[name], array)
+
+
+def test_scales_that_clip_leave_less_error():
+    random = np.random.default_rng(2)
+    weights, scales = random.standard_t(4, (1, 6, 30)), np.ones((1, 6))
+    rows = random.standard_normal((400, 30)) @ random.standard_normal((30, 30))
+    gram = (rows.T @ rows / 400)[None]
+    scales = np.abs(weights).max(-1) / LIMITS[1]
+    clipped = best_scales(weights, scales, gram, LIMITS)
+    codes = round_weights(weights, clipped, gram, LIMITS)
+    fitted = fitted_scales(weights, codes, clipped, gram)
+    whole = round_weights(weights, scales, gram, LIMITS)
+    errors = [
+        quadratic_error(weights, q, s, gram).sum() for q, s in ((whole, scales), (codes, clipped), (codes, fitted))
+    ]
+    assert errors[0] > errors[1] > errors[2]
+    assert (clipped < scales).any() and codes.min() >= LIMITS[0] and codes.max() <= LIMITS[1]
+    assert (nearest(weights, clipped, LIMITS) != nearest(weights, scales, LIMITS)).any()
+
+
+def test_on_the_command_line(tmp_path: Path):
+    target = tmp_path / "digits.onnx"
+    done = mcugen(
+        "quantize", DIGITS / "digits_f32.onnx", "--calibration", DIGITS / "calibration.npz", "--precision", "w4a8",
+        "-o", target, "--quiet",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    kinds = {t.data_type for t in onnx.load(target).graph.initializer}
+    assert onnx.TensorProto.INT4 in kinds
+    done = mcugen("report", target, "--board", "host", "--data", DIGITS / "eval.npz", "--quiet")
+    assert done.code == 0, done.err

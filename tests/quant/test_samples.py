@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration that nothing derails: not the order of samples, nor a broken one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from float_models import conv_net, normal_samples, random_weights, sqnr
+from onnx import numpy_helper
+from onnx_models import Net, onnxruntime_outputs
+
+from mcugen.compilation import Compilation
+from mcugen.hir.types import Array, DType
+from mcugen.quant.quantize import Quantization
+from mcugen.quant.samples import in_own_order, without_strays
+from mcugen.tasks import Quantizing
+
+SAMPLES = np.concatenate([s["x"] for s in normal_samples(conv_net(), 40, 0)])
+
+
+def calibrated(samples: Array) -> Quantization:
+    quantizing = Quantizing(calibration={"x": samples})
+    return Compilation(conv_net(), quantizing=quantizing).quantized
+
+
+def error_db(made: Quantization) -> float:
+    model = conv_net()
+    pairs = [
+        (onnxruntime_outputs(model, s)["scores"], onnxruntime_outputs(made.proto, s)["scores"])
+        for s in normal_samples(model, 20, 1)
+    ]
+    exact, found = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    return sqnr(exact, found)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_order_of_samples_does_not_matter(seed: int):
+    order = np.random.default_rng(seed).permutation(len(SAMPLES))
+    assert calibrated(SAMPLES[order]).proto.SerializeToString() == calibrated(SAMPLES).proto.SerializeToString()
+
+
+@pytest.mark.parametrize("broken", ["element", "scaled"])
+def test_one_broken_sample_is_left_out_and_named(broken: str):
+    samples = SAMPLES.copy()
+    if broken == "element":
+        samples[17].flat[5] = 1e4
+    else:
+        samples[17] *= 20
+    made = calibrated(samples)
+    assert any("calibration sample 17 is left out" in note for note in made.notes)
+    others = calibrated(np.delete(SAMPLES, 17, 0))
+    assert made.proto.SerializeToString() == others.proto.SerializeToString()
+    assert error_db(made) > error_db(calibrated(SAMPLES)) - 3
+
+
+def test_wide_spread_is_no_stray():
+    random = np.random.default_rng(3)
+    heavy = [{"x": random.standard_t(3, (1, 3, 8, 8)).astype(np.float32)} for _ in range(60)]
+    loud = [{"x": (s["x"] * scale).astype(np.float32)} for s, scale in zip(heavy, np.linspace(1, 40, 60), strict=True)]
+    assert without_strays(heavy)[1] == [] == without_strays(loud)[1]
+    few = normal_samples(conv_net(), 5)
+    few[0]["x"] = few[0]["x"] * 100
+    assert without_strays(few)[1] == []  # of so few nobody knows which is usual
+
+
+def test_strays_are_few():
+    samples = normal_samples(conv_net(), 100)
+    for index in (3, 8):
+        samples[index]["x"] = samples[index]["x"] * 50
+    kept, notes = without_strays(samples)
+    assert len(kept) == 98 and [" 3 is" in notes[0], " 8 is" in notes[1]] == [True, True]
+    for index in (20, 30, 40):
+        samples[index]["x"] = samples[index]["x"] * 50
+    assert len(without_strays(samples)[0]) == 100
+
+
+def test_own_order_is_one_for_all_permutations():
+    samples = [{"x": row} for row in SAMPLES]
+    for order in (samples[::-1], samples[7:] + samples[:7]):
+        for a, b in zip(in_own_order(order), in_own_order(samples), strict=True):
+            np.testing.assert_array_equal(a["x"], b["x"])
+
+
+# ------------------------------------------------------------------------------------------- disparate features
+
+
+def tabular() -> tuple[onnx.ModelProto, Array]:
+    """Raw features of very different size, batch normalization, two layers; and rows of such features."""
+    random = np.random.default_rng(4)
+    sizes = np.geomspace(0.01, 10000, 12).astype(np.float32)
+    rows = (random.standard_normal((240, 12)) * sizes).astype(np.float32)
+    net = Net(17)
+    x = net.input("x", 1, 12)
+    norm = [net.const(v) for v in (np.ones(12), np.zeros(12), np.zeros(12), sizes**2)]
+    y = net.op("BatchNormalization", x, *norm)
+    y = net.op("Relu", net.op("Gemm", y, net.const(random_weights(1, 16, 12)), transB=1), out="hidden")
+    net.op("Gemm", y, net.const(random_weights(2, 4, 16)), net.const(random_weights(3, 4)), transB=1, out="y")
+    net.output("y")
+    return net.model(), rows
+
+
+def test_disparate_features_are_read_in_float():
+    model, rows = tabular()
+    made = Compilation(model, quantizing=Quantizing(calibration={"x": rows[:160]})).quantized
+    (head,) = [name for name, dtype in made.assignment.precision.items() if dtype is DType.FLOAT32]
+    assert head not in ("hidden", "y")  # the normalization alone
+    assert any(f"computed in float32: '{head}'" in note for note in made.notes)
+    pairs = [(onnxruntime_outputs(model, s)["y"], onnxruntime_outputs(made.proto, s)["y"]) for s in rows_of(rows[160:])]
+    assert sqnr(*(np.concatenate(each) for each in zip(*pairs, strict=True))) > 30
+
+
+def test_a_wanted_precision_stays():
+    model, rows = tabular()
+    quantizing = Quantizing(calibration={"x": rows[:160]})
+    precision = Compilation(model, quantizing=quantizing).quantized.assignment.precision
+    layers = {name: "int8" for name, dtype in precision.items() if dtype is DType.FLOAT32}
+    made = Compilation(model, quantizing=replace(quantizing, layers=layers)).quantized
+    assert set(made.assignment.precision.values()) == {DType.INT8}
+
+
+def test_disparate_features_that_do_no_harm_are_integers():
+    model, rows = tabular()
+    small = np.tile(rows[:, 5:6], 12).astype(np.float32)
+    small[:, 3] /= 100  # which hardly counts, as its batch normalization is of a larger one
+    source, norm = onnx.ModelProto(), next(t for t in model.graph.initializer if t.name == model.graph.node[0].input[4])
+    source.CopyFrom(model)
+    next(t for t in source.graph.initializer if t.name == norm.name).CopyFrom(
+        numpy_helper.from_array(np.full(12, float(small.var()), np.float32), norm.name)
+    )
+    made = Compilation(source, quantizing=Quantizing(calibration={"x": small})).quantized
+    assert set(made.assignment.precision.values()) == {DType.INT8}
+
+
+def rows_of(rows: Array) -> list[dict[str, Array]]:
+    return [{"x": row[None]} for row in rows]

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report as a page: in a browser, from a file, for many layers, with names that try to be more than text."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import needs_chromium, opened
+from command_line import mcugen
+from convolution_models import convolutions
+
+from mcugen import CompileOptions, compile_model
+from mcugen.evaluation.sample_results import sample_results, view_of
+from mcugen.report.figures import Report
+from mcugen.report.html import picture, report_page, verdict
+from mcugen.report.memory import arena_buffers
+from mcugen.report.stored import read_report
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J&amp;\"'\u202e"
+MOST_BYTES = 2_000_000
+
+
+@cache
+def compiled_report(name: str = "conv") -> Report:
+    """Of what was compiled, with its arena, and not run."""
+    compiled = compile_model(convolutions(name), "stm32f746", CompileOptions(max_ram=100_000))
+    return replace(compiled.report, buffers=arena_buffers(compiled.program, "stm32f746"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with a report and its page."""
+    folder = tmp_path_factory.mktemp("report")
+    samples = ("--calibration", DIGITS / "calibration.npz", "--data", DIGITS / "eval.npz")
+    files = ("--json", folder / "report.json", "--html", folder / "made.html")
+    done = mcugen("report", DIGITS / "digits_f32.onnx", "-b", "rt1060", "-q", *samples, *files)
+    assert done.code == 0, done.err
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------ in a browser
+
+
+@needs_chromium
+@pytest.mark.qemu
+def test_charts_show_the_numbers_of_the_report(made: Path) -> None:
+    report = json.loads((made / "report.json").read_text())
+    with opened(made / "made.html") as page:
+        assert page.errors == []
+        assert page.requests == []
+        charts = {"layers", "flash", "memory", "sqnr", "confusion"}
+        assert set(page.run("return Object.keys(mcugenViews)")) == charts
+        assert page.run("return document.querySelectorAll('.chart svg').length") == len(charts)
+        bars = page.run("return mcugenViews.layers.data('data_0')")
+        assert {bar["all"] for bar in bars} == {layer["cycles"] for layer in report["layers"]}
+        arena = page.run("return mcugenViews.memory.data('data_0')")
+        assert sorted(b["bytes"] for b in arena) == sorted(b["bytes"] for b in report["buffers"])
+        fields = page.run("return mcugenViews.confusion.data('source_0')")
+        assert sum(field["samples"] for field in fields) == report["accuracy"]["samples"]
+        first = page.run("return document.querySelector('#verdict').innerText")
+        assert f"{report['ram']['total']:,} bytes of RAM" in first
+        assert "top-1" in first
+
+
+@needs_chromium
+@pytest.mark.qemu
+def test_bars_and_tables_are_sorted_and_names_are_told(made: Path) -> None:
+    report = json.loads((made / "report.json").read_text())
+    cycles = [layer["cycles"] for layer in report["layers"]]
+    with opened(made / "made.html", width=400, dark=True) as page:
+        assert page.run("return document.documentElement.scrollWidth") == 400  # what is wider scrolls by itself
+        page.run(_CHOOSE, "order", "the largest first")
+        found = page.run("return mcugenViews.layers.scale('y').domain()")
+        order = sorted(range(len(cycles)), key=lambda i: -cycles[i])
+        assert [int(name.split()[0]) for name in found] == order
+        page.run(_CHOOSE, "measure", "MACs")
+        bars = page.run("return mcugenViews.layers.data('data_0')")
+        assert sorted(bar["value"] for bar in bars) == sorted(layer["macs"] for layer in report["layers"])
+        button = "return [...document.querySelectorAll('#layers button')].find(b => b.textContent === 'cycles')"
+        for _ in range(2):
+            page.run(button).send_keys("\ue007")  # Enter
+        shown = page.run("return [...document.querySelectorAll('#layers tbody tr')].map(r => r.cells[5].textContent)")
+        assert [int(text.replace(",", "")) for text in shown] == sorted(cycles)
+        hovered = page.run(
+            "const e = document.querySelector('#chart-memory .mark-rect path'); const b = e.getBoundingClientRect();"
+            "const at = {bubbles: true, clientX: b.x + b.width / 2, clientY: b.y + b.height / 2, view: window};"
+            "for (const kind of ['pointerover', 'pointermove', 'mouseover', 'mousemove'])"
+            "  e.dispatchEvent(new PointerEvent(kind, at));"
+            "return document.querySelector('#vg-tooltip-element').innerText"
+        )
+        assert any(buffer["name"][:20] in hovered for buffer in report["buffers"])
+
+
+_CHOOSE = """
+const select = document.querySelector(`select[name=${arguments[0]}]`);
+select.value = arguments[1];
+for (const kind of ["input", "change"]) select.dispatchEvent(new Event(kind, {bubbles: true}));
+return mcugenViews.layers.runAsync().then(() => 1);
+"""
+
+
+@needs_chromium
+def test_names_are_text_and_many_layers_are_drawn(tmp_path: Path) -> None:
+    report = compiled_report(HOSTILE)
+    layers = [replace(layer, name=f"{layer.name}{i}") for i in range(67) for layer in report.layers[1:4]]
+    report = replace(report, layers=layers, notes=(HOSTILE,), command=HOSTILE, board=HOSTILE)
+    (tmp_path / "page.html").write_text(report_page(report))
+    assert len(report.layers) >= 200
+    assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
+    with opened(tmp_path / "page.html") as page:
+        assert page.errors == []
+        assert page.requests == []
+        assert page.run("return document.querySelectorAll('main img, main script, iframe').length") == 0
+        assert page.run("return document.querySelectorAll('#chart-layers .mark-rect path').length") >= 200
+        assert "<img src=x" in page.run("return document.querySelector('#notes').innerText")
+
+
+# ------------------------------------------------------------------------------------------------ as text
+
+
+def test_a_page_needs_nothing_else_and_runs_its_own_scripts_alone() -> None:
+    page = report_page(compiled_report())
+    assert "default-src 'none'" in page
+    policy = re.search(r"script-src ([^\"]+)\"", page)
+    assert policy is not None
+    assert all(source.startswith("'sha256-") for source in unescape(policy[1]).split())
+    assert not re.search(r"<link|src=\"(?!data:)|@import|javascript:", page.partition("<script>")[0])
+
+
+def test_hostile_names_end_no_element() -> None:
+    head, _, data = report_page(compiled_report(HOSTILE)).partition('<script type="application/json" id="charts">')
+    assert "<img" not in head
+    assert "<script" not in head
+    assert "\x1b" not in head + data.partition("</script>")[0]
+    assert json.loads(data.partition("</script>")[0]).keys() == {"layers", "flash", "memory"}
+
+
+def test_equal_reports_give_equal_pages() -> None:
+    assert report_page(compiled_report()) == report_page(compiled_report())
+
+
+@pytest.mark.qemu
+def test_view_makes_the_same_page_later(made: Path) -> None:
+    done = mcugen("view", made / "report.json", "-q")
+    assert (done.code, done.out) == (0, "")
+    assert (made / "report.html").read_bytes() == (made / "made.html").read_bytes()
+    again = mcugen("view", made / "report.json", "-o", made / "again.html")
+    assert "again.html" in again.err
+    assert "mcugen report " in (made / "again.html").read_text()
+
+
+def test_view_of_an_older_report_says_what_is_missing(tmp_path: Path) -> None:
+    data = compiled_report().to_json()
+    for key in ("buffers", "samples", "command"):
+        del data[key]
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    assert read_report(tmp_path / "old.json").buffers is None
+    assert mcugen("view", tmp_path / "old.json", "-q").code == 0
+    assert "an earlier version of mcugen" in (tmp_path / "old.html").read_text()
+    (tmp_path / "none.json").write_text("{}")
+    done = mcugen("view", tmp_path / "none.json")
+    assert done.code == 2
+    assert "no version" in done.err
+
+
+def test_the_verdict_tells_what_is_too_much() -> None:
+    report = compiled_report()
+    assert report.budget is not None
+    tight = replace(report, budget=replace(report.budget, max_ram=100))
+    assert [is_well for is_well, _ in verdict(report)] == [True, True, True]
+    assert verdict(tight)[0] == (False, f"at least {report.ram.arena:,} bytes of RAM, of 100 allowed")
+
+
+# ------------------------------------------------------------------------------------------------ samples
+
+
+def test_samples_that_are_wrong_or_unsure() -> None:
+    outputs = [np.array([[0.9, 0.1]]), np.array([[0.2, 0.8]]), np.array([[0.55, 0.45]])]
+    inputs = [{"x": np.zeros((1, 1, 4, 4))}] * 3
+    found = sample_results(outputs, inputs, np.array([0, 0, 1]))
+    assert found is not None
+    assert found.confusion == [[1, 1], [1, 0]]
+    assert [(r.index, r.label, r.predicted, r.margin) for r in found.wrong] == [(1, 0, 1, 0.6), (2, 1, 0, 0.1)]
+    assert [r.index for r in found.unsure] == [2, 1, 0]
+    unlabelled = sample_results(outputs, inputs, None)
+    assert unlabelled is not None
+    assert (unlabelled.confusion, unlabelled.wrong) == (None, [])
+    assert sample_results([np.zeros(1)], inputs[:1], None) is None
+    assert sample_results([np.full(3, np.nan)], inputs[:1], None) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((1, 1, 8, 6), (8, 6, 1)),
+        ((1, 3, 8, 6), (8, 6, 3)),
+        ((1, 8, 6, 3), (8, 6, 3)),
+        ((1, 300), (1, 75, 1)),
+        ((1, 1, 500, 4), (84, 4, 1)),
+    ],
+)
+def test_what_a_sample_looks_like(shape: tuple[int, ...], expected: tuple[int, int, int]) -> None:
+    view = view_of(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+    assert view is not None
+    assert (view.height, view.width, view.channels) == expected
+    assert picture(view).startswith("data:image/png;base64,")
+    assert picture(replace(view, width=7777)) == ""
+
+
+def test_what_is_no_picture() -> None:
+    assert view_of(np.zeros((1, 4, 5, 6))) is None
+    assert view_of(np.zeros((1, 2))) is None

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress where no bar can be drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcugen.commands import console
+
+
+def test_without_a_terminal_a_line_comes_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    with console.progress_shown(quiet=False) as progress:
+        for done in range(31):
+            clock[0] = float(done)
+            progress("counting", done, 40)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "counting: 10 of 40, 30 s left",
+        "counting: 20 of 40, 20 s left",
+        "counting: 30 of 40, 10 s left",
+    ]
+
+
+def test_what_is_quick_or_quiet_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console.time, "monotonic", lambda: 0.0)
+    for quiet in (False, True):
+        with console.progress_shown(quiet) as progress:
+            progress("counting", 1, 2)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flipped bits of constants: wrong numbers at worst, never an access out of bounds or a run without an end."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+from flip_constants import BAD, Flip, campaign, flips_of
+from onnx import helper
+from onnx_models import Net
+from shared_models import MODELS as FOLDER
+
+from mcugen import CompileOptions, compile_model
+
+
+def resized(mode: str, **attributes: object) -> Net:
+    net = Net()
+    scales = net.const([1, 1, 1.7, 2.3])
+    net.op("Resize", net.input("x", 1, 3, 5, 6), "", scales, mode=mode, out="y", **attributes)
+    net.output("y")
+    return net
+
+
+def gathered() -> Net:
+    net = Net()
+    net.op("Gather", net.input("x", 3, 50), net.const([0, 49, 7, 3, 3, 11], np.int64), axis=1, out="y")
+    net.output("y")
+    return net
+
+
+def padded() -> Net:
+    net = Net()
+    net.op("Pad", net.input("x", 4, 9), net.const([1, 3, 2, 4], np.int64), mode="reflect", out="y")
+    net.output("y")
+    return net
+
+
+def forest(draw: np.random.Generator, targets: int) -> onnx.ModelProto:
+    """Trees of seven nodes and eight leaves each; leaves have one to three weights if there are several targets."""
+    nodes = {key: [] for key in ("treeids", "nodeids", "featureids", "values", "truenodeids", "falsenodeids", "modes")}
+    leaves: dict[str, list] = {key: [] for key in ("treeids", "nodeids", "ids", "weights")}
+    for tree in range(6):
+        for node in range(15):
+            is_leaf = node >= 7
+            row = (tree, node, int(draw.integers(9)), float(draw.normal()), 2 * node + 1, 2 * node + 2)
+            row = (*row[:4], 0, 0, "LEAF") if is_leaf else (*row, "BRANCH_LEQ" if tree % 2 else "BRANCH_GT")
+            for key, value in zip(nodes, row, strict=True):
+                nodes[key].append(value)
+            for target in draw.permutation(targets)[: 1 + node % min(targets, 3)] if is_leaf else ():
+                for key, value in zip(leaves, (tree, node, int(target), float(draw.normal())), strict=True):
+                    leaves[key].append(value)
+    attributes = {f"nodes_{key}": value for key, value in nodes.items()}
+    attributes |= {f"target_{key}": value for key, value in leaves.items()}
+    made = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=targets, **attributes)
+    x, y = (helper.make_tensor_value_info(n, 1, shape) for n, shape in (("x", [4, 9]), ("y", [4, targets])))
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph([made], "net", [x], [y]), opset_imports=opsets, ir_version=10)
+
+
+MODELS = {
+    "nearest": lambda: resized("nearest").model(),
+    "linear": lambda: resized("linear").model(),
+    "cubic": lambda: resized("cubic").model(),
+    "gather": lambda: gathered().model(),
+    "pad": lambda: padded().model(),
+    "trees": lambda: forest(np.random.default_rng(0), 1),
+    "trees of several scores": lambda: forest(np.random.default_rng(1), 4),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_no_flip_of_an_index_leads_astray(kind: str):
+    """Each bit of tables is flipped in turn, as far as they are small."""
+    options = CompileOptions(name="net", checked_indices="trees" in kind)
+    compiled = compile_model(MODELS[kind](), options=options)
+    found = campaign(compiled, 60)
+    assert found.count("d") > 0, "the flips must be seen"
+    assert found.count(BAD) == 0, found.bad_arrays
+
+
+def test_the_campaign_sees_what_goes_wrong():
+    """Of code whose check of a table is taken out."""
+    compiled = compile_model(MODELS["nearest"](), options=CompileOptions(name="net"))
+    files = dict(compiled.bundle.files)
+    before = files["net_kernels.h"]
+    files["net_kernels.h"] = before.replace(">= (uint32_t)p->places", ">= 256u + (uint32_t)p->places")
+    assert files["net_kernels.h"] != before
+    blind = dataclasses.replace(compiled, bundle=dataclasses.replace(compiled.bundle, files=files))
+    found = campaign(blind, 60)
+    assert found.count("o") > 0
+    assert set(found.bad_arrays) <= {name for name in found.arrays if "index" in name}
+
+
+def test_flips_are_of_all_kinds_and_within_the_arrays():
+    flips: list[Flip] = list(flips_of([1, 40], 4, 0))
+    assert {kind for kind, _ in flips} == {"single", "double", "burst"}
+    for _, places in flips:
+        assert all(at < (1, 40)[array] and 0 < mask < 256 for array, at, mask in places)
+
+
+@pytest.mark.shared
+def test_a_real_model():
+    found = campaign(compile_model(FOLDER / "pt_yolo_head_dynamo.onnx"), 2)
+    assert found.count(BAD) == 0, found.bad_arrays

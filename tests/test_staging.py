@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that a layer reads again and again from slow flash, copied to the arena while the layer runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import Net, assert_close, outputs_in_c, random_feeds
+from shared_models import MODELS
+
+import mcugen.fitting
+from mcugen import CompileOptions, Places, compile_model
+from mcugen.board import Board, load_board
+from mcugen.compiled import CompiledModel
+from mcugen.hir.interpreter import interpret
+from mcugen.lir.program import STAGE_WEIGHTS
+from mcugen.simulate import simulate
+
+L4R5 = load_board("stm32l4r5")
+HOST = replace(
+    load_board("host"),
+    clock_hz=L4R5.clock_hz,
+    memories=L4R5.memories,
+    caches=L4R5.caches,
+    **{f"{part}_memory": getattr(L4R5, f"{part}_memory") for part in ("arena", "weights", "code", "data")},
+).with_flash_waits(30)
+"""This computer, if its memories were those of the board, and flash slower by far."""
+SPEED = CompileOptions("net", optimize="speed")
+
+
+LARGE = (14, 48)
+"""Of weights that take more than the image."""
+
+
+def convolutions(side: int = 16, channels: int = 16) -> onnx.ModelProto:
+    """Three convolutions; the weights of each are gone through for every few of its pixels. The image is the peak."""
+    random, net = np.random.default_rng(3), Net()
+    x = net.fake(net.input("x", 1, 3, 2 * side, 2 * side), 0.05, 0)
+    for name, before, stride in (("a", 3, 2), ("b", channels, 2), ("c", channels, 1)):
+        weights = net.dequantize(net.const(random.integers(-127, 128, (channels, before, 3, 3)), np.int8), 0.003)
+        x = net.fake(net.op("Conv", x, weights, pads=[1] * 4, strides=[stride] * 2, out=name), 0.2, 4)
+    net.output(x)
+    return net.model()
+
+
+def copied(compiled: CompiledModel) -> list[int]:
+    """Bytes of each copy."""
+    return [i.operand("x").buffer.nbytes for i in compiled.program.instrs if i.kernel == STAGE_WEIGHTS]
+
+
+def compiled(board: Board = L4R5, size: tuple[int, int] = (16, 16), **options: object) -> CompiledModel:
+    return compile_model(convolutions(*size), board, replace(SPEED, **options))  # type: ignore[arg-type]
+
+
+def test_what_is_read_again_is_copied_and_told():
+    found = compiled()
+    assert len(copied(found)) >= 2
+    text = found.bundle.files["net.c"]
+    assert text.count("MCUGEN_STAGE(") == len(copied(found))
+    assert "weights to where they are read faster" in text
+    assert {row.kernel for row in found.report.layers}.isdisjoint({STAGE_WEIGHTS})
+
+
+def test_balanced_takes_room_that_is_free_and_no_more(monkeypatch: pytest.MonkeyPatch):
+    found = compiled(optimize="balanced")
+    assert copied(found)
+    monkeypatch.setattr(mcugen.fitting, "staged", lambda attempt, *_: attempt)
+    without = compiled(optimize="balanced")
+    assert not copied(without)
+    assert found.program.arena_size == without.program.arena_size
+
+
+def test_speed_grows_the_arena_within_the_budget():
+    free = compiled(size=LARGE)
+    least = compiled(size=LARGE, optimize="balanced").program.arena_size
+    assert least < free.program.arena_size
+    tight = compiled(size=LARGE, max_ram=free.program.arena_size - 16)
+    assert least <= tight.program.arena_size < free.program.arena_size
+    assert sum(copied(tight)) < sum(copied(free))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(lambda: compiled(L4R5.with_flash_waits(0)), id="flash-keeps-pace"),
+        pytest.param(lambda: compiled(load_board("stm32h7a3")), id="a-cache-holds-them"),
+        pytest.param(lambda: compiled(place=Places(weights="sram")), id="weights-in-ram"),
+        pytest.param(lambda: compiled(place=Places(hot_weights=("sram", 20000))), id="the-user-places-them"),
+        pytest.param(lambda: compiled(optimize="flash"), id="least-flash"),
+        pytest.param(lambda: compiled(load_board("host")), id="no-timing"),
+    ],
+)
+def test_nothing_is_copied_that_gains_nothing(found):
+    assert copied(found()) == []
+
+
+@pytest.mark.qemu
+def test_it_saves_cycles(monkeypatch: pytest.MonkeyPatch):
+    feeds = random_feeds(convolutions())
+
+    def cycles() -> int:
+        made = simulate(compiled().bundle, L4R5, [feeds], cycles=True).cycles
+        assert made is not None and made.total is not None
+        return made.total
+
+    with_copies = cycles()
+    monkeypatch.setattr(mcugen.fitting, "staged", lambda attempt, *_: attempt)
+    assert with_copies < 0.95 * cycles()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"optimize": "balanced"},
+        {"optimize": "ram"},
+        {"steps": True},
+        {"weights_blob": True},
+        {"updatable": True},
+        {"external_io": True},
+        {"validation": True},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_bits_stay(options: dict[str, object]):
+    model = convolutions()
+    feeds = random_feeds(model)
+    found = compile_model(model, HOST, replace(SPEED, **options))  # type: ignore[arg-type]
+    assert copied(found)
+    assert_close(outputs_in_c(found, feeds), interpret(found.graph, feeds))
+
+
+RP2350 = load_board("rp2350")
+
+
+def at_start(board: Board = RP2350, **options: object) -> int:
+    """Bytes of weights that start-up copies to RAM."""
+    found = compiled(board, **options)
+    assert found.draft is not None
+    return sum(b.nbytes for b in found.draft.placement.copies)
+
+
+def test_speed_has_weights_of_a_serial_flash_copied_at_start():
+    found = compiled(RP2350)
+    assert at_start() == found.program.weights_size
+    assert not copied(found)
+    assert any("start-up copies" in note and "--place weights=flash" in note for note in found.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("board", "options"),
+    [
+        (RP2350, {"optimize": "balanced"}),
+        (RP2350, {"place": Places(weights="flash")}),
+        (RP2350, {"max_ram": 400_000}),
+        (RP2350, {"weights_blob": True}),
+        (replace(RP2350, memories=tuple(replace(m, size=m.size // 32) for m in RP2350.memories)), {"size": LARGE}),
+        (L4R5, {}),
+    ],
+    ids=["balanced", "told-to-stay", "a-budget", "a-file", "too-little-ram", "parallel-flash"],
+)
+def test_weights_stay_in_flash_otherwise(board: Board, options: dict[str, object]):
+    assert at_start(board, **options) == 0
+
+
+@pytest.mark.qemu
+@pytest.mark.shared
+@pytest.mark.parametrize("board", ["stm32l4r5", pytest.param("stm32h7a3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "autoencoder_ad_int8_qdq",
+        *(pytest.param(f"{m}_int8_qdq", marks=pytest.mark.slow) for m in ("ds_cnn_kws", "mobilenet_v1_025_vww")),
+    ],
+)
+def test_speed_takes_no_more_cycles_than_balanced(model: str, board: str):
+    """Weights that are widened cost fewer instructions and more waits."""
+
+    def cycles(goal: str) -> int:
+        found = compile_model(MODELS / f"{model}.onnx", board, CompileOptions(optimize=goal))
+        made = simulate(found.bundle, load_board(board), [random_feeds(found.model)], cycles=True).cycles
+        assert made is not None and made.total is not None
+        return made.total
+
+    assert cycles("speed") <= cycles("balanced")
