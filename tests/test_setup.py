@@ -33,6 +33,7 @@ FOR_TESTS = {
     "qemu-ppc": "qemu-user",
     "g++": "g++",
     "clang": "clang",
+    "cppcheck": "cppcheck",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
 }
