@@ -3,7 +3,7 @@
 
 Folders that `mcugen compile` wrote are looked at as the CPU's compiler sees them (fast paths are conditions on its
 macros), and as plain C. A deviation is a comment on the line before, which is what cppcheck reads, too:
-`/* cppcheck-suppress misra-c2012-10.1 ; reason, and what guards it */`; docs/misra.md lists them.
+`/* cppcheck-suppress misra-c2012-10.1 ; reason, and what guards it */`.
 """
 
 from __future__ import annotations
