@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from architecture import rooms, walk
+from lint_c import deviation_table
 from markers import replace_between_markers
 from performance_summary import summary
 
@@ -69,6 +70,7 @@ def main() -> None:
     rewrite(ROOT / "docs" / "operators.md", "operators", output("operators"))
     rewrite(ROOT / "docs" / "kernels.md", "declared", kernel_table())
     rewrite(ROOT / "docs" / "export.md", "formats", format_table())
+    rewrite(ROOT / "docs" / "misra.md", "deviations", deviation_table())
     performance = ROOT / "docs" / "performance.md"
     rewrite(performance, "summary", summary(performance.read_text()))
     (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
