@@ -510,6 +510,7 @@ PANELS = {
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
     "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "wait_states"),
     "What the code offers": ("name", "state", "helpers", "labels"),
+    "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
     "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),
 }
