@@ -59,8 +59,11 @@ def staged(attempt: Attempt, board: Board, options: CompileOptions) -> Attempt:
     """
     gains = _gains(attempt.program, board, with_copies(attempt.program, board, options))
     most = _most_ram(attempt, board, options) if gains else 0
+    taken = [moment.nbytes for moment in moments(attempt.program)[1:]] if gains else []
     chosen: Mapping[int, Sequence[Buffer]] = {
-        index: held for index, held in gains.items() if _room(attempt.program, index, held, most) >= 0
+        index: held
+        for index, held in gains.items()
+        if taken[index] + sum(aligned(b.nbytes) for b in held) <= most  # as far as buffers can lie side by side
     }
     if not chosen:
         return attempt
@@ -88,7 +91,7 @@ def _gains(program: Program, board: Board, options: CompileOptions) -> dict[int,
     found, depth = {}, 0
     for index, instr in enumerate(program.instrs):
         depth += (instr.control not in (Control.NONE, Control.ELSE)) - 2 * (instr.control is Control.END)
-        if depth or instr.control is not Control.NONE or (instr.declaration and instr.declaration.holds_weights):
+        if depth or instr.control is not Control.NONE:
             continue
         passes = readings(instr)
         constants = dict.fromkeys(o.buffer for o in instr.operands if is_read(o.buffer))
@@ -105,11 +108,6 @@ def _most_ram(attempt: Attempt, board: Board, options: CompileOptions) -> int:
     memory, budget = memory_of_arena(board, options.place), Budget.of(options)
     others = attempt.use.ram - attempt.program.arena_size
     return max(min(memory.room, budget.ram or memory.room) - others, attempt.program.arena_size)
-
-
-def _room(program: Program, index: int, held: Sequence[Buffer], most: int) -> int:
-    """Bytes left while an instruction runs, as far as buffers can lie side by side."""
-    return most - moments(program)[index + 1].nbytes - sum(aligned(b.nbytes) for b in held)
 
 
 def _without_busiest(program: Program, chosen: Mapping[int, Sequence[Buffer]]) -> dict[int, Sequence[Buffer]]:
