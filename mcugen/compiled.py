@@ -14,8 +14,8 @@ import onnx
 
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.draft import Draft
 from mcugen.codegen.golden import first_state
-from mcugen.codegen.render import Draft
 from mcugen.codegen.write import write_folder
 from mcugen.errors import UsageError
 from mcugen.hir.graph import Graph, Node

@@ -9,10 +9,11 @@ from pathlib import Path
 import onnx
 
 from mcugen.board import Board, load_board
+from mcugen.codegen.draft import Draft, Form, Provenance
 from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import WeightsFile, weights_bytes
-from mcugen.codegen.render import Draft, Form, Provenance, render
+from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.fitting import build_program
@@ -33,7 +34,7 @@ from mcugen.pipelines import bind
 from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
 from mcugen.report.basis import Basis
-from mcugen.report.figures import InputFigures, describe, memory_use
+from mcugen.report.figures import InputFigures, Report, describe, memory_use
 from mcugen.variants import Variants, check_ranges
 
 
@@ -45,12 +46,7 @@ def compile_model(
 ) -> CompiledModel:
     """Compiles an ONNX model, or a quantized one, for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
-    if options.optimize not in GOALS:
-        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
-    if options.family not in FAMILIES:
-        raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
-    file = _weights_file(options)
-    Budget.of(options)  # a wrong one is told before anything is loaded
+    file = _checked(options)
     hardware = board if isinstance(board, Board) else load_board(board)
     asked = {*[UPDATABLE] * options.updatable, *[CHECKED] * options.checked_indices}
     target = replace(hardware, features=hardware.features | asked)
@@ -80,20 +76,32 @@ def compile_model(
             found = f"{file.option} and copies to RAM"
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
-        kernels = ", ".join(options.kernels) or options.family
-        memories = memory_use(program, placement, weights_bytes(program, file))
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
         notes = [*graph.notes, *read, *notes, *(quantized.notes if quantized else ())]
-        estimate = quantized.estimate if quantized else None
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
         basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
-        figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes, estimate)
+        memories = memory_use(program, placement, weights_bytes(program, file))
+        kernels = ", ".join(options.kernels) or options.family
+        figures = describe(basis, fit, graph, target, source.sha256, kernels, memories, notes)
         sample = variants.sample(graph, symbols, program)
+    estimate = quantized.estimate if quantized else None
+    figures, form = _with_input(replace(figures, quantization_estimate=estimate), program, options, file)
     provenance = Provenance(source.file, source.sha256, target.name, described, str(estimate or ""))
+    kernel_source = KernelSource(hardware.features, registry.templates)
+    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
+    return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
+
+
+def _with_input(
+    figures: Report, program: Program, options: CompileOptions, file: WeightsFile | None
+) -> tuple[Report, Form]:
+    """The form of the folder, and the report, which tells what makes the input of raw data, if anything does."""
     feed = bind(options.input_pipeline, program.inputs) if options.input_pipeline else None
     if feed and program.streamed is not None:
         raise UsageError("an input that is made of raw data lies in memory", "--stream-input", "leave one out")
-    if feed and quantized and program.inputs[0].quant is None:
+    if options.checked_arena and len(program.area_sizes) > 1:
+        raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
+    if feed and figures.quantization_estimate is not None and program.inputs[0].quant is None:
         figures = replace(figures, notes=(*figures.notes, _REALS_NOTE))
     if feed:
         figures = replace(figures, input_pipeline=InputFigures(feed.text, feed.state_bytes, feed.table_bytes))
@@ -107,11 +115,7 @@ def compile_model(
         guards=options.checked_arena,
         input_code=feed.code if feed else None,
     )
-    if form.guards and len(program.area_sizes) > 1:
-        raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
-    kernel_source = KernelSource(hardware.features, registry.templates)
-    draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
-    return CompiledModel(source.proto, hardware, graph, program, render(*draft), figures, options, quantized, draft)
+    return figures, form
 
 
 def _copied_note(program: Program, board: Board, options: CompileOptions) -> str:
@@ -127,8 +131,13 @@ _REALS_NOTE = (
 _READ_NOTE = "--weights-reader: the weights of a layer take up to {:,} bytes of the arena while it runs"
 
 
-def _weights_file(options: CompileOptions) -> WeightsFile | None:
-    """How weights are a file, if they are. UsageError for a version that the file has no place for."""
+def _checked(options: CompileOptions) -> WeightsFile | None:
+    """How weights are a file, if they are. UsageError for options that cannot be, or not together."""
+    if options.optimize not in GOALS:
+        raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
+    if options.family not in FAMILIES:
+        raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
+    Budget.of(options)  # a wrong one is told before anything is loaded
     if not 0 <= options.weights_version < 1 << 32:
         raise UsageError("--weights-version must fit 32 bits", str(options.weights_version))
     if options.weights_version and not options.updatable:

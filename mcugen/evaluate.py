@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.render import Draft, render
+from mcugen.codegen.draft import Draft
+from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.evaluation.accuracy import Accuracy, compare, reals
@@ -77,7 +78,7 @@ def step_cycles(
     draft, board = compiled.draft, compiled.board
     assert draft is not None
     hooked = draft._replace(form=replace(draft.form, hooks_steps=True))
-    bundle = rendered(hooked) if rendered else render(*hooked)
+    bundle = rendered(hooked) if rendered else render(hooked)
     bundle = replace(bundle, layers=tuple(map(str, range(len(bundle.steps)))))
     setup = Setup(progress=lambda done: progress(f"{board.name}: measuring", done, 1), library=compiled.options.library)
     stored = [as_stored(sample, compiled.program.inputs)]

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from mcugen.codegen.declarations import mismatches
-from mcugen.codegen.render import environment
+from mcugen.codegen.environment import environment
 from mcugen.errors import UsageError
 from mcugen.kernels.declared import kernels_of
 from mcugen.limits import cpu_seconds

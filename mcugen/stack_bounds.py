@@ -10,7 +10,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from mcugen.codegen.render import StackNote, render
+from mcugen.codegen.draft import StackNote
+from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError, VerificationError
 from mcugen.report.figures import stack_figures
@@ -40,4 +41,4 @@ def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
     report = replace(compiled.report, stack_bound=stack_figures(found))
     form = replace(compiled.draft.form, stack=note)
     draft = compiled.draft._replace(form=form, report=report.to_json())
-    return replace(compiled, bundle=render(*draft), report=report, draft=draft)
+    return replace(compiled, bundle=render(draft), report=report, draft=draft)

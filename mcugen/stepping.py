@@ -72,4 +72,4 @@ def with_steps(compiled: CompiledModel, limit: int, each: list[int]) -> Compiled
     report = replace(compiled.report, steps=figures)
     form = replace(compiled.draft.form, step_cycles=tuple(each))
     draft = compiled.draft._replace(form=form, report=report.to_json())
-    return replace(compiled, bundle=render(*draft), report=report, draft=draft)
+    return replace(compiled, bundle=render(draft), report=report, draft=draft)

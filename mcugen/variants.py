@@ -12,8 +12,8 @@ from functools import partial
 import onnx
 
 from mcugen.board import Board
+from mcugen.codegen.draft import Sample
 from mcugen.codegen.golden import golden_sample
-from mcugen.codegen.render import Sample
 from mcugen.errors import McugenError, UnsupportedError, UsageError
 from mcugen.fitting import AS_ASKED
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of

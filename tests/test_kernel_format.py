@@ -17,9 +17,9 @@ from shared_models import roomy
 from test_overlaps import Layer
 
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.environment import _assembly
 from mcugen.codegen.folding import folded
 from mcugen.codegen.identifiers import WIDTH
-from mcugen.codegen.render import _assembly
 from mcugen.compiler import compile_model
 from mcugen.options import CMSIS_NN, CompileOptions
 from mcugen.resources import resource_dir

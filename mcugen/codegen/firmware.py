@@ -13,21 +13,14 @@ from typing import Any
 
 from mcugen.board import Memory
 from mcugen.codegen.bundle import Bundle, Section
+from mcugen.codegen.constants import array_context, constant_title, is_unbounded
+from mcugen.codegen.draft import Draft, Provenance
+from mcugen.codegen.environment import environment
 from mcugen.codegen.functions import Function, FunctionKey, Functions
 from mcugen.codegen.identifiers import comment, identifier, own_names
 from mcugen.codegen.memory import MemoryContext, regions
-from mcugen.codegen.render import (
-    Draft,
-    Provenance,
-    array_context,
-    constant_title,
-    environment,
-    event_numbers,
-    folder_texts,
-    is_unbounded,
-    render,
-    rendered,
-)
+from mcugen.codegen.render import folder_texts, render, rendered
+from mcugen.codegen.run import event_numbers
 from mcugen.codegen.shared import ArrayKey, Shared, array_key
 from mcugen.codegen.titles import titles_of
 from mcugen.errors import UsageError, shortened
@@ -77,7 +70,7 @@ def joint_areas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[J
 def render_firmware(plan: Plan, report: Mapping[str, object]) -> Firmware:
     """All files of a folder of several models. UsageError where names of theirs would be the same in C."""
     env, name, drafts = environment(), plan.name, plan.drafts
-    models = [render(*draft, plan.shared) for draft in drafts]
+    models = [render(draft, plan.shared) for draft in drafts]
     sections = _sections(plan)
     context = {
         **_banner(plan),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from mcugen.codegen.render import Sample
+from mcugen.codegen.draft import Sample
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array, DType, TensorType

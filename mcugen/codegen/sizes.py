@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from mcugen.codegen.identifiers import comment, identifier
 from mcugen.codegen.lines import filled_rows
@@ -56,6 +57,16 @@ def _quotient(atom: Atom, names: Expressions) -> str:
     return f"{shifted} / {atom.divide}"
 
 
+@dataclass(frozen=True)
+class CodeTable:
+    """A table that the model's C file has for itself; no `rows` where another model of the firmware has it."""
+
+    name: str
+    ctype: str
+    count: int
+    rows: tuple[str, ...] = ()
+
+
 class SizedParams:
     """The C text of parameters that depend on sizes; it collects the tables that they need."""
 
@@ -69,7 +80,7 @@ class SizedParams:
         """`place` is what C calls a parameter of an instruction that is read from the file of weights; else ""."""
         self.names = names
         self._place = place
-        self.tables: list[dict[str, object]] = []
+        self.tables: list[CodeTable] = []
         self._highest = {s.name: s.high for s in symbols}
         self._name_table = name_table
         self._known: dict[tuple[str, Table], str] = {}
@@ -108,7 +119,7 @@ class SizedParams:
         if key not in self._known:
             self._known[key] = self._name_table(f"{table.symbol}_table")
             rows = filled_rows([c_param(v) for v in table.values])
-            self.tables.append({"name": self._known[key], "ctype": ctype, "rows": rows, "count": len(table.values)})
+            self.tables.append(CodeTable(self._known[key], ctype, len(table.values), tuple(rows)))
         return f"{self._known[key]}[{self.names[table.symbol]} - {table.low}]"
 
 

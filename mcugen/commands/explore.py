@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +25,11 @@ from mcugen.cli_options import (
 )
 from mcugen.commands.console import progress_shown, stdout, write_json
 from mcugen.errors import UsageError
-from mcugen.options import FEW_BITS, GOALS, MIXED, PRECISIONS
+from mcugen.options import FEW_BITS, GOALS, MIXED, PRECISIONS, CompileOptions
 from mcugen.tasks import Quantizing
+
+if TYPE_CHECKING:
+    from mcugen.explore.prepare import Asked
 
 ALL = "all"
 
@@ -73,33 +76,17 @@ def explore(
     from mcugen.codegen.write import write_text
     from mcugen.explore.demands import Demands, Prices
     from mcugen.explore.page import explored_page
-    from mcugen.explore.prepare import Asked
     from mcugen.explore.search import Exploration, combinations
     from mcugen.explore.text import print_explored
 
-    known = quantizing.calibration is not None or quantizing.profile is not None
-    usual = "float32,int8" if known else "float32"
-    precisions = several_of("--precision", quantizing.precision or usual, (*PRECISIONS, FEW_BITS, MIXED))
-    goals = several_of("--optimize", options.optimize, GOALS)
+    precisions, goals = _precisions(quantizing), several_of("--optimize", options.optimize, GOALS)
     wanted = replace(options, optimize=GOALS[0]).made()
-    judged = judging.made()
-    if MIXED not in precisions:  # how good is good enough is asked of results
-        judged = replace(judged, max_drop=None, min_sqnr=None)
-    seconds, cycles = wanted.max_latency, wanted.max_cycles
-    demands = Demands(
-        None if seconds is None else 1e3 * seconds,
-        cycles,
-        wanted.max_ram,
-        wanted.max_flash,
-        max_energy,
-        min_accuracy,
-        judging.max_accuracy_drop,
-    )
-    by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
+    milliseconds = None if wanted.max_latency is None else 1e3 * wanted.max_latency
+    memory = wanted.max_ram, wanted.max_flash
     exploration = Exploration(
-        Asked(model, replace(wanted, max_latency=None, max_cycles=None), by_precision, judged),
+        _asked(model, wanted, quantizing, judging, precisions),
         combinations(_boards(boards), precisions, goals),
-        demands,
+        Demands(milliseconds, wanted.max_cycles, *memory, max_energy, min_accuracy, judging.max_accuracy_drop),
         Prices(_prices(price or [])),
         simulate,
         most_runs,
@@ -114,6 +101,30 @@ def explore(
     if telling.json_ != "-":
         print_explored(explored, stdout, explored.outcomes if all_ else explored.front)
     explored.require()
+
+
+def _precisions(quantizing: QuantizingArguments) -> Sequence[str]:
+    """Those to try: int8 besides float32 where samples or ranges are given."""
+    known = quantizing.calibration is not None or quantizing.profile is not None
+    usual = "float32,int8" if known else "float32"
+    return several_of("--precision", quantizing.precision or usual, (*PRECISIONS, FEW_BITS, MIXED))
+
+
+def _asked(
+    model: Path,
+    wanted: CompileOptions,
+    quantizing: QuantizingArguments,
+    judging: JudgingArguments,
+    precisions: Sequence[str],
+) -> Asked:
+    """What all combinations have in common: deadlines are demands on results."""
+    from mcugen.explore.prepare import Asked
+
+    judged = judging.made()
+    if MIXED not in precisions:  # how good is good enough is asked of results
+        judged = replace(judged, max_drop=None, min_sqnr=None)
+    by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
+    return Asked(model, replace(wanted, max_latency=None, max_cycles=None), by_precision, judged)
 
 
 def _boards(text: str) -> Sequence[str]:

@@ -19,34 +19,39 @@ if TYPE_CHECKING:
     from mcugen.validate.figures import ValidationReport
 
 
+_PORT = "where the board is: /dev/ttyACM0, COM3, socket://HOST:PORT, rtt:TARGET, semihosting:TARGET, or simulator"
+
+Port = Annotated[str, typer.Option(help=_PORT, show_default=False)]
+Baud = Annotated[int, typer.Option(help="of a serial port, as the firmware has it")]
+Timeout = Annotated[float, typer.Option(help="seconds of silence that are too many")]
+LayerSamples = Annotated[int, typer.Option(min=0, help="samples on which every layer is compared")]
+Simulate = Annotated[
+    bool, typer.Option("--simulate", help="the simulator's instructions, cycles and stack beside the board's")
+]
+Write = Annotated[
+    Path | None,
+    typer.Option(help="only write the folder, as `mcugen compile --validation -o` does", show_default=False),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option(help="add the cycles of layers to this file, .json, for calibration", show_default=False),
+]
+Html = Annotated[Path | None, typer.Option(help="write the result as one page", show_default=False)]
+
+
 @takes_options
 def validate(
     model: Model,
     *,
     board: BoardName,
-    port: Annotated[
-        str,
-        typer.Option(
-            help="where the board is: /dev/ttyACM0, COM3, socket://HOST:PORT, rtt:TARGET, semihosting:TARGET, or "
-            "simulator",
-            show_default=False,
-        ),
-    ] = "",
-    baud: Annotated[int, typer.Option(help="of a serial port, as the firmware has it")] = 115_200,
-    timeout: Annotated[float, typer.Option(help="seconds of silence that are too many")] = 20.0,
-    layer_samples: Annotated[int, typer.Option(min=0, help="samples on which every layer is compared")] = 8,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="the simulator's instructions, cycles and stack beside the board's")
-    ] = False,
-    write: Annotated[
-        Path | None,
-        typer.Option(help="only write the folder, as `mcugen compile --validation -o` does", show_default=False),
-    ] = None,
-    runs: Annotated[
-        Path | None,
-        typer.Option(help="add the cycles of layers to this file, .json, for calibration", show_default=False),
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="write the result as one page", show_default=False)] = None,
+    port: Port = "",
+    baud: Baud = 115_200,
+    timeout: Timeout = 20.0,
+    layer_samples: LayerSamples = 8,
+    simulate: Simulate = False,
+    write: Write = None,
+    runs: Runs = None,
+    html: Html = None,
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.environment import environment
 from mcugen.codegen.identifiers import comment
 from mcugen.codegen.libraries import Library
-from mcugen.codegen.render import environment
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.resources import resource_dir

@@ -10,9 +10,9 @@ from itertools import combinations
 from pathlib import Path
 
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.draft import Draft
 from mcugen.codegen.firmware import Firmware, Plan, render_firmware
 from mcugen.codegen.identifiers import identifier
-from mcugen.codegen.render import Draft
 from mcugen.codegen.write import write_folder
 from mcugen.compilation import Compilation
 from mcugen.compiled import CompiledModel

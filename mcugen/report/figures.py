@@ -361,7 +361,6 @@ def describe(
     kernels: str,
     memories: Sequence[MemoryUse],
     notes: Sequence[str],
-    quantization: QuantizationEstimate | None,
 ) -> Report:
     """What the compiler knows without running anything. `kernels` says how they were chosen, `fit` what was fitted."""
     program = fit.program
@@ -394,7 +393,7 @@ def describe(
         memories=list(memories),
         accuracy=None,
         quantization=None,
-        quantization_estimate=quantization,
+        quantization_estimate=None,
         layers=_layers(program),
         notes=tuple(notes),
         varies=variations(program, board.features),

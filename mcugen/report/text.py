@@ -108,8 +108,16 @@ def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
 
 def totals(report: Report) -> list[tuple[str, str, str]]:
     """Label, value and note of each figure of the whole model."""
-    model = report.model
     table = Facts()
+    _add_time(table, report)
+    _add_memory(table, report)
+    _add_choices(table, report)
+    return table.rows
+
+
+def _add_time(table: Facts, report: Report) -> None:
+    """Accuracy, work and what it takes."""
+    model = report.model
     if report.accuracy is not None:
         table.rows += accuracy_rows(report.accuracy, "run under simulation")
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
@@ -128,7 +136,11 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
         table.add_row("waits for memory", _share(report.stalled), _waited(report))
     if report.microjoules_estimate is not None:
         table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
-    flash, ram = report.flash, report.ram
+
+
+def _add_memory(table: Facts, report: Report) -> None:
+    """Flash and RAM, in all and by the board's memories."""
+    flash, ram, model = report.flash, report.ram, report.model
     table.add_row("flash: code", _number(flash.code), "bytes, library functions included")
     table.add_row("flash: weights", _number(flash.weights), "bytes")
     table.add_row("flash: total", _number(flash.total), "bytes")
@@ -154,6 +166,10 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
         table.add_row("input: bit-exact", _number(made.verified), "samples, compared with numpy")
     for memory in report.memories:
         table.add_row(f"memory: {memory.name}", _number(memory.used), holds(memory))
+
+
+def _add_choices(table: Facts, report: Report) -> None:
+    """What was chosen within which limits."""
     if report.library_calls:
         table.add_row("kernels", report.kernels, report.library_calls)
     if report.rows is not None:
@@ -167,7 +183,6 @@ def totals(report: Report) -> list[tuple[str, str, str]]:
         table.add_row("steps: cycles", _number(report.steps.cycles_estimate), str(report.steps))
     if report.deadline is not None:
         table.add_row("deadline: cycles", _number(report.deadline.max_cycles), str(report.deadline))
-    return table.rows
 
 
 def _varying(report: Report) -> str:

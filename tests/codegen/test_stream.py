@@ -16,7 +16,9 @@ from targets import CPUS
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.render import Provenance, Sample, render
+from mcugen.codegen.draft import Draft as Drafted
+from mcugen.codegen.draft import Provenance, Sample
+from mcugen.codegen.render import render
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.pool import MeanOptions
 from mcugen.lir.program import MOVE, READ_ROWS, Access, Endpoint, Param, Space
@@ -72,9 +74,8 @@ class Draft(Sketch):
         plan_memory(self.program)
         verify_plan(self.program)
         (sample,) = self.samples(1)
-        return render(
-            self.program, NOBODY, Sample(sample, self.reference(sample), 0.0, 0), {}, place(self.program, board)
-        )
+        golden = Sample(sample, self.reference(sample), 0.0, 0)
+        return render(Drafted(self.program, NOBODY, golden, {}, place(self.program, board)))
 
     def check(self, board: str = "host") -> None:
         """The C gives what the reference gives, on the host under the sanitizers."""

@@ -10,7 +10,7 @@ import jinja2
 import pytest
 
 from mcugen.codegen.declarations import mismatches
-from mcugen.codegen.render import environment
+from mcugen.codegen.environment import environment
 from mcugen.errors import VerificationError
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Call, Kernel, Options, Params, reads, writes

@@ -16,7 +16,8 @@ from onnx_models import assert_close
 
 from mcugen.board import Board, load_board
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.render import Provenance, Sample, render
+from mcugen.codegen.draft import Draft, Provenance, Sample
+from mcugen.codegen.render import render
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
@@ -180,4 +181,5 @@ def _random(dtype: np.dtype, shape: tuple[int, ...], random: np.random.Generator
 
 def _rendered(program: Program, inputs: dict[str, Array], outputs: dict[str, Array]) -> Bundle:
     placement = place(program, load_board("host"))
-    return render(program, Provenance("overlaps", "", "", ""), Sample(inputs, outputs, 0.0, 0), {}, placement)
+    provenance = Provenance("overlaps", "", "", "")
+    return render(Draft(program, provenance, Sample(inputs, outputs, 0.0, 0), {}, placement))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What templates are told of arrays in flash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mcugen.codegen.identifiers import comment
+from mcugen.codegen.literals import c_rows
+from mcugen.codegen.run import Renderer
+from mcugen.codegen.titles import Titles, buffer_title
+from mcugen.hir.types import Array, DType
+from mcugen.lir.program import Buffer
+
+
+def is_unbounded(data: Array | None) -> bool:
+    """Whether some element is infinite or no number, whose literals need math.h; halves are written as their bits."""
+    return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
+
+
+def constant(buffer: Buffer, renderer: Renderer, place: str) -> dict[str, Any]:
+    """What they are told of a constant of the model."""
+    assert buffer.data is not None
+    return array_context(
+        renderer.array(buffer), buffer.dtype.c, buffer.data, constant_title(buffer, renderer.titles), place
+    )
+
+
+def constant_title(buffer: Buffer, titles: Titles) -> str:
+    """What is said of a constant: whose it is, and the part that it plays there."""
+    title, role = buffer_title(buffer, titles)
+    return f"{title}: {role}" if role else title
+
+
+def array_context(name: str, ctype: str, data: Array, title: str, place: str) -> dict[str, Any]:
+    """What templates are told of an array; `place` is the macro of what places it."""
+    return {
+        "name": name,
+        "ctype": ctype,
+        "count": max(data.size, 1),  # C has no arrays of size 0
+        "nbytes": data.nbytes,
+        "origin": comment(title, 90),
+        "place": place,
+        "rows": list(c_rows(data)) or ["0,"],
+    }

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a folder of C is rendered from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mcugen.codegen.bundle import InputCode
+from mcugen.codegen.functions import PLAIN_C, KernelSource
+from mcugen.codegen.memory import MemoryContext, WeightsFile
+from mcugen.hir.types import Array
+from mcugen.lir.program import Program
+from mcugen.memory.place import Placement
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What the banner of every file says."""
+
+    model: str
+    """File name of the model, without its folder."""
+    sha256: str
+    board: str
+    options: str
+    accuracy: str = ""
+    """Of a model that mcugen quantized, as far as it was measured then."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs and expected outputs of the self-test, by endpoint name."""
+
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    tolerance: float
+    """Allowed difference of float outputs, relative to the largest expected magnitude."""
+    steps: int
+    """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
+
+
+class StackNote(NamedTuple):
+    """The most bytes of stack that a call takes, by which compiler and flags; whether functions of the caller's, called
+    by the run function, take more.
+    """
+
+    nbytes: int
+    compiler: str
+    flags: str
+    calls_back: bool
+
+
+MakeInputCode = Callable[[str, str], InputCode]
+"""Takes what is called where the input lies, and what makes codes of reals ("" where it takes these)."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a user may choose of the folder's form."""
+
+    weights: WeightsFile | None = None
+    """They are a file that the code gets a pointer to, or reads."""
+    helpers: bool = False
+    """The header has functions that write inputs and read outputs."""
+    labels: tuple[str, ...] = ()
+    """What the classes of an output are called."""
+    steps: bool = False
+    """A run is a number of steps that the caller asks for; the run function asks for all of them."""
+    step_cycles: tuple[int, ...] = ()
+    """Of each layer the cycles of its longest step, if they are known."""
+    validation: bool = False
+    """Beside the model's files there is the firmware's part of `mcugen validate`."""
+    hooks_steps: bool = False
+    """The hook of layers is called for steps instead: a form for measuring."""
+    stack: StackNote | None = None
+    """If it is known."""
+    checks: bool = False
+    """There are functions that compare constants with checksums."""
+    guards: bool = False
+    """The header has functions that run with an arena whose size is told, or between canaries."""
+    input_code: MakeInputCode | None = None
+    """What makes the code that makes the first input."""
+
+
+class Draft(NamedTuple):
+    """What a folder of one model is rendered from."""
+
+    program: Program
+    provenance: Provenance
+    sample: Sample
+    report: Mapping[str, object]
+    placement: Placement
+    form: Form = Form()
+    source: KernelSource = PLAIN_C
+
+    @property
+    def memory(self) -> MemoryContext:
+        """Where it lies."""
+        return MemoryContext(self.program, self.placement, self.form.weights)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jinja2 with the project's templates, and the filters that these use."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from mcugen.codegen.identifiers import comment, comment_lines
+from mcugen.codegen.lines import fitted, fitted_macro
+from mcugen.codegen.literals import c_param
+from mcugen.resources import resource_dir
+
+
+@cache
+def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
+    """The project's templates, then those in `more` folders.
+
+    One for all models: parsing the templates takes longer than all the rest of a compilation.
+    """
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader((resource_dir("templates"), *more)),
+        extensions=["jinja2.ext.do"],
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        optimized=False,  # most templates are rendered a few times: to fold their constants takes longer
+    )
+    env.filters["block"] = lambda text, width: _indented(text, width).lstrip()
+    env.filters["lines"] = _indented
+    env.filters["literal"] = c_param
+    env.filters["asm"] = _assembly
+    env.filters["fitted"] = fitted
+    env.filters["table"] = lambda rows: "\n    ".join(rows).removesuffix(",") + "}"
+    env.filters["suffixed"] = lambda text, suffix: text + suffix
+    env.filters["prefixed"] = lambda text, prefix: prefix + text
+    env.filters["comment"] = comment
+    env.filters["fitted_macro"] = fitted_macro
+    env.filters["comment_lines"] = comment_lines
+    return env
+
+
+def _indented(text: str, width: int) -> str:
+    """C lines moved right by `width`; preprocessor lines stay at the margin."""
+    lines = text.rstrip().strip("\n").split("\n")
+    return "\n".join(line if not line or line.startswith("#") else " " * width + line for line in lines)
+
+
+def _assembly(text: str) -> str:
+    """Lines of assembly as C string literals; what follows `@` becomes a C comment, one of lines that have no more."""
+    lines: list[tuple[str, str]] = []
+    for code, *notes in (map(str.strip, line.split("@")) for line in text.split("\n") if line.strip()):
+        if lines and not code and not lines[-1][0]:
+            notes.insert(0, lines.pop()[1])
+            lines.append(("", " ".join(notes)))
+        else:
+            lines.append((_quoted(code), ", ".join(notes)))
+    width = max((len(code) for code, note in lines if code and note), default=0)
+    padded = ((f"{code:{width}} " if code and note else code, f"/* {note} */" if note else "") for code, note in lines)
+    return "\n".join(8 * " " + code + note for code, note in padded)
+
+
+def _quoted(code: str) -> str:
+    """An instruction as a C string literal; a macro of mcugen.h behind it stays what it is."""
+    instruction, macro, arguments = code.partition(" MCUGEN_")
+    return f'"{instruction}\\n"{macro}{arguments}' if code else ""

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the run function does: one line after the other, with the names and functions that these use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import jinja2
+import numpy as np
+
+from mcugen.codegen.checks import Entry, struct_entry
+from mcugen.codegen.functions import Functions
+from mcugen.codegen.identifiers import comment_lines, identifier
+from mcugen.codegen.lines import fitted, fitted_call
+from mcugen.codegen.literals import c_rows
+from mcugen.codegen.memory import Area, MemoryContext
+from mcugen.codegen.shared import ALONE, Shared, array_key
+from mcugen.codegen.sizes import CodeTable, SizedParams, symbol_names
+from mcugen.codegen.titles import Titles, buffer_title, titles_of
+from mcugen.hir.names import Names
+from mcugen.hir.types import Array, DType
+from mcugen.lir.program import (
+    READ_ROWS,
+    READ_WEIGHTS,
+    STAGE_WEIGHTS,
+    Access,
+    Buffer,
+    Control,
+    Instr,
+    Program,
+    Space,
+)
+
+
+def has_unbounded_param(instr: Instr) -> bool:
+    """Whether literals of parameters need math.h."""
+    return any(isinstance(v, float) and not math.isfinite(v) for v in instr.params.values())
+
+
+@dataclass
+class Renderer:
+    """The names, functions and tables of one model's C files, which are taken as they are asked for."""
+
+    program: Program
+    env: jinja2.Environment
+    features: frozenset[str]
+    """Of the board's CPU."""
+    taken: Names
+    """All names of the model's C files, external ones with the model's name before them."""
+    memory: MemoryContext
+    shared: Shared = ALONE
+    titles: Titles = field(default_factory=dict)
+    names: dict[Buffer, str] = field(default_factory=dict)
+    functions: Functions = field(init=False)
+    symbols: dict[str, str] = field(default_factory=dict)
+    """C names of sizes known at run time only."""
+    events: list[CodeTable] = field(default_factory=list)
+    """The tables of streams."""
+    checked: list[Entry] = field(default_factory=list)
+    """What of the tables in the model's C file has a checksum."""
+
+    def __post_init__(self) -> None:
+        self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
+        self.symbols = symbol_names(self.program.symbols, self.taken)
+        self.titles = titles_of(self.program)
+        for buffer in self.program.buffers:
+            prefix = f"{self.program.name}_" if buffer.space is Space.CONST else ""
+            self.names[buffer] = self.unique(*buffer_title(buffer, self.titles), prefix)
+
+    def array(self, constant: Buffer) -> str:
+        """The C name of a constant's array."""
+        return self.memory.shared.get(constant) or f"{self.program.name}_{self.names[constant]}"
+
+    def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
+        """A free identifier that is free with `prefix` and `suffix` too."""
+        word = identifier(text, self.taken, role, prefix)
+        while prefix + word + suffix != word and prefix + word + suffix in self.taken:
+            word = identifier(text, self.taken, role, prefix)
+        self.taken.add(prefix + word + suffix)
+        return word
+
+    def of_layer(self, instr: Instr, role: str) -> str:
+        """A free identifier for something of a layer."""
+        return self.unique(self.titles[instr.name], role)
+
+    def function_name(self, instr: Instr) -> str:
+        """A free name for a kernel's function."""
+        suffix = f"_{instr.variant}" if instr.variant else ""
+        return self.unique(instr.kernel + suffix, suffix="_params")
+
+
+def step_layers(lines: Sequence[Line]) -> tuple[int, ...]:
+    """The number of the layer that each step is a part of."""
+    found: list[int] = []
+    begun = 0
+    for line in lines:
+        begun += line.calls if line.opens else 0
+        if line.done is not None:
+            found += [line.done] * begun
+            begun = 0
+    return tuple(found)
+
+
+def size_expressions(renderer: Renderer) -> dict[str, str]:
+    """How the run function reads a size: an argument, or what an instruction has computed."""
+    buffers = {e.name: e.buffer for e in renderer.program.outputs}
+    return {
+        s.name: f"{argument(renderer, buffers[s.output])}[0]" if s.output else renderer.symbols[s.name]
+        for s in renderer.program.symbols
+    }
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the run function does next: a call, or where a block begins or ends."""
+
+    text: str
+    heading: tuple[str, ...] = ()
+    """What the comment above it tells, by parts."""
+    function: str = ""
+    """Of a call."""
+    params: str = ""
+    """The name of its parameters, if it has any."""
+    members: tuple[tuple[str, str, str], ...] = ()
+    """Of these the names, types and values."""
+    is_sized: bool = False
+    """Whether they follow from sizes that are known at run time only."""
+    calls: int = 1
+    """Steps that it takes, where it opens one."""
+    indent: str = ""
+    comment: str = ""
+    done: int | None = None
+    """The number of the layer that it ends."""
+    opens: bool = False
+    """Whether a step begins with it, and whether one ends."""
+    closes: bool = False
+
+
+@dataclass(frozen=True)
+class Local:
+    """A typed pointer into an area of the arena."""
+
+    name: str
+    ctype: str
+    offset: int
+    area: Area
+    nbytes: int
+
+
+def lines_of(renderer: Renderer, sized: SizedParams, steps: bool) -> list[Line]:
+    """What the run function does in order: calls and the braces of blocks.
+
+    Where the caller asks for `steps`, each line that is in no block is one, and each block as a whole. Of a stream that
+    is in no block, each event is a step: it has the cases, and no loop.
+    """
+    program, begun = renderer.program, list[Instr]()
+    lines: list[Line] = []
+    for number, layer in enumerate(program.layers()):
+        head = program.head(layer)
+        for instr in (program.instrs[i] for i in layer):
+            if instr.moves_nothing:
+                continue
+            closed = begun.pop() if instr.control in (Control.ELSE, Control.END) else None
+            within = begun[0].control if begun else Control.NONE
+            depth = 4 * (len(begun) + (steps and within is not Control.STREAM))
+            is_stepped, opens = steps and not begun, not begun and not closed
+            if is_stepped and (closed or instr).control is Control.STREAM:
+                line = _end_of_event(closed, depth) if closed else _begin_of_event(renderer, instr, depth)
+            elif closed:
+                line = _end(closed, instr, depth)
+            elif instr.control is Control.NONE:
+                line = _call(renderer, instr, sized, 8 + depth)
+            else:
+                line = _begin(renderer, instr, sized, depth)
+            heading = (
+                [f"{number}: {line.heading[0]}", *line.heading[1:]] if line.heading and instr is head else line.heading
+            )
+            text = f"\n{' ' * (4 + depth)} * ".join(comment_lines(part, 4 + depth) for part in heading)
+            if instr.control not in (Control.NONE, Control.END):
+                begun.append(instr)
+            lines.append(replace(line, indent=" " * depth, comment=text, opens=opens, closes=not begun))
+        lines[-1] = replace(lines[-1], done=number)
+    return lines
+
+
+def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> Line:
+    """The C text that begins a block."""
+    names = {o.role: f"*{argument(renderer, o.buffer)}" for o in instr.operands}
+    if instr.control is Control.CASE:
+        return Line(f"case {instr.case}: {{")
+    if instr.control is Control.STREAM:
+        table, event = _events(renderer, instr), renderer.unique("event")
+        loop = f"for (int32_t {event} = 0; {event} < {table.count}; ++{event}) {{"
+        text = _stacked([fitted(loop, 4 + depth), f"    switch ({table.name}[{event}]) {{"], depth)
+    elif instr.control is Control.IF:
+        text = f"if ({names['cond']} != 0) {{"
+    else:
+        index, more = names["index"], f" && {names['cond']} != 0" if "cond" in names else ""
+        ((_, _, steps),) = sized.members(instr)
+        text = fitted(f"for ({index} = 0; {index} < {steps}{more}; ++{index}) {{", 4 + depth)
+    return Line(text, _heading(renderer, instr))
+
+
+def _begin_of_event(renderer: Renderer, instr: Instr, depth: int) -> Line:
+    """The C text that begins what one event of a stream does, as a step."""
+    table = _events(renderer, instr)
+    text = fitted(f"switch ({table.name}[steps->event]) {{", 4 + depth)
+    return Line(text, _heading(renderer, instr), calls=len(instr.events))
+
+
+def _end_of_event(begun: Instr, depth: int) -> Line:
+    """The C text that ends it: the next event is the next step."""
+    again = [f"if (++steps->event < {len(begun.events)}) {{", "    steps->at = at;", "    return MCUGEN_AGAIN;", "}"]
+    return Line(_stacked(["default:", "    break;", "}", *again, "steps->event = 0;"], depth))
+
+
+def _end(begun: Instr, instr: Instr, depth: int) -> Line:
+    """The C text that ends a block, or its first half."""
+    last = {
+        Control.STREAM: ["    default:", "        break;", "    }", "}"],
+        Control.CASE: ["    break;", "}"],
+    }
+    lines = ["} else {"] if instr.control is Control.ELSE else last.get(begun.control, ["}"])
+    return Line(_stacked(lines, depth))
+
+
+def _stacked(lines: list[str], depth: int) -> str:
+    """Lines of the run function, of which the first stands at `depth` already."""
+    return f"\n{' ' * (4 + depth)}".join(lines)
+
+
+def _events(renderer: Renderer, instr: Instr) -> CodeTable:
+    """The table of a stream: its events' cases in order."""
+    numbers = event_numbers(instr)
+    ctype = DType.of(numbers).c
+    known = renderer.shared.arrays.get(array_key(ctype, numbers))
+    if known is not None:
+        return CodeTable(known, ctype, len(numbers))
+    table = CodeTable(renderer.of_layer(instr, "events"), ctype, len(numbers), tuple(c_rows(numbers)))
+    renderer.events.append(table)
+    return table
+
+
+def event_numbers(instr: Instr) -> Array:
+    """The cases of a stream's events, in as few bytes as they need."""
+    numbers = np.array(instr.events)
+    return numbers.astype(np.uint8 if numbers.max() < 2**8 else np.uint16)
+
+
+def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> Line:
+    if instr.kernel == READ_ROWS:
+        return _callback(renderer, instr, indent)
+    if instr.kernel == READ_WEIGHTS:
+        return _reading(renderer, instr, indent)
+    if instr.kernel == STAGE_WEIGHTS:
+        return _staging(renderer, instr, indent)
+    function = renderer.functions.of(instr).name
+    params = sized.members(instr)
+    params_name = renderer.of_layer(instr, "params") if params else ""
+    names = [argument(renderer, operand.buffer) for operand in instr.operands]
+    is_sized = not sized.is_known(instr)
+    if params and not is_sized:
+        members = (value for key, value in instr.params.items() if key not in instr.baked)
+        renderer.checked += [entry for entry in (struct_entry(params_name, members),) if entry]
+    head = f"{'status = ' * bool(instr.library)}{function}"
+    text = fitted_call(head, [f"&{params_name}"] * bool(params) + names, indent - 4 + 4 * is_sized)
+    if instr.library:
+        text = _stacked([text, "if (status != MCUGEN_OK) {", "    return status;", "}"], indent - 8)
+    return Line(text, _heading(renderer, instr), function, params_name, tuple(params), is_sized)
+
+
+def _heading(renderer: Renderer, instr: Instr) -> tuple[str, ...]:
+    """What stands above a call: what it computes, the ONNX nodes that it comes from if that says more, its tensors."""
+    title, origin = renderer.titles[instr.name], ", ".join(instr.origin)
+    nodes = [f"ONNX: {origin}"] if origin not in ("", title) else []
+    told = [instr.note] * (not renderer.memory.updatable)  # it has scales
+    return (f"{instr.op} {title}", *nodes, *told)
+
+
+def _callback(renderer: Renderer, instr: Instr, indent: int) -> Line:
+    """The caller writes rows of the streamed input."""
+    first, rows = (argument(renderer, instr.operand(role).buffer) for role in ("next", "y"))
+    check = [f"if (read(context, *{first}, {rows}) != 0) {{", "    return MCUGEN_ERROR_INPUT;", "}"]
+    return Line(_stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8), _heading(renderer, instr))
+
+
+def _reading(renderer: Renderer, instr: Instr, indent: int) -> Line:
+    """The caller reads constants of a layer."""
+    blob = renderer.memory.blob
+    assert blob is not None, "what is read is in a file"
+    constant, to = instr.operand("x").buffer, argument(renderer, instr.operand("y").buffer)
+    call = f"weights->read(weights->context, {blob.offsets[constant]}u, {to}, {constant.nbytes}u)"
+    check = [fitted(f"if ({call} != 0) {{", indent - 4), "    return MCUGEN_ERROR_READ;", "}"]
+    return Line(_stacked(check, indent - 8))
+
+
+def _staging(renderer: Renderer, instr: Instr, indent: int) -> Line:
+    """Constants of a layer are copied to the arena."""
+    constant = instr.operand("x").buffer
+    names = [argument(renderer, instr.operand("y").buffer), argument(renderer, constant), f"{constant.nbytes}u"]
+    return Line(fitted_call("MCUGEN_STAGE", names, indent - 4), (instr.note,))
+
+
+def argument(renderer: Renderer, buffer: Buffer) -> str:
+    """What is passed for a buffer: a local pointer, an array, a member of the state, or NULL for an empty array.
+
+    Empty working memory begins where the arena does: compilers see a NULL into calls that are never made, and warn.
+    """
+    if not buffer.count and not buffer.planned:
+        return "NULL"
+    blob = renderer.memory.blob
+    if buffer.space is Space.CONST and not (blob is not None and buffer in blob.offsets):
+        return renderer.array(buffer)
+    return "state->" * (buffer.space is Space.STATE) + renderer.names[buffer]
+
+
+def locals_of(renderer: Renderer, memory: MemoryContext) -> list[Local]:
+    """Typed pointers into the arena, for the buffers that instructions use."""
+    instrs = [i for i in renderer.program.instrs if not i.moves_nothing]
+    written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned}
+    for instr in instrs:
+        for operand in instr.operands:
+            if operand.buffer in written and operand.access is not Access.IN:
+                written[operand.buffer] = True
+    return [
+        Local(renderer.names[b], "const " * (not is_written) + b.dtype.c, b.offset or 0, memory.areas[b.area], b.nbytes)
+        for b, is_written in written.items()
+    ]
