@@ -7,6 +7,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from shape import functions
 
 from mcugen import ops
 from mcugen.report.kernels import declared_kernels
@@ -134,3 +135,11 @@ def _makes_sessions(text: str) -> bool:
 
 def _name(node: ast.AST) -> object:
     return getattr(node, "attr", getattr(node, "id", getattr(node, "name", "")))
+
+
+def test_functions_are_small() -> None:
+    """At most 60 lines and 8 arguments; a command's arguments are the options of the command line."""
+    found = list(functions())
+    assert len(found) > 1000
+    assert [f.name for f in found if f.lines > 60] == []
+    assert [f.name for f in found if f.arguments > 8 and not f.is_command] == []
