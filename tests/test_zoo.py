@@ -20,6 +20,7 @@ def test_a_model_is_measured_as_given_and_quantized():
     assert rows["int8"].arena < rows["given"].arena
     assert all(0 < row.least_arena <= row.arena and row.instructions > row.macs > 0 for row in rows.values())
     assert all(0 <= row.plain < 1 and row.slowest for row in rows.values())
+    assert not rows["given"].why and "3 products an output" in rows["int8"].why and "is no product" in rows["int8"].why
 
 
 @pytest.mark.shared
@@ -57,6 +58,13 @@ def test_a_peer_stands_beside_a_float_model(monkeypatch):
 
 
 def test_a_table_keeps_what_was_not_measured_again():
-    old = zoo.updated("", [zoo.Row("net", "given", board, failure="slow") for board in ("rp2040", "nrf52840")])
-    new = zoo.updated(old, [zoo.Row("net", "given", "rp2040", failure="fast")]).splitlines()
+    rows = [zoo.Row("net", "given", board, failure="slow").cells() for board in ("rp2040", "nrf52840")]
+    old = zoo.updated("", rows, zoo.HEADINGS)
+    new = zoo.updated(old, [zoo.Row("net", "given", "rp2040", failure="fast").cells()], zoo.HEADINGS).splitlines()
     assert [line.split("|")[-2].strip() for line in new[2:]] == ["slow", "fast"]
+
+
+def test_a_row_that_tells_nothing_any_more_goes():
+    old = zoo.updated("", [["net", "int8", "nrf52840", "because."]], zoo.WHY)
+    assert "because." in old
+    assert len(zoo.updated(old, [["net", "int8", "nrf52840", ""]], zoo.WHY).splitlines()) == 2

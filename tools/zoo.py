@@ -23,6 +23,7 @@ import onnx
 import typer
 from benchmark.emx import emx_bundle
 from benchmark.measure import figures_of
+from benchmark.reasons import reasons
 from benchmark.subjects import FLOAT_TOLERANCE, largest_error, load_subject
 from markers import replace_between_markers
 from rich.console import Console
@@ -71,6 +72,8 @@ class Row:
     """The arena of `balanced`, and the stack."""
     peer: tuple[int, int] | None = None
     """Instructions and RAM of emx-onnx-cgen's code, where it compiles the model and is right."""
+    why: str = ""
+    """Sentences on what takes more than it should, of integers."""
     failure: str = ""
 
     def cells(self) -> list[str]:
@@ -99,6 +102,7 @@ HEADINGS = (
     "RAM, of emx's",
     "slowest layer of more than 3 %: instructions a MAC",
 )
+WHY = ("model", "precision", "board", "why")
 
 
 def main(
@@ -121,16 +125,22 @@ def main(
         table.add_row(*row.cells())
     console.print(table)
     if write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "zoo", updated(DOCUMENT.read_text(), rows)))
+        text = DOCUMENT.read_text()
+        text = replace_between_markers(text, "zoo", updated(text, [row.cells() for row in rows], HEADINGS))
+        told = [[row.model, row.precision, row.board, row.why] for row in rows]
+        DOCUMENT.write_text(replace_between_markers(text, "why", updated(text, told, WHY)))
 
 
-def updated(text: str, rows: Sequence[Row]) -> str:
-    """The table of a document with these rows in place of what it has of the same models, precisions and boards."""
+def updated(text: str, rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
+    """The table of a document with these rows in place of what it has of the same models, precisions and boards.
+
+    Rows that tell nothing are left out.
+    """
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    known = {tuple(cells[:3]): cells for cells in lines if len(cells) == len(HEADINGS)}
-    known |= {tuple(row.cells()[:3]): row.cells() for row in rows}
-    kept = sorted(cells for key, cells in known.items() if key[2] in BOARDS)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (HEADINGS, ["---"] * len(HEADINGS), *kept))
+    known = {tuple(cells[:3]): cells for cells in lines if len(cells) == len(headings)}
+    known |= {tuple(cells[:3]): list(cells) for cells in rows}
+    kept = sorted(cells for key, cells in known.items() if key[2] in BOARDS and any(cells[3:]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *kept))
 
 
 def _wanted(names: list[str], boards: list[str], precisions: list[str]) -> Iterator[tuple[Path, str, list[str]]]:
@@ -205,6 +215,7 @@ def _on_board(row: Row, model: Path | onnx.ModelProto, options: CompileOptions) 
         plain=plain / total if total else 0.0,
         slowest=f"{worst['kernel']} {worst['instructions'] / worst['macs']:.2f}" if worst else "",
         ram=made.compiled.program.arena_size + (report.ram.stack or 0),
+        why=reasons(made.compiled, report.layers) if row.precision == "int8" else "",
     )
 
 
