@@ -22,6 +22,7 @@ from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import BUILT_IN, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.packed import DequantizeBlocks, spread
 from mcugen.ops.padding import PadWith
 from mcugen.ops.pointwise import Binary, Clamp, Unary, Where
 
@@ -88,6 +89,9 @@ def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
 
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
     """DequantizeLinear of `q` by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
+    blocks = _constant_blocks(node, q, scale_at, axis)
+    if blocks is not None:
+        return node.emit(*blocks, suffix=suffix)
     if not _is_known(node, scale_at, whole=q.data is None):
         return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
     scale, zero = _params(node, scale_at, axis, q.type, q.name)
@@ -107,6 +111,23 @@ def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", a
         q = node.emit(FlipSign(), q, suffix=f"{suffix}{_signed_suffix(q.type.dtype)}")
     assume_quant(q, quant, node)
     return node.emit(Dequantize(), q, suffix=suffix)
+
+
+def _constant_blocks(
+    node: OnnxNode, q: Value, scale_at: int, axis: int
+) -> tuple[DequantizeBlocks, Value, Value] | None:
+    """A constant matrix with a scale a block, its zero points taken off, for layers that keep their weights packed."""
+    block, scale = int(node.attr("block_size", 0)), node.input(scale_at).data
+    zero = node.input(scale_at + 1).data if node.has(scale_at + 1) else np.zeros((), np.int64)
+    if block < 1 or q.data is None or q.type.rank != 2 or scale is None or zero is None or scale.dtype != np.float32:
+        return None
+    axis = normalize_axis(node, axis, 2)
+    shape = tuple(-(-size // block) if a == axis else size for a, size in enumerate(q.type.shape))
+    if scale.shape != shape or zero.shape not in ((), shape) or not (np.isfinite(scale) & (scale > 0)).all():
+        return None
+    zeros = spread(zero, axis, block, q.type.shape[axis]) if zero.ndim else zero
+    codes = (q.data.astype(np.int64) - zeros.astype(np.int64)).astype(np.int16)
+    return DequantizeBlocks(axis, block), node.constant("codes", codes), node.constant("scales", scale)
 
 
 # --------------------------------------------------------------------- conversions as plain real arithmetic
