@@ -220,7 +220,7 @@ def packed_form(
 
 
 def packed_operands(graph: Graph, inputs: Sequence[Value | None]) -> tuple[int, list[Value]] | None:
-    """Group, codes, scales [N, G], and bias of a dense layer whose weights are dequantized constants [N, K].
+    """Group, codes, scales [N, G], and bias of a layer whose weights are dequantized constants [N, K] (or [N, K, 1…]).
 
     None: they are no such, or save nothing.
     """
@@ -234,7 +234,8 @@ def packed_operands(graph: Graph, inputs: Sequence[Value | None]) -> tuple[int, 
     if isinstance(source.op, DequantizeBlocks) and source.op.axis == 1:
         group, codes, scales = source.op.block, stored.data, source.input(1).data
     elif isinstance(source.op, Dequantize) and stored.type.q.axis in (None, 0):
-        group, codes = stored.data.shape[1], stored.data.astype(np.int64) - stored.type.q.zero_point
+        matrix = stored.data.reshape(len(stored.data), -1)
+        group, codes = matrix.shape[1], matrix.astype(np.int64) - stored.type.q.zero_point
         scales = np.broadcast_to(stored.type.q.scales.astype(np.float32), len(codes)).reshape(-1, 1)
     else:
         return None
