@@ -16,6 +16,10 @@ WIDTHS = (2, 4, 8)
 """Bits that codes may have in flash."""
 
 
+LANES = 4
+"""Rows that a weight is multiplied with as it is read."""
+
+
 @dataclass(frozen=True)
 class Packed:
     """Weights as they lie in flash: codes of `bits` bits, the first in the lowest; each group begins a byte."""
@@ -137,6 +141,7 @@ class PackedOptions(Options):
     zeros: Annotated[bool, "whether there is one a group"]
     bias: Annotated[bool, "whether there is one"]
     clamp: Annotated[bool, "whether real results are limited"]
+    several: Annotated[bool, "whether there are four rows"]
     shift: Annotated[int, "of totals to the right; 0: results are real"]
 
 
@@ -158,7 +163,7 @@ def _example() -> str:
 
 DENSE_PACKED = Kernel(
     "dense_packed",
-    what="each result by itself; weights of 2, 4 or 8 bits in groups with a scale each, widened as they are read",
+    what="four rows by a channel; weights of 2, 4 or 8 bits in groups with a scale each, widened as they are read",
     operands=(
         reads("x", "input", DType.FLOAT32, DType.INT8, DType.INT16),
         reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),

@@ -9,13 +9,16 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
 from mcugen.hir.traits import Clampable, Quantizable, Rowwise
 from mcugen.hir.types import Array, TensorType
+from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.packed import (
     DENSE_PACKED,
+    LANES,
     GroupedCodes,
     GroupedReals,
     GroupedRows,
@@ -25,6 +28,7 @@ from mcugen.kernels.packed import (
     PackedOptions,
     largest_group_sums,
 )
+from mcugen.kernels.specs import ConvSpec
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Params, Site
 from mcugen.lir.program import Overlap
@@ -145,7 +149,10 @@ class PackedDense(Quantizable, Clampable, Rowwise, Operator):
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """By the kernel; scales and bias are as the results ask for them."""
+        """By the kernel; scales and bias are as the results ask for them. For speed, weights of reals are floats."""
+        if builder.optimize == "speed" and node.sig.input(0).quant is None:
+            self._lower_widened(node, builder)
+            return
         sig, site = node.sig, Site(builder, node, DENSE_PACKED)
         codes, scales, *more = (v.data for v in node.inputs[1:] if v is not None and v.data is not None)
         packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
@@ -168,10 +175,30 @@ class PackedDense(Quantizable, Clampable, Rowwise, Operator):
             zeros=apart,
             bias="bias" in constants,
             clamp=self.clamp is not None and not shift,
+            several=rows.rows >= LANES,
             shift=shift,
         )
         variant = f"w{packed.bits}_{sig.input(0).dtype.tag}_{sig.output.dtype.tag}"
         builder.call(node, site.call(operands, [rows, *params], [options], overlaps=_overlaps(sig), variant=variant))
+
+    def _lower_widened(self, node: Node, builder: Builder) -> None:
+        """As a dense layer of floats, four times as large at least."""
+        x, w = node.sig.input(0), TensorType(node.sig.input(1).shape)
+        codes, scales, *more = (v.data for v in node.inputs[1:] if v is not None and v.data is not None)
+        weights = codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])
+        channels, depth = codes.shape
+        shape = ConvShape.of_rows(node.output.type.count // channels, depth, channels)
+        spec = ConvSpec(x, w, node.output.type, weights, more[0] if more else None, self.clamp, shape)
+        features = builder.features
+        kernel = next(
+            k
+            for k in kernels.DENSE
+            if k.needs <= features and not k.lacks & features and all(holds(spec) for holds in k.when)
+        )
+        assert kernel.emit is not None
+        made = kernel.emit(spec, Site(builder, node, kernel))
+        for call in made if isinstance(made, list) else [made]:
+            builder.call(node, call)
 
     def _store(
         self, sig: Signature, codes: Array, scales: Array, bias: Array | None
@@ -189,10 +216,13 @@ class PackedDense(Quantizable, Clampable, Rowwise, Operator):
 
 
 def _overlaps(sig: Signature) -> list[Overlap]:
-    """Each row of x is read again for each element of y's."""
+    """Four rows of x are read again for each channel of y's, then one by one."""
     x, y = sig.input(0), sig.output
     rows, depth, channels = y.count // y.shape[-1], x.shape[-1], y.shape[-1]
-    return overlap(x, y, Traversal.rereading(np.arange(rows) * depth, channels))
+    fours = rows // LANES * LANES
+    starts = np.concatenate([np.arange(0, fours, LANES), np.arange(fours, rows)])
+    ends = np.append(starts[1:], rows)
+    return overlap(x, y, Traversal(np.repeat(starts * depth, 2), np.repeat(ends * channels, 2)))
 
 
 def _units(sig: Signature, scales: Array) -> Array:

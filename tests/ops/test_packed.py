@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from checks import check_c
+from checks import check_c, check_model
 from onnx import TensorProto, helper
 from onnx_models import Feeds, Net, onnxruntime_outputs, random_feeds
 
@@ -16,6 +16,7 @@ from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 from mcugen.kernels.packed import GroupRequantizer, Packed
+from mcugen.options import CompileOptions
 
 STORED = {4: TensorProto.INT4, 8: TensorProto.INT8}
 X, Y = (0.021, 3), (0.11, -5)
@@ -85,7 +86,7 @@ def model_of(layers: dict[str, Layer]) -> tuple[Net, list[str]]:
     net, results = Net(21), []
     for at, layer in enumerate(layers.values()):
         random = np.random.default_rng(at)
-        x = net.input(f"x{at}", 3, layer.depth)
+        x = net.input(f"x{at}", 1 if at % 3 == 2 else 6, layer.depth)
         if layer.codes:
             x = net.dequantize(net.quantize(x, *X), *X)
         product = net.op("MatMul", x, _weights(net, f"w{at}", layer, random))
@@ -157,6 +158,28 @@ def test_matmul_nbits_keeps_its_weights(bits: int, zero_points: bool):
     assert [layer.kernel for layer in compiled.report.layers] == ["dense_packed"]
     if not zero_points:
         assert compiled.program.weights_size <= CHANNELS * (-(-depth * bits // 8) + 4 * blocks) + 16
+
+
+def test_for_speed_weights_are_floats():
+    layers = {name: LAYERS[name] for name in ("int4 by 32", "codes by int4 by 32")}
+    net, _ = model_of(layers)
+    compiled = compile_model(net.model(), "nrf52840", CompileOptions(optimize="speed"))
+    kernels = [layer.kernel for layer in compiled.report.layers if "dense" in layer.kernel]
+    assert kernels == ["dense_f32_fpu", "dense_packed"]
+
+
+def test_a_convolution_of_pixels_keeps_its_weights():
+    random = np.random.default_rng(9)
+    net = Net(21)
+    codes = net.const(random.integers(-127, 128, (24, 16, 1, 1)), np.int8)
+    weights = net.op("DequantizeLinear", codes, net.const(random.uniform(0.001, 0.002, 24)), axis=0)
+    y = net.op("Conv", net.input("x", 1, 16, 5, 5), weights, net.const(random.standard_normal(24)))
+    net.output(net.op("MaxPool", net.op("Relu", y), kernel_shape=[2, 2]))
+    model = net.model()
+    compiled = compile_model(model)
+    assert [layer.kernel for layer in compiled.report.layers].count("dense_packed") == 1
+    assert compiled.program.weights_size == 24 * 16 + 24 * 8
+    check_model(model, random_feeds(model, 1))
 
 
 def test_what_saves_nothing_stays_float():
