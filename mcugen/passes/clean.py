@@ -13,6 +13,9 @@ from mcugen.ops.movement import Movement, Reshape, Transpose
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
+WORTH_TELLING = 1024
+"""Bytes of floats that came as codes."""
+
 
 @pattern()
 def fold_constant(graph: Graph, node: Node) -> Outcome:
@@ -50,6 +53,11 @@ def fold_dequantized(graph: Graph, node: Node) -> Outcome:
     """Dequantize(constant) → float constant: what no integer operator has taken is weight-only quantization."""
     if not isinstance(node.op, DequantizeBlocks) and not node.input(0).is_constant:
         return False
+    real, stored = node.output.type, node.input(0)
+    if real.nbytes >= WORTH_TELLING:
+        assert stored.data is not None
+        few = stored.data.min() >= -8 and stored.data.max() <= 7
+        graph.widened[node.output.name] = real.nbytes, -(-real.count // 2) if few else real.count
     _replace_by_constants(graph, node)
     return True
 

@@ -219,3 +219,15 @@ def test_totals_are_rounded_once():
         exact = (sums * factors).sum(-1) + bias + 4
         near = np.abs(exact - np.floor(exact) - 0.5) < 1e-3
         assert (found[~near] == np.floor(exact + 0.5)[~near]).all()
+
+
+def test_weights_that_become_floats_are_told_with_their_cost():
+    """Of a window of more than a pixel, which reads reals."""
+    random = np.random.default_rng(9)
+    net = Net(21)
+    codes = net.const(random.integers(-127, 128, (8, 6, 3, 3)), np.int8)
+    weights = net.op("DequantizeLinear", codes, net.const(np.full(8, 0.002)), axis=0, out="kernels")
+    net.output(net.op("Conv", net.input("x", 1, 6, 5, 5), weights))
+    (note,) = compile_model(net.model()).report.notes
+    assert "1,728 bytes for 432: 'kernels'" in note
+    assert "--calibration" in note
