@@ -15,10 +15,11 @@ from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import WeightsFile, weights_bytes
 from mcugen.codegen.render import render
 from mcugen.compiled import CompiledModel
-from mcugen.errors import UsageError
+from mcugen.errors import UsageError, shortened
 from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget
 from mcugen.fitting.staging import time_of_copies, with_copies
+from mcugen.hir.graph import Graph
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
@@ -77,7 +78,7 @@ def compile_model(
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
-        notes = [*graph.notes, *read, *notes, *(quantized.notes if quantized else ())]
+        notes = [*graph.notes, *_widened_notes(graph), *read, *notes, *(quantized.notes if quantized else ())]
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
         basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
         memories = memory_use(program, placement, weights_bytes(program, file))
@@ -123,6 +124,19 @@ def _copied_note(program: Program, board: Board, options: CompileOptions) -> str
     took, to = time_of_copies(board, options, nbytes), memory_of_arena(board, options.place).name
     stay = f"--place weights={memory_of_weights(board, options.place).name} leaves them in flash"
     return f"start-up copies {nbytes:,} bytes of weights to '{to}' for speed, in about {took:,} cycles; {stay}"
+
+
+def _widened_notes(graph: Graph) -> list[str]:
+    """What float islands cost whose weights came quantized."""
+    if not graph.widened:
+        return []
+    floats, codes = (sum(sizes) for sizes in zip(*graph.widened.values(), strict=True))
+    names = ", ".join(f"'{shortened(name, 40)}'" for name in list(graph.widened)[:3])
+    more = f" and {len(graph.widened) - 3} more" if len(graph.widened) > 3 else ""
+    return [
+        f"weights that are quantized in the model are floats in flash, {floats:,} bytes for {codes:,}: {names}{more}; "
+        "their layers read reals, or have no integer form: quantize what they read, or the float model (--calibration)"
+    ]
 
 
 _REALS_NOTE = (

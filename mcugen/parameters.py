@@ -11,9 +11,13 @@ import numpy as np
 from mcugen.board import Board, board_names, load_board
 from mcugen.errors import DoesNotFitError, shortened
 from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel
+from mcugen.kernels.packed import Packed
+from mcugen.kernels.weighted import NIBBLES
 from mcugen.memory.place import weights_memories
+from mcugen.ops.packed import PackedDense
 from mcugen.options import OWN, CompileOptions, Places
 from mcugen.pipeline import optimize
 from mcugen.quant.float_model import FloatModel
@@ -94,9 +98,19 @@ def _weights(graph: Graph) -> list[Value]:
 
 
 def _nbytes(weights: Value, options: CompileOptions) -> int:
-    """The least that they take: libraries have kernels for weights of 4 bits."""
-    assert weights.data is not None
-    return weights.data.nbytes // (2 if options.family != OWN and weights.data.itemsize == 1 else 1)
+    """The least that they take: there are kernels for weights of 4 bits, and of fewer in groups."""
+    data = weights.data
+    assert data is not None
+    reader = weights.users[0].op
+    packed = Packed.of(data, reader.group) if isinstance(reader, PackedDense) else None
+    if packed is not None:
+        return packed.nbytes
+    halved = data.dtype == np.int8 and (options.family != OWN or _are_nibbles(data))
+    return data.nbytes // (2 if halved else 1)
+
+
+def _are_nibbles(codes: Array) -> bool:
+    return bool(codes.min(initial=0) >= NIBBLES[0] and codes.max(initial=0) <= NIBBLES[1])
 
 
 def _room(board: Board, options: CompileOptions) -> Room:

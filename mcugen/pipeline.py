@@ -29,6 +29,7 @@ from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.effect import Effect, observed
+from mcugen.passes.pack import keep_packed
 from mcugen.passes.prune import drop_channels
 from mcugen.passes.recognize import recognize_affine, recognize_mask, recognize_normalization
 from mcugen.passes.rewrite import Log, Rewriting
@@ -56,6 +57,7 @@ INTEGERS: tuple[tuple[Pass, str], ...] = (
     (convert_qdq, "a model that comes quantized is computed in integers"),
     (fuse.fold_pad, "conversions stood between padding and its window"),
     (keep_sums, "the last layer's weights need not become floats because its result does"),
+    (keep_packed, "weights of few bits are short in flash, whatever they are multiplied with"),
     (clean.fold_dequantized, "what no integer operator took is weight-only quantization"),
     (fuse.fuse_dense, "its matrices are float constants now"),
     (fuse.sink_reshape, "which rows of several axes may be multiplied by"),

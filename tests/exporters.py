@@ -26,7 +26,7 @@ from onnx_models import Net, onnxruntime_outputs, random_feeds
 from mcugen.board import load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
-from mcugen.hir.graph import Node
+from mcugen.hir.graph import Node, Value
 from mcugen.hir.types import Array
 from mcugen.options import CompileOptions
 from mcugen.simulate import Setup, simulate
@@ -286,6 +286,95 @@ def tf2onnx(integer_io: bool) -> onnx.ModelProto:
     return net.model()
 
 
+# ---------------------------------------------------------- formats of weights, as their documents define them
+
+
+def _code_layers(layer: Callable[[Net, str, int, Sequence[int]], str], fake: Callable[[Net, str, float], str]) -> Net:
+    """The MLP with its products by `layer` of input, seed, shape [K, N], and `fake` behind each tensor."""
+    net = Net(21)
+    y = fake(net, net.input("x", 1, 64), 0.03)
+    for seed, shape in ((1, (64, 64)), (3, (64, 64)), (5, (64, 24))):
+        y = net.op("Add", layer(net, y, seed, shape), net.const(weights(seed + 1, shape[1])))
+        y = fake(net, net.op("Relu", y), 0.02)
+    net.output(y)
+    return net
+
+
+def _blocks(bits: int, block: int, net: Net, x: str, seed: int, shape: Sequence[int]) -> str:
+    """MatMul with DequantizeLinear, a scale for each `block` along the input; 0: one a column."""
+    depth, channels = shape
+    real, most = weights(seed, channels, depth).T, 2 ** (bits - 1) - 1
+    size = block or depth
+    parts = real.reshape(-1, size, channels)
+    scales = np.asarray(np.abs(parts).max(1) / most, np.float32)
+    codes = np.rint(parts / scales[:, None]).reshape(depth, channels).astype(int)
+    kind = {2: onnx.TensorProto.INT2, 4: onnx.TensorProto.INT4, 8: onnx.TensorProto.INT8}[bits]
+    name = f"codes{seed}"
+    net.constants.append(onnx.helper.make_tensor(name, kind, codes.shape, codes.reshape(-1).tolist()))
+    how = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    w = net.op("DequantizeLinear", name, net.const(scales if block else scales[0]), **how)
+    return net.op("MatMul", x, w)
+
+
+def _nbits(bits: int, net: Net, x: str, seed: int, shape: Sequence[int]) -> str:
+    """MatMulNBits in blocks of 16, unsigned around the middle."""
+    depth, channels = shape
+    parts = weights(seed, channels, depth).reshape(channels, -1, 16)
+    half = 2 ** (bits - 1)
+    scales = np.asarray(np.abs(parts).max(2) / half, np.float32)
+    codes = (np.rint(parts / scales[..., None]) + half).clip(0, 2 * half - 1).astype(np.uint8)
+    fields = codes.reshape(channels, parts.shape[1], -1, 8 // bits) << np.arange(0, 8, bits, dtype=np.uint8)
+    packed = fields.sum(-1).astype(np.uint8)
+    how = {"K": depth, "N": channels, "bits": bits, "block_size": 16, "domain": "com.microsoft"}
+    return net.op("MatMulNBits", x, net.const(packed, np.uint8), net.const(scales), **how)
+
+
+def _not_faked(net: Net, x: str, scale: float) -> str:
+    """Tensors stay real."""
+    return x
+
+
+def _faked(net: Net, x: str, scale: float) -> str:
+    """uint8 tensors."""
+    return net.fake(x, scale, 128 if x == "x" else 0, np.uint8)
+
+
+def _faked_int4(net: Net, x: str, scale: float) -> str:
+    """INT4 tensors, which ONNX stores two a byte."""
+    name = f"{x}_zero"
+    net.constants.append(onnx.helper.make_tensor(name, onnx.TensorProto.INT4, (), [0]))
+    unit = net.const(np.float32(16 * scale))
+    return net.op("DequantizeLinear", net.op("QuantizeLinear", x, unit, name), unit, name)
+
+
+def format_of(
+    layer: Callable[[Net, str, int, Sequence[int]], str], fake: Callable[[Net, str, float], str] = _not_faked
+) -> onnx.ModelProto:
+    """A model of such layers and tensors."""
+    net = _code_layers(layer, fake)
+    model = net.plain_model()
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    (model.graph.node[-1].output[0],) = (model.graph.output[0].name,) = ("y",)
+    return model
+
+
+_ALONE = "weights alone are quantized, and stay packed"
+
+
+def _format_rows() -> Iterator[Row]:
+    """Formats that several tools write."""
+    for bits, block in ((8, 0), (4, 0), (8, 32), (4, 16)):
+        how = f"int{bits}, " + (f"blocks of {block}" if block else "by channel")
+        yield Row("QDQ, weights alone", how, "MLP", partial(format_of, partial(_blocks, bits, block)), _ALONE)
+        yield Row("QDQ", f"u8 by {how}", "MLP", partial(format_of, partial(_blocks, bits, block), _faked))
+    for bits in (4, 8):
+        yield Row("MatMulNBits", f"{bits} bits", "MLP", partial(format_of, partial(_nbits, bits)), _ALONE)
+        yield Row("MatMulNBits", f"{bits} bits, u8 tensors", "MLP", partial(format_of, partial(_nbits, bits), _faked))
+    clamped = "reals at the borders are clamped to what 4 bits hold"
+    both = partial(format_of, partial(_blocks, 4, 0), _faked_int4)
+    yield Row("QDQ", "int4 by int4, by channel", "MLP", both, clamped)
+
+
 # ----------------------------------------------------------------------------------------------- the table
 
 
@@ -333,8 +422,7 @@ def _runtime_rows() -> Iterator[Row]:
     }
     for name, options in shared.items():
         yield Row(qdq, f"u8s8, {name}", "CNN", partial(static, cnn, "u8s8", **options), _REAL if "Gemm" in name else "")
-    norm = "a normalization of its own between conversions"
-    yield Row(qdq, "u8s8, BatchNormalization left", "CNN", partial(static, partial(cnn, True), "u8s8"), norm)
+    yield Row(qdq, "u8s8, BatchNormalization left", "CNN", partial(static, partial(cnn, True), "u8s8"))
     yield Row(qdq, "u8u4", "CNN", partial(static, cnn, "u8u4"))
     yield Row(qdq, "u8s4", "CNN", partial(static, cnn, "u8s4"))
     for form in ("QDQ", "QOperator"):
@@ -369,7 +457,7 @@ def rows() -> tuple[Row, ...]:
         Row("tf2onnx 1.17 of TFLite int8", "int8 input and output", "CNN", partial(tf2onnx, True)),
         Row("tf2onnx 1.17 of TFLite int8", "float input and output", "CNN", partial(tf2onnx, False)),
     ]
-    return (*others, *_runtime_rows())
+    return (*others, *_format_rows(), *_runtime_rows())
 
 
 # --------------------------------------------------------------------------------------------- measurement
@@ -394,7 +482,7 @@ class Measured:
     @property
     def floats(self) -> list[Node]:
         """The layers that read or make floats."""
-        return [n for n in self.layers if any(v is not None and v.type.dtype.is_float for v in (*n.inputs, *n.outputs))]
+        return [n for n in self.layers if any(v.type.dtype.is_float for v in _computed(n))]
 
     @property
     def macs(self) -> tuple[int, int]:
@@ -406,8 +494,9 @@ class Measured:
         """What a code of the result stands for; 1 if it is codes, 0 if it is made of floats."""
         last = {name: node for node in self.model.graph.node for name in node.output}["y"]
         stored = {t.name: numpy_helper.to_array(t) for t in self.model.graph.initializer}
-        steps = {"QuantizeLinear": 1.0, "DequantizeLinear": float(stored.get(last.input[1], np.zeros(1)).max())}
-        return steps.get(last.op_type, 0.0)
+        if last.op_type != "DequantizeLinear":
+            return float(last.op_type == "QuantizeLinear")
+        return float(stored.get(last.input[1], np.zeros(1)).max())
 
     @property
     def off(self) -> float:
@@ -420,6 +509,11 @@ class Measured:
     def difference(self) -> str:
         """The same in words."""
         return f"{self.off:.0f} codes" if self.step else f"{self.off:.0e}" if self.off else "0"
+
+
+def _computed(node: Node) -> list[Value]:
+    """What it reads that is no constant, and what it makes."""
+    return [v for v in (*node.inputs, *node.outputs) if v is not None and not v.is_constant]
 
 
 def measured(wanted: Sequence[Row]) -> list[Measured]:

@@ -62,9 +62,7 @@ def main() -> None:
     everything = "\n".join(texts.values())
     told = {"asserts": r"^\s+assert ", "isinstance": r"\bisinstance\("}
     counts = {name: len(re.findall(pattern, everything, re.MULTILINE)) for name, pattern in told.items()}
-    print(
-        f"{counts['asserts']} asserts, {counts['isinstance']} isinstance, {len(UNTYPED.findall(everything))} untyped maps"
-    )
+    print(f"{counts['asserts']} asserts, {counts['isinstance']} isinstance, {len(UNTYPED.findall(everything))} untyped")
 
 
 if __name__ == "__main__":

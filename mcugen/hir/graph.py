@@ -217,6 +217,8 @@ class Graph:
         self.external_io = False
         """Whether inputs and outputs lie in memory of the caller's."""
         self.dropped = Dropped()
+        self.widened: dict[str, tuple[int, int]] = {}
+        """Weights that came as codes and became floats, by name: bytes of the floats, and of the codes."""
         self.notes: list[str] = []
         """What was taken for granted of the model, for people to read (untrusted text)."""
         self._names = Names()
@@ -394,7 +396,7 @@ class Graph:
             for n in self.nodes
         ]
         other.sizes = self.sizes and {key: replace(s, value=values[s.value]) for key, s in self.sizes.items()}
-        other.notes, other._names = list(self.notes), self._names.copy()
+        other.notes, other.widened, other._names = list(self.notes), dict(self.widened), self._names.copy()
         other._watcher, other._made = None, set()
         return other
 

@@ -30,7 +30,7 @@ def cast(x: Array, dtype: DType) -> Array:
     return op.evaluate(Signature((source,), op.infer(source)), x)[0]
 
 
-def _is_narrow(dtype: DType) -> bool:
+def is_narrow(dtype: DType) -> bool:
     """Whether the type has fewer bits than the byte that holds it."""
     return dtype.is_integer and dtype.limits[1] < 127
 
@@ -77,7 +77,7 @@ class Cast(Simplifiable, Elementwise):
             return call(_TO_HALVES[self.to], x if x.dtype is DType.FLOAT32 else Convert(DType.FLOAT32, x))
         if x.dtype.is_float and self.to.is_integer:
             x = self._truncated(x, scalar)
-        if _is_narrow(self.to):
+        if is_narrow(self.to):
             low, high = self.to.limits
             return Convert(self.to, nodes.Binary("-", (x & (high - low)) ^ -low, Constant(-low, DType.INT32)))
         return Convert(self.to, x)
@@ -85,7 +85,7 @@ class Cast(Simplifiable, Elementwise):
     def _truncated(self, x: Expression, scalar: Scalars) -> Expression:
         if self.to is DType.UINT64:
             return call(fn.TRUNCATE_U64, x)
-        low, high = DType.INT32.limits if _is_narrow(self.to) else self.to.limits
+        low, high = DType.INT32.limits if is_narrow(self.to) else self.to.limits
         function = fn.TRUNCATE if high < 2**31 else fn.TRUNCATE_64
         function = fn.TRUNCATE_DOUBLE if x.dtype is DType.FLOAT64 else function
         return call(function, x, scalar(low), scalar(high))

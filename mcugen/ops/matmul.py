@@ -36,6 +36,7 @@ from mcugen.ops.conversion import Cast, cast
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
+from mcugen.ops.packed import packed_form
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.weighted import integer_weights
@@ -96,7 +97,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """int8 or int16 with symmetric weights."""
         form = integer_weights(graph, sig, inputs)
-        return None if form is None else (self, form)
+        return packed_form(graph, sig, inputs, self.clamp) if form is None else (self, form)
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """In the epilogue."""

@@ -17,11 +17,12 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.numerics.fixedpoint import dequantize
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, IntegerConv, conv_window, has_fast_kernel
-from mcugen.ops.conversion import SIGNED, Cast, Dequantize, FlipSign, Quantize, QuantizeBy, half, onnx_dtype
+from mcugen.ops.conversion import SIGNED, Cast, Dequantize, FlipSign, Quantize, QuantizeBy, half, is_narrow, onnx_dtype
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.matmul import emit_matmul
 from mcugen.ops.movement import Expand, Pad, Reshape, Slice, normalize_axis, reshaped
 from mcugen.ops.onnx_node import BUILT_IN, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.packed import DequantizeBlocks, spread
 from mcugen.ops.padding import PadWith
 from mcugen.ops.pointwise import Binary, Clamp, Unary, Where
 
@@ -61,6 +62,8 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", 
     """QuantizeLinear by the scale and zero point at inputs `scale_at`, `scale_at + 1`; `default` if nothing tells."""
     dtype = _quantized_dtype(node, scale_at, default)
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
+    if fits and is_narrow(dtype):
+        return _emit_narrow_quantize(node, real, scale_at, dtype, suffix)
     if not fits or dtype not in (DType.INT8, DType.INT16, *SIGNED):
         return _emit_plain_quantize(node, real, scale_at, dtype, suffix)
     scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
@@ -71,6 +74,23 @@ def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", 
         return node.emit(Quantize(), real, types=[out], suffix=suffix)
     codes = node.emit(Quantize(), real, types=[out], suffix=_signed_suffix(dtype))
     return node.emit(FlipSign(), codes, suffix=suffix)
+
+
+def _emit_narrow_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType, suffix: str) -> Value:
+    """Codes of fewer than 8 bits are int8 ones of reals that were clamped; those who want their type get a cast."""
+    scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
+    quant = _quant(scale, int(zero.reshape(-1)[0]), 0, real.type.rank)
+    ends = (float(np.float32((end - quant.zero_point) * quant.scale[0])) for end in dtype.limits)
+    clamped = node.emit(Clamp(*ends), real, suffix="clamped")
+    out = TensorType(real.type.shape, DType.INT8, quant, real.type.layout)
+    return node.emit(Cast(dtype), node.emit(Quantize(), clamped, types=[out], suffix="s8"), suffix=suffix)
+
+
+def _before_narrowing(q: Value) -> Value:
+    """The int8 codes of which codes of fewer bits are a cast."""
+    cast = q.producer
+    narrowed = cast is not None and isinstance(cast.op, Cast) and is_narrow(q.type.dtype)
+    return cast.input(0) if narrowed and cast is not None and cast.input(0).type.quant is not None else q
 
 
 def _signed_suffix(dtype: DType) -> str:
@@ -88,6 +108,10 @@ def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
 
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
     """DequantizeLinear of `q` by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
+    q = _before_narrowing(q)
+    blocks = _constant_blocks(node, q, scale_at, axis)
+    if blocks is not None:
+        return node.emit(*blocks, suffix=suffix)
     if not _is_known(node, scale_at, whole=q.data is None):
         return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
     scale, zero = _params(node, scale_at, axis, q.type, q.name)
@@ -107,6 +131,23 @@ def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", a
         q = node.emit(FlipSign(), q, suffix=f"{suffix}{_signed_suffix(q.type.dtype)}")
     assume_quant(q, quant, node)
     return node.emit(Dequantize(), q, suffix=suffix)
+
+
+def _constant_blocks(
+    node: OnnxNode, q: Value, scale_at: int, axis: int
+) -> tuple[DequantizeBlocks, Value, Value] | None:
+    """A constant matrix with a scale a block, its zero points taken off, for layers that keep their weights packed."""
+    block, scale = int(node.attr("block_size", 0)), node.input(scale_at).data
+    zero = node.input(scale_at + 1).data if node.has(scale_at + 1) else np.zeros((), np.int64)
+    if block < 1 or q.data is None or q.type.rank != 2 or scale is None or zero is None or scale.dtype != np.float32:
+        return None
+    axis = normalize_axis(node, axis, 2)
+    shape = tuple(-(-size // block) if a == axis else size for a, size in enumerate(q.type.shape))
+    if scale.shape != shape or zero.shape not in ((), shape) or not (np.isfinite(scale) & (scale > 0)).all():
+        return None
+    zeros = spread(zero, axis, block, q.type.shape[axis]) if zero.ndim else zero
+    codes = (q.data.astype(np.int64) - zeros.astype(np.int64)).astype(np.int16)
+    return DequantizeBlocks(axis, block), node.constant("codes", codes), node.constant("scales", scale)
 
 
 # --------------------------------------------------------------------- conversions as plain real arithmetic

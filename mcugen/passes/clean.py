@@ -3,18 +3,26 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.traits import Partial, Simplifiable
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.movement import Movement, Reshape, Transpose
+from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
+
+WORTH_TELLING = 1024
+"""Bytes of floats that came as codes."""
 
 
 @pattern()
 def fold_constant(graph: Graph, node: Node) -> Outcome:
     """f(constants) → constant. What is quantized stays so: Dequantize is left to those who read it."""
-    if isinstance(node.op, Dequantize) or not node.inputs or any(v is None or not v.is_constant for v in node.inputs):
+    if isinstance(node.op, Dequantize | DequantizeBlocks):
+        return False
+    if not node.inputs or any(v is None or not v.is_constant for v in node.inputs):
         return False
     _replace_by_constants(graph, node)
     return True
@@ -40,11 +48,16 @@ def move_codes(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-@pattern(Dequantize)
+@pattern(Dequantize, DequantizeBlocks)
 def fold_dequantized(graph: Graph, node: Node) -> Outcome:
     """Dequantize(constant) → float constant: what no integer operator has taken is weight-only quantization."""
-    if not node.input(0).is_constant:
+    if not isinstance(node.op, DequantizeBlocks) and not node.input(0).is_constant:
         return False
+    real, stored = node.output.type, node.input(0)
+    if real.nbytes >= WORTH_TELLING:
+        assert stored.data is not None
+        few = stored.data.min() >= -8 and stored.data.max() <= 7
+        graph.widened[node.output.name] = real.nbytes, -(-real.count // 2) if few else real.count
     _replace_by_constants(graph, node)
     return True
 
@@ -55,6 +68,21 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
         graph.release_name(value)
         graph.replace(value, graph.constant(value.name, array, value.type.quant, value.type.dtype))
     graph.remove(node)
+
+
+@pattern(Transpose)
+def turn_blocks(graph: Graph, node: Node) -> Outcome:
+    """Transpose(DequantizeBlocks(w, s)) → DequantizeBlocks(wᵀ, sᵀ)."""
+    source = node.input(0).producer
+    if source is None or not isinstance(source.op, DequantizeBlocks) or node.op != Transpose((1, 0)):
+        return False
+    turned = [
+        graph.constant(f"{v.name}.t", np.ascontiguousarray(v.data.T))
+        for v in source.inputs
+        if v is not None and v.data is not None
+    ]
+    graph.rewrite(node, source.op.turned(), turned)
+    return True
 
 
 @pattern(Simplifiable)
@@ -93,7 +121,7 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
     return True
 
 
-simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, move_codes)
+simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, move_codes, turn_blocks)
 
 
 def merge_equal_nodes(graph: Graph) -> bool:

@@ -15,6 +15,7 @@ from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad, Reshape, Transpose
+from mcugen.ops.packed import DequantizeBlocks
 from mcugen.ops.pointwise import Binary, Clamp
 from mcugen.ops.spatial import Spatial
 from mcugen.passes.rewrite import Outcome, pattern
@@ -54,6 +55,8 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
         return graph.constant(f"{value.name}.t", np.ascontiguousarray(value.data.T))
     source = value.producer
     assert source is not None
+    if isinstance(source.op, DequantizeBlocks):
+        return graph.add(Transpose((1, 0)), [value], source.origin, before=node).output
     stored = source.input(0)
     assert stored.data is not None
     (type_,) = Transpose((1, 0)).infer(stored.type)
@@ -165,6 +168,8 @@ def _constant_data(value: Value) -> Array | None:
 def _is_constant(value: Value) -> bool:
     """Whether the numbers are known: of a constant, or of a quantized one behind its Dequantize."""
     source = value.producer
+    if source is not None and isinstance(source.op, DequantizeBlocks):
+        return True
     if source is None or not isinstance(source.op, Dequantize):
         return value.is_constant
     return source.input(0).is_constant

@@ -13,11 +13,13 @@ import onnx
 from mcugen.errors import UnsupportedError, UsageError
 from mcugen.evaluation.accuracy import QuantizationEstimate, run_onnxruntime
 from mcugen.hir.types import Array, DType
+from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel, prepare_model
 from mcugen.importer.nodes import every_node
 from mcugen.options import FEW_BITS, PRECISIONS, CompileOptions
 from mcugen.quant import few_bits, recurrent
 from mcugen.quant.assign import Assignment, assign
+from mcugen.quant.flash import Stored as InFlash
 from mcugen.quant.float_model import FloatModel, build_float_model
 from mcugen.quant.plan import Codes, Plan, Stored
 from mcugen.quant.profile import Profile, profile_model, profile_notes
@@ -72,6 +74,10 @@ class Quantization:
         return ", ".join(parts)
 
 
+MOST_RETURNS = 3
+"""Times that layers may return to 8 bits because of what others do."""
+
+
 @dataclass
 class Quantizer:
     """Quantizes one model, as often as needed, with other precisions for single layers.
@@ -110,6 +116,10 @@ class Quantizer:
     def _refined(self, plan: Plan) -> Plan:
         return refine(self.model, plan, self.samples, self.profile, partial(self.progress, "rounding weights"))
 
+    def _nearest(self, plan: Plan) -> Plan:
+        """With weights rounded to nearest, which takes no time."""
+        return refine(self.model, plan, (), self.profile, partial(self.progress, "rounding weights"))
+
     def _with_few_bits(self, plan: Plan, wanted: Mapping[str, DType]) -> Plan:
         """With the layers whose weights take 4 bits; those of `wanted` precision keep 8."""
         if self.scheme.weights is not DType.INT4:
@@ -118,7 +128,30 @@ class Quantizer:
         plan.few_bits = frozenset(n.output.name for n in layers)
         if self.samples and layers:
             plan.few_bits = frozenset(few_bits.chosen(self.model, self._refined(plan), layers, self.samples))
-        return plan
+        return self._without_growth(plan)
+
+    def _without_growth(self, plan: Plan) -> Plan:
+        """With layers at 8 bits again that take more flash at 4, as fewer of their channels drop out; all, if need be.
+
+        Channels drop out where they are proven constant, which scales and codes decide.
+        """
+        wide = replace(plan, few_bits=frozenset(), layers={})
+        if not plan.few_bits or not self._in_flash(self._nearest(wide)).dropped:
+            return plan
+        most = self._in_flash(self._refined(wide))
+        for _ in range(MOST_RETURNS):
+            found = self._in_flash(self._refined(replace(plan, layers={})))
+            larger = {n for n in plan.few_bits if found.of_layer(n) > most.of_layer(n)}
+            if not larger:
+                break
+            plan.few_bits -= larger
+        else:
+            found = self._in_flash(self._refined(replace(plan, layers={})))
+        return plan if found.nbytes <= most.nbytes else wide
+
+    def _in_flash(self, plan: Plan) -> InFlash:
+        proto = prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
+        return InFlash.of(import_model(proto, "flash", registry=self.source.registry))
 
     def _require_layers(self, wanted: Mapping[str, DType]) -> None:
         unknown = sorted(set(wanted) - {v.name for node in self.model.graph.nodes for v in node.outputs})

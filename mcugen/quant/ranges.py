@@ -35,6 +35,9 @@ MSE_POINTS, MSE_ROUNDS = 9, 5
 SAME = 0.01
 """Candidates whose ends differ by less than this share of the range are one."""
 
+VERY_FEW = 4
+"""Samples that hardly tell how far others reach."""
+
 STEADY_BITS = 11
 """Of the ends of ranges."""
 
@@ -255,7 +258,12 @@ def _least(measured: Sequence[float], expected: Sequence[float]) -> int:
 
 
 def _margin(samples: int) -> float:
-    """By which share of itself a range is widened: one bit for a single sample."""
+    """By which share of itself a range is widened: one bit for a single sample, an eighth of one for five.
+
+    Of up to VERY_FEW samples much of what comes lies beyond their extremes: clipping that costs more than coarse steps.
+    """
+    if samples <= VERY_FEW:
+        return 1 / samples
     return 1 / samples**2 if samples < FEW else 0.0
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,16 @@ import onnx
 import pytest
 from command_line import mcugen
 from float_models import conv_net, normal_samples, sqnr
-from onnx_models import onnxruntime_outputs
+from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.compiler import compile_model
 from mcugen.hir.types import DType
+from mcugen.importer import import_model
 from mcugen.importer.load import load
 from mcugen.options import CompileOptions
-from mcugen.quant.quantize import Quantization, float_model, quantizer
+from mcugen.quant.flash import Stored
+from mcugen.quant.plan import Plan
+from mcugen.quant.quantize import Quantization, Quantizer, float_model, quantizer
 from mcugen.quant.rounding import best_scales, fitted_scales, nearest, quadratic_error, round_weights
 from mcugen.quant.scheme import WEIGHT_LIMITS, Scheme
 
@@ -131,3 +135,44 @@ def test_on_the_command_line(tmp_path: Path):
     assert onnx.TensorProto.INT4 in kinds
     done = mcugen("report", target, "--board", "host", "--data", DIGITS / "eval.npz", "--quiet")
     assert done.code == 0, done.err
+
+
+def sized(monkeypatch: pytest.MonkeyPatch, of: Callable[[str, bool], int]) -> Quantization:
+    """Quantized where layers take so many bytes, by name and whether weights have 4 bits, and channels drop out."""
+
+    def in_flash(self: Quantizer, plan: Plan) -> Stored:
+        return Stored({name: of(name, name in plan.few_bits) for name in plan.layers}, dropped=3)
+
+    monkeypatch.setattr(Quantizer, "_in_flash", in_flash)
+    return quantized(W4A8)
+
+
+def test_a_layer_that_takes_more_flash_at_four_bits_has_eight(monkeypatch: pytest.MonkeyPatch):
+    larger = min(quantized(W4A8).plan.few_bits)
+    made = sized(monkeypatch, lambda name, few: 100 + (20 if name == larger else -50) * few)
+    assert larger not in made.plan.few_bits and made.plan.few_bits
+    assert made.plan.layers[larger].dtype is DType.INT8
+
+
+def test_weights_of_four_bits_never_take_more_flash_in_all(monkeypatch: pytest.MonkeyPatch):
+    few = quantized(W4A8).plan.few_bits
+    made = sized(monkeypatch, lambda name, narrow: 100 + (50 if few and not narrow and name not in few else 0))
+    assert made.plan.few_bits == few, "all take as much: nothing returns"
+    made = sized(monkeypatch, lambda name, narrow: 100 + 50 * narrow)
+    assert not made.plan.few_bits
+
+
+def test_bytes_in_flash_are_those_of_channels_that_stay():
+    """A channel that ReLU always silences is not stored."""
+    net = Net(21)
+    weights = np.random.default_rng(0).standard_normal((16, 3, 3, 3)).astype(np.float32)
+    bias = np.where(np.arange(16) < 8, -1000, 0).astype(np.float32)
+    y = net.op("Relu", net.op("Conv", net.input("x", 1, 3, 6, 6), net.const(weights), net.const(bias)), out="r")
+    net.output(net.op("Conv", y, net.const(np.ones((8, 16, 1, 1), np.float32) / 16), out="y"))
+    model = net.model()
+    source = load(model)
+    fused = float_model(source, CompileOptions(), Scheme())
+    made = quantizer(source, fused, Scheme(), normal_samples(model, 8, 0)).quantize()
+    found = Stored.of(import_model(made.proto, "net"))
+    assert found.dropped == 8
+    assert (found.of_layer("r"), found.of_layer("gone")) == (8 * 27, 0)

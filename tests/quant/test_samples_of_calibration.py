@@ -14,6 +14,7 @@ from onnx_models import Net, onnxruntime_outputs
 
 from mcugen.compilation import Compilation
 from mcugen.hir.types import Array, DType
+from mcugen.quant import ranges
 from mcugen.quant.quantize import Quantization
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.tasks import Quantizing
@@ -136,3 +137,13 @@ def test_disparate_features_that_do_no_harm_are_integers():
 
 def rows_of(rows: Array) -> list[dict[str, Array]]:
     return [{"x": row[None]} for row in rows]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_few_samples_leave_room_for_others(count: int, monkeypatch: pytest.MonkeyPatch):
+    """By a share of 1/n; then others, which reach further, have a smaller error."""
+    roomy = calibrated(SAMPLES[:count])
+    most = SAMPLES[:count].max()
+    assert roomy.plan.activations["x"].high == pytest.approx(most * (1 + 1 / count), rel=0.02)
+    monkeypatch.setattr(ranges, "VERY_FEW", 0)
+    assert error_db(roomy) > error_db(calibrated(SAMPLES[:count]))

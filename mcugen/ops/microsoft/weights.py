@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of few bits in blocks, which become float32 at compile time, and products of int16."""
+"""Weights of few bits in blocks, and products of int16."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 from mcugen.hir.graph import Value
 from mcugen.hir.types import Array, DType
 from mcugen.ops.microsoft.axes import axes
-from mcugen.ops.movement import normalize_axis
+from mcugen.ops.movement import Transpose, normalize_axis
 from mcugen.ops.onnx_node import COMPOSED, FLOAT, MICROSOFT, OnnxNode, Refusal, onnx_operator
+from mcugen.ops.packed import DequantizeBlocks, spread
 
 
 def _fields(packed: Array, bits: int) -> Array:
@@ -53,9 +54,20 @@ def _import_few_bits(node: OnnxNode) -> list[Value]:
         )
     codes = _fields(_bytes(node, 1), bits)
     scales = node.const(2, "scales").astype(np.float32).reshape(columns, -1, 1)
-    weights = (codes.reshape(columns, -1, block).astype(np.float32) - _zeros(node, bits, columns, scales)) * scales
-    product = node.call("MatMul", node.input(0), np.ascontiguousarray(weights.reshape(columns, -1)[:, :rows].T))
+    centered = codes.reshape(columns, -1, block).astype(np.float32) - _zeros(node, bits, columns, scales)
+    product = node.call("MatMul", node.input(0), _by_blocks(node, centered, scales[:, :, 0], rows))
     return [node.call("Add", product, node.input(5)) if node.has(5) else product]
+
+
+def _by_blocks(node: OnnxNode, codes: Array, scales: Array, rows: int) -> Value:
+    """The matrix [K, N] of centered codes (N, blocks, block): packed weights are made of it if these are whole."""
+    flat, block = codes.reshape(len(codes), -1)[:, :rows], codes.shape[2]
+    scales = scales[:, : -(-rows // block)]
+    if (flat != np.rint(flat)).any() or not (np.isfinite(scales) & (scales > 0)).all():
+        return node.constant("weights", np.ascontiguousarray((flat * spread(scales, 1, block, rows)).T))
+    operands = [node.constant("codes", flat.astype(np.int16)), node.constant("scales", np.ascontiguousarray(scales))]
+    real = node.emit(DequantizeBlocks(1, block), *operands, suffix="weights")
+    return node.emit(Transpose((1, 0)), real, suffix="turned")
 
 
 def _zeros(node: OnnxNode, bits: int, columns: int, scales: Array) -> Array:

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that stay codes of few bits with a scale a group, whatever they are multiplied with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from mcugen import kernels
+from mcugen.errors import ModelError
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
+from mcugen.hir.traits import Clampable, Quantizable, Rowwise
+from mcugen.hir.types import Array, TensorType
+from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.packed import (
+    DENSE_PACKED,
+    LANES,
+    GroupedCodes,
+    GroupedReals,
+    GroupedRows,
+    GroupedZero,
+    GroupRequantizer,
+    Packed,
+    PackedOptions,
+    largest_group_sums,
+)
+from mcugen.kernels.specs import ConvSpec
+from mcugen.lir.builder import Builder
+from mcugen.lir.kernel import Params, Site
+from mcugen.lir.program import Overlap
+from mcugen.lir.traversal import Traversal, overlap
+from mcugen.numerics.fixedpoint import Range, clamp_range, dequantize, is_quantized
+from mcugen.ops.conversion import Dequantize
+
+WORTH = 512
+"""Bytes of floats that packed weights must save: the kernel's code takes some hundreds itself."""
+
+
+@dataclass(frozen=True)
+class DequantizeBlocks(Operator):
+    """w = codes · scales of constants [N, K] or [K, N], a scale a `block` along `axis`; zero points taken off."""
+
+    mnemonic: ClassVar[str] = "dequantize_blocks"
+    axis: int = 0
+    block: int = 1
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """float32 of the codes' shape."""
+        codes = inputs[0]
+        assert codes is not None
+        return (TensorType(codes.shape),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """As ONNX has it."""
+        codes, scales = arrays
+        return (codes.astype(np.float32) * spread(scales, self.axis, self.block, codes.shape[self.axis]),)
+
+    def turned(self) -> DequantizeBlocks:
+        """Of transposed matrices."""
+        return replace(self, axis=1 - self.axis)
+
+
+def spread(scales: Array, axis: int, block: int, size: int) -> Array:
+    """Each scale for all elements of its block."""
+    return scales.take(np.arange(size) // block, axis)
+
+
+@dataclass(frozen=True)
+class PackedDense(Quantizable, Clampable, Rowwise, Operator):
+    """y[…, n] = clamp(bias[n] + Σ_g scale[n, g] · Σ_k w[n, k] · x[…, k]), k of group g; bias optional.
+
+    Weights w [N, K] are constant whole numbers, zero points taken off; scales [N, G] and bias are reals.
+    """
+
+    mnemonic: ClassVar[str] = "packed_dense"
+    group: int = 1
+    clamp: Range | None = None
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        """The last axis becomes N."""
+        x, w, scales = inputs[:3]
+        assert x is not None and w is not None and scales is not None
+        if x.shape[-1] != w.shape[1] or scales.shape != (w.shape[0], -(-w.shape[1] // self.group)):
+            found = f"{x.shape} by {w.shape}, scales {scales.shape}"
+            raise ModelError("packed_dense: depths and groups must agree", found, "repair the model")
+        return (TensorType((*x.shape[:-1], w.shape[0])),)
+
+    def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
+        """Reals, or exact sums of codes by group."""
+        x, codes, scales = arrays[:3]
+        bias = arrays[3] if len(arrays) > 3 else np.zeros(len(codes), np.float32)
+        if sig.input(0).quant is None:
+            real = x @ (codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])).T + bias
+            return (self._clamped(real),)
+        sums = self._sums(x.astype(np.int64) - sig.input(0).q.zero_point, codes)
+        if sig.output.quant is None:
+            return (self._clamped((sums.astype(np.float32) * _units(sig, scales)).sum(-1) + bias),)
+        low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
+        found = np.clip(self._requantizer(sig, codes, scales, bias)(sums), low, high)
+        return (found.astype(sig.output.dtype.numpy),)
+
+    def _sums(self, x: Array, codes: Array) -> Array:
+        """Of products by group: [..., N, G]."""
+        starts = range(0, codes.shape[1], self.group)
+        groups = [slice(start, start + self.group) for start in starts]
+        return np.stack([x[..., at] @ codes[:, at].astype(np.int64).T for at in groups], -1)
+
+    def _clamped(self, y: Array) -> Array:
+        clamped: Array = y if self.clamp is None else np.clip(y, *self.clamp)
+        return clamped.astype(np.float32)
+
+    def _requantizer(self, sig: Signature, codes: Array, scales: Array, bias: Array) -> GroupRequantizer:
+        unit, sums = sig.output.q.scale[0], largest_group_sums(codes, self.group, sig.input(0).dtype)
+        factors = scales.astype(np.float64) * sig.input(0).q.scale[0] / unit
+        return GroupRequantizer.of(factors, bias.astype(np.float64) / unit, sig.output.q.zero_point, sums)
+
+    def macs(self, sig: Signature) -> int:
+        """rows · N · K."""
+        return sig.output.count * sig.input(1).shape[1]
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """Of codes to codes."""
+        x, codes = inputs[0], inputs[1]
+        bias = inputs[3] if len(inputs) > 3 else None
+        if x is None or codes is None or not is_quantized(sig.output):
+            return None
+        if (bias is not None and (bias.data is None or bias.type.quant is not None)) or not self.takes(x, codes):
+            return None
+        return self, inputs
+
+    def takes(self, x: Value, codes: Value) -> bool:
+        """Whether x is of codes, and 32 bits hold the sums of a group."""
+        return (
+            is_quantized(x.type)
+            and codes.data is not None
+            and bool(largest_group_sums(codes.data, self.group, x.type.dtype).max() < 2**31)
+        )
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """In the epilogue."""
+        return None if self.clamp else replace(self, clamp=(low, high))
+
+    def by_rows(self, sig: Signature) -> RowForm | None:
+        """Each for itself."""
+        return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """By the kernel; scales and bias are as the results ask for them. For speed, weights of reals are floats."""
+        if builder.optimize == "speed" and node.sig.input(0).quant is None:
+            self._lower_widened(node, builder)
+            return
+        sig, site = node.sig, Site(builder, node, DENSE_PACKED)
+        codes, scales, *more = (v.data for v in node.inputs[1:] if v is not None and v.data is not None)
+        packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
+        assert packed is not None, "layers are made of codes that fit"
+        constants, params, shift = self._store(sig, codes, scales, more[0] if more else None)
+        rows = GroupedRows(rows=sig.output.count // channels, depth=depth, channels=channels, group=self.group)
+        apart = packed.zeros.size > 1
+        if apart:
+            constants["zeros"] = packed.zeros
+        constants["w"] = packed.data
+        order = [name for name in ("w", "scale", "zeros", "bias") if name in constants]
+        operands = {"x": site.x} | {name: site.const(name, constants[name]) for name in order} | {"y": site.y}
+        if sig.input(0).quant is not None:
+            params.append(GroupedZero(x_zero=sig.input(0).q.zero_point))
+        options = PackedOptions(
+            x_t=sig.input(0).dtype.c,
+            y_t=sig.output.dtype.c,
+            bits=packed.bits,
+            zero=0 if apart else int(packed.zeros[0]),
+            zeros=apart,
+            bias="bias" in constants,
+            clamp=self.clamp is not None and not shift,
+            several=rows.rows >= LANES,
+            shift=shift,
+        )
+        variant = f"w{packed.bits}_{sig.input(0).dtype.tag}_{sig.output.dtype.tag}"
+        builder.call(node, site.call(operands, [rows, *params], [options], overlaps=_overlaps(sig), variant=variant))
+
+    def _lower_widened(self, node: Node, builder: Builder) -> None:
+        """As a dense layer of floats, four times as large at least."""
+        x, w = node.sig.input(0), TensorType(node.sig.input(1).shape)
+        codes, scales, *more = (v.data for v in node.inputs[1:] if v is not None and v.data is not None)
+        weights = codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])
+        channels, depth = codes.shape
+        shape = ConvShape.of_rows(node.output.type.count // channels, depth, channels)
+        spec = ConvSpec(x, w, node.output.type, weights, more[0] if more else None, self.clamp, shape)
+        features = builder.features
+        kernel = next(
+            k
+            for k in kernels.DENSE
+            if k.needs <= features and not k.lacks & features and all(holds(spec) for holds in k.when)
+        )
+        assert kernel.emit is not None
+        made = kernel.emit(spec, Site(builder, node, kernel))
+        for call in made if isinstance(made, list) else [made]:
+            builder.call(node, call)
+
+    def _store(
+        self, sig: Signature, codes: Array, scales: Array, bias: Array | None
+    ) -> tuple[dict[str, Array], list[Params], int]:
+        """What sums of groups are multiplied with, and begin with; the limits; the shift, 0 of real results."""
+        if sig.output.quant is not None:
+            found = self._requantizer(sig, codes, scales, np.zeros(len(codes)) if bias is None else bias)
+            low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
+            constants = {"scale": found.multiplier.astype(np.int32), "bias": found.bias}
+            return constants, [GroupedCodes(low=low, high=high)], found.shift
+        constants = {"scale": scales.astype(np.float32) if sig.input(0).quant is None else _units(sig, scales)}
+        if bias is not None:
+            constants["bias"] = bias
+        return constants, [] if self.clamp is None else [GroupedReals(low=self.clamp[0], high=self.clamp[1])], 0
+
+
+def _overlaps(sig: Signature) -> list[Overlap]:
+    """Four rows of x are read again for each channel of y's, then one by one."""
+    x, y = sig.input(0), sig.output
+    rows, depth, channels = y.count // y.shape[-1], x.shape[-1], y.shape[-1]
+    fours = rows // LANES * LANES
+    starts = np.concatenate([np.arange(0, fours, LANES), np.arange(fours, rows)])
+    ends = np.append(starts[1:], rows)
+    return overlap(x, y, Traversal(np.repeat(starts * depth, 2), np.repeat(ends * channels, 2)))
+
+
+def _units(sig: Signature, scales: Array) -> Array:
+    """What products of codes stand for."""
+    units: Array = (scales.astype(np.float64) * sig.input(0).q.scale[0]).astype(np.float32)
+    return units
+
+
+def packs(codes: Array, group: int) -> bool:
+    """Whether packed weights save enough beside floats."""
+    found = Packed.of(codes, group)
+    scales = len(codes) * -(-codes.shape[1] // group)
+    return found is not None and (4 * codes.size - found.nbytes - 4 * scales >= WORTH)
+
+
+def packed_form(
+    graph: Graph, sig: Signature, inputs: Sequence[Value | None], clamp: Range | None
+) -> IntegerForm | None:
+    """The integer form of a dense layer whose weights come of DequantizeBlocks."""
+    form = packed_operands(graph, inputs)
+    if form is None or inputs[0] is None:
+        return None
+    group, operands = form
+    return PackedDense(group, clamp).integer(graph, sig, [inputs[0], *operands])
+
+
+def packed_operands(graph: Graph, inputs: Sequence[Value | None]) -> tuple[int, list[Value]] | None:
+    """Group, codes, scales [N, G], and bias of a layer whose weights are dequantized constants [N, K] (or [N, K, 1…]).
+
+    None: they are no such, or save nothing.
+    """
+    weights, bias = inputs[1], inputs[2] if len(inputs) > 2 else None
+    source = None if weights is None else weights.producer
+    if source is None or (bias is not None and bias.data is None):
+        return None
+    stored = source.input(0)
+    if stored.data is None:
+        return None
+    if isinstance(source.op, DequantizeBlocks) and source.op.axis == 1:
+        group, codes, scales = source.op.block, stored.data, source.input(1).data
+    elif isinstance(source.op, Dequantize) and stored.type.q.axis in (None, 0):
+        matrix = stored.data.reshape(len(stored.data), -1)
+        group, codes = matrix.shape[1], matrix.astype(np.int64) - stored.type.q.zero_point
+        scales = np.broadcast_to(stored.type.q.scales.astype(np.float32), len(codes)).reshape(-1, 1)
+    else:
+        return None
+    assert scales is not None
+    if np.abs(codes).max(initial=0) >= 2**15 or not packs(codes, group):
+        return None
+    name = stored.name
+    operands = [graph.constant(f"{name}.packed", codes.astype(np.int16)), graph.constant(f"{name}.scales", scales)]
+    if bias is not None:
+        assert bias.data is not None
+        real = bias.data if bias.type.quant is None else dequantize(bias.data, bias.type.q)
+        operands.append(graph.constant(f"{name}.bias", real.reshape(-1).astype(np.float32)))
+    return group, operands
