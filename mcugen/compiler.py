@@ -20,6 +20,7 @@ from mcugen.fitting import build_program
 from mcugen.fitting.budget import Budget
 from mcugen.fitting.staging import time_of_copies, with_copies
 from mcugen.hir.graph import Graph
+from mcugen.hir.traits import Widenable
 from mcugen.importer.borders import with_integer_borders
 from mcugen.importer.load import load
 from mcugen.limits import cpu_seconds
@@ -78,7 +79,14 @@ def compile_model(
             raise UsageError("a file of weights is read where it lies", found, "leave one out")
         fit = fit.placed(target, options)
         read = [_READ_NOTE.format(largest_read(program))] * options.weights_reader
-        notes = [*graph.notes, *_widened_notes(graph), *read, *notes, *(quantized.notes if quantized else ())]
+        notes = [
+            *graph.notes,
+            *_widened_notes(graph),
+            *_wide_notes(graph, program),
+            *read,
+            *notes,
+            *(quantized.notes if quantized else ()),
+        ]
         described = "; ".join([options.describe(), *([quantized.describe()] if quantized else [])])
         basis = Basis.of(target, described, quantized.calibration_sha256 if quantized else None)
         memories = memory_use(program, placement, weights_bytes(program, file))
@@ -136,6 +144,24 @@ def _widened_notes(graph: Graph) -> list[str]:
     return [
         f"weights that are quantized in the model are floats in flash, {floats:,} bytes for {codes:,}: {names}{more}; "
         "their layers read reals, or have no integer form: quantize what they read, or the float model (--calibration)"
+    ]
+
+
+def _wide_notes(graph: Graph, program: Program) -> list[str]:
+    """Which layers could keep weights in fewer bits, and do not, for speed."""
+    nodes = [node for part in graph.nested() for node in part.nodes if isinstance(node.op, Widenable)]
+    nbytes = {node.outputs[0].name: node.op.widened_bytes(node.sig) for node in nodes if isinstance(node.op, Widenable)}
+    stored = {
+        i.name: max((o.buffer.nbytes for o in i.operands if o.buffer.data is not None), default=0)
+        for i in program.instrs
+    }
+    wide = [name for name, size in nbytes.items() if size and stored.get(name, 0) >= size]
+    if not wide:
+        return []
+    total = sum(nbytes[name] for name in wide)
+    return [
+        f"weights of {len(wide)} layers that came in few bits are {total:,} bytes of floats in flash, for speed: "
+        "--optimize flash keeps them in few bits"
     ]
 
 

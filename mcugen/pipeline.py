@@ -13,8 +13,9 @@ from mcugen.board import Board
 from mcugen.errors import UsageError, VerificationError
 from mcugen.hir.graph import Graph
 from mcugen.hir.printer import print_graph
+from mcugen.hir.traits import Widenable
 from mcugen.hir.verify import Verifier, verify_graph
-from mcugen.kernels.choose import Limits, choose_kernels, estimated_instructions, unmeasured
+from mcugen.kernels.choose import ENOUGH, Limits, choose_kernels, estimated_instructions, unmeasured
 from mcugen.kernels.cost import CostTable, cost_table
 from mcugen.lir.lower import lower
 from mcugen.lir.program import Program
@@ -24,7 +25,7 @@ from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.memory.plan import plan_memory
 from mcugen.memory.reading import waits_for_constants
 from mcugen.memory.verify_plan import verify_plan
-from mcugen.options import CompileOptions
+from mcugen.options import GOALS, CompileOptions
 from mcugen.passes import clean, fuse, layout, stack
 from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
@@ -180,7 +181,8 @@ def lowered(
         any_size=any_size,
     )
     remarks = unmeasured(graph, board.features, costs, any_size)
-    program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks)
+    widens = _widens(graph, board, options)
+    program = lower(graph, board.features, options.states, options.optimize, choices, any_size, remarks, widens=widens)
     program.instructions_estimate = estimated_instructions(graph, costs, choices)
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"
@@ -189,6 +191,15 @@ def lowered(
     if options.weights_reader:
         with_read_weights(program)
     return program
+
+
+def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
+    """Whether weights of few bits are wide in flash already: for speed, and where that leaves enough of it."""
+    if options.optimize != GOALS[0]:
+        return options.optimize == "speed"
+    nodes = (node for part in graph.nested() for node in part.nodes)
+    nbytes = sum(node.op.widened_bytes(node.sig) for node in nodes if isinstance(node.op, Widenable))
+    return nbytes <= ENOUGH * board.total_flash
 
 
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:

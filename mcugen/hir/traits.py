@@ -141,6 +141,14 @@ class Partial:
         raise NotImplementedError
 
 
+class Widenable:
+    """Keeps weights in flash in fewer bits than it computes with."""
+
+    def widened_bytes(self, sig: Signature) -> int:
+        """What they would take as the numbers that are computed with, which is faster; 0: it must keep them so."""
+        raise NotImplementedError
+
+
 class Windowed:
     """Reads windows that may overlap."""
 

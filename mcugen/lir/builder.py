@@ -31,7 +31,8 @@ class Builder:
     """Collects a Program. Values are mapped to buffers on first use.
 
     `optimize` is what the user wants most; `choices` are kernels by node, where several fit, `remarks` what reasons say
-    besides; `any_size` allows only what is the same instruction at all sizes, but for parameters.
+    besides; `any_size` allows only what is the same instruction at all sizes, but for parameters; `widens`: weights may
+    take more flash than they must where that is faster.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Builder:
         choices: Mapping[Node, Kernel] | None = None,
         any_size: bool = False,
         remarks: Mapping[Node, str] | None = None,
+        widens: bool = False,
     ) -> None:
         self.program = program
         self.features = features
         self.optimize = optimize
         self.any_size = any_size
+        self.widens = widens
         self._choices = choices or {}
         self._remarks = remarks or {}
         self._buffers: dict[Value, Buffer] = {}

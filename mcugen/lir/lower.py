@@ -31,16 +31,18 @@ def lower(
     choices: Mapping[Node, Kernel] | None = None,
     any_size: bool = False,
     remarks: Mapping[Node, str] | None = None,
+    *,
+    widens: bool = False,
 ) -> Program:
     """The program that computes `graph` on a CPU with `features`; buffers have no addresses yet.
 
     `states` maps outputs to the inputs that they become in the next call; `optimize` is the user's goal, `choices` are
     kernels by node where several fit, `remarks` what reasons say besides; with `any_size` the program differs between
-    sizes in parameters alone.
+    sizes in parameters alone; with `widens` weights of few bits are what is computed with in flash already.
     """
     states = states or {}
     program = Program(graph.name)
-    builder = Builder(program, features, optimize, choices, any_size, remarks)
+    builder = Builder(program, features, optimize, choices, any_size, remarks, widens)
     kept = set(states.values())
     program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
     program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept]

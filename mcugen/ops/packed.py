@@ -13,7 +13,7 @@ from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
-from mcugen.hir.traits import Clampable, Quantizable, Rowwise
+from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable
 from mcugen.hir.types import Array, TensorType
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.kernels.packed import (
@@ -70,7 +70,7 @@ def spread(scales: Array, axis: int, block: int, size: int) -> Array:
 
 
 @dataclass(frozen=True)
-class PackedDense(Quantizable, Clampable, Rowwise, Operator):
+class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     """y[…, n] = clamp(bias[n] + Σ_g scale[n, g] · Σ_k w[n, k] · x[…, k]), k of group g; bias optional.
 
     Weights w [N, K] are constant whole numbers, zero points taken off; scales [N, G] and bias are reals.
@@ -148,9 +148,13 @@ class PackedDense(Quantizable, Clampable, Rowwise, Operator):
         """Each for itself."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
+    def widened_bytes(self, sig: Signature) -> int:
+        """Of reals, floats."""
+        return 4 * sig.input(1).count if sig.input(0).quant is None else 0
+
     def lower(self, node: Node, builder: Builder) -> None:
-        """By the kernel; scales and bias are as the results ask for them. For speed, weights of reals are floats."""
-        if builder.optimize == "speed" and node.sig.input(0).quant is None:
+        """By the kernel; scales and bias are as the results ask for them."""
+        if builder.widens and self.widened_bytes(node.sig):
             self._lower_widened(node, builder)
             return
         sig, site = node.sig, Site(builder, node, DENSE_PACKED)

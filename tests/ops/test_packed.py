@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from checks import check_c, check_model
+from checks import assert_close, check_c
 from onnx import TensorProto, helper
 from onnx_models import Feeds, Net, onnxruntime_outputs, random_feeds
 
+from mcugen.board import Board, load_board
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 from mcugen.kernels.packed import GroupRequantizer, Packed
 from mcugen.options import CompileOptions
+
+SMALL = CompileOptions(optimize="flash")
 
 STORED = {4: TensorProto.INT4, 8: TensorProto.INT8}
 X, Y = (0.021, 3), (0.11, -5)
@@ -111,7 +114,7 @@ class Built:
 def built() -> Built:
     net, _ = model_of(LAYERS)
     model = net.model()
-    compiled, feeds = compile_model(model), random_feeds(model, 5)
+    compiled, feeds = compile_model(model, options=SMALL), random_feeds(model, 5)
     return Built(compiled, feeds, onnxruntime_outputs(model, feeds), interpret(compiled.graph, feeds))
 
 
@@ -151,7 +154,7 @@ def test_matmul_nbits_keeps_its_weights(bits: int, zero_points: bool):
     net.output(net.op("MatMulNBits", *operands, *more, domain="com.microsoft", **options, out="y"))
     model = net.plain_model()
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    compiled, feeds = compile_model(model), random_feeds(model, 1)
+    compiled, feeds = compile_model(model, options=SMALL), random_feeds(model, 1)
     expected: Array = onnxruntime_outputs(model, feeds)["y"]
     found = interpret(compiled.graph, feeds)["y"]
     assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()
@@ -160,12 +163,28 @@ def test_matmul_nbits_keeps_its_weights(bits: int, zero_points: bool):
         assert compiled.program.weights_size <= CHANNELS * (-(-depth * bits // 8) + 4 * blocks) + 16
 
 
-def test_for_speed_weights_are_floats():
+def _dense_kernels(board: Board, goal: str) -> list[str]:
     layers = {name: LAYERS[name] for name in ("int4 by 32", "codes by int4 by 32")}
     net, _ = model_of(layers)
-    compiled = compile_model(net.model(), "nrf52840", CompileOptions(optimize="speed"))
-    kernels = [layer.kernel for layer in compiled.report.layers if "dense" in layer.kernel]
-    assert kernels == ["dense_f32_fpu", "dense_packed"]
+    compiled = compile_model(net.model(), board, CompileOptions(optimize=goal))
+    return [layer.kernel for layer in compiled.report.layers if "dense" in layer.kernel]
+
+
+def test_weights_are_floats_where_that_is_faster_and_flash_is_left():
+    board = load_board("nrf52840")
+    memories = tuple(replace(m, size=8192) if m.kind == "flash" else m for m in board.memories)
+    small = replace(board, memories=memories)
+    fast, few = ["dense_f32_fpu", "dense_packed"], ["dense_packed", "dense_packed"]
+    assert _dense_kernels(board, "speed") == _dense_kernels(board, "balanced") == fast
+    assert _dense_kernels(board, "flash") == _dense_kernels(small, "balanced") == few
+    assert _dense_kernels(small, "speed") == fast
+
+
+def test_layers_that_could_keep_few_bits_are_told():
+    net, _ = model_of({"int4 by 32": LAYERS["int4 by 32"]})
+    (note,) = compile_model(net.model(), "nrf52840").report.notes
+    assert note.startswith("weights of 1 layers that came in few bits are 6,144 bytes of floats in flash, for speed")
+    assert compile_model(net.model(), "nrf52840", SMALL).report.notes == ()
 
 
 def test_a_convolution_of_pixels_keeps_its_weights():
@@ -176,10 +195,12 @@ def test_a_convolution_of_pixels_keeps_its_weights():
     y = net.op("Conv", net.input("x", 1, 16, 5, 5), weights, net.const(random.standard_normal(24)))
     net.output(net.op("MaxPool", net.op("Relu", y), kernel_shape=[2, 2]))
     model = net.model()
-    compiled = compile_model(model)
+    compiled, feeds = compile_model(model, options=SMALL), random_feeds(model, 1)
     assert [layer.kernel for layer in compiled.report.layers].count("dense_packed") == 1
     assert compiled.program.weights_size == 24 * 16 + 24 * 8
-    check_model(model, random_feeds(model, 1))
+    found = interpret(compiled.graph, feeds)
+    assert_close(found, onnxruntime_outputs(model, feeds), 1e-5)
+    check_c(compiled, feeds, found, 1e-5)
 
 
 def test_what_saves_nothing_stays_float():
