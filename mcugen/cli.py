@@ -17,6 +17,7 @@ from mcugen.commands.calibrate import calibrate_board
 from mcugen.commands.compile import compile_command
 from mcugen.commands.diff import diff
 from mcugen.commands.doctor import doctor
+from mcugen.commands.evidence import evidence
 from mcugen.commands.explore import explore
 from mcugen.commands.export import export
 from mcugen.commands.inspect import inspect
@@ -64,6 +65,7 @@ app.command(rich_help_panel=CODE)(link)
 app.command(rich_help_panel=CODE)(update)
 app.command(rich_help_panel=REPORTS)(view)
 app.command(rich_help_panel=REPORTS)(diff)
+app.command(rich_help_panel=REPORTS)(evidence)
 app.command(rich_help_panel=MODELS)(quantize)
 app.command(rich_help_panel=MODELS)(profile)
 app.command(rich_help_panel=MODELS)(inspect)

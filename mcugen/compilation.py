@@ -189,11 +189,15 @@ class Compilation:
         Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
         of the board's; samples run in `jobs` simulators, with the same result.
         """
-        source = self.judging.data if data is None else data
-        endpoints = sample_endpoints(self.compiled)
-        samples = self._random(endpoints) if source is None else self.samples(source, endpoints)
+        samples = self.judging_samples(data)
         metric = metric_of(self.judging.metric, samples.labels)
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, jobs)
+
+    def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
+        """What a report runs: these, or those of `judging`, or a random one."""
+        source = self.judging.data if data is None else data
+        endpoints = sample_endpoints(self.compiled)
+        return self._random(endpoints) if source is None else self.samples(source, endpoints)
 
     def profile(self) -> tuple[Profile, list[str]]:
         """What tensors of the float model are like on the samples of calibration, and notes of what was assumed."""

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "stream.onnx": "tests/test_streaming.py: makes the model",
     "mcugen explore": "tests/explore: takes minutes",
     "--fits": "tests/explore: takes minutes",
+    "mcugen evidence": "tests/evidence",
     "mcugen view": "tests/report/test_page.py",
     "diff": "tests/report/test_differences.py",
     "after.json": "tests/report/test_differences.py",

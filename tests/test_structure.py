@@ -56,6 +56,7 @@ LAYERS = {
     "compilation": 14,
     "export": 13,
     "cli_options": 14,
+    "evidence": 15,
     "explore": 15,
     "validate": 15,
     "linked": 15,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -79,6 +79,17 @@ def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles
         compiler.compile(units)
     with library.blamed_for_archive(command):
         return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ())
+
+
+def build_counted(bundle: Bundle, folder: Path, files: LibraryFiles | None = None) -> Path:
+    """The same by gcc, not optimized, with counters of the model's lines and branches for gcov."""
+    library = Linked.of(bundle, files, "host")
+    _write_sources(bundle, folder)
+    compiler = Compiler((find_program("gcc"),), (*_COMMON, *_HOST, *library.flags, "-O0"), folder)
+    model = [replace(unit, flags=(*unit.flags, "--coverage")) for unit in _model_units(bundle)]
+    units = [*_harness_units(("host", "main"), ()), *model]
+    compiler.compile(units)
+    return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ("--coverage",))
 
 
 def build_target(

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The evidence of one model for one board: what stands in each file of the folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mcugen.codegen.write import write_text
+from mcugen.compilation import Compilation
+from mcugen.errors import OutputError
+from mcugen.evaluation.samples import as_stored
+from mcugen.evidence import text
+from mcugen.evidence.coverage import Coverage, measure
+from mcugen.evidence.requirements import REQUIREMENTS
+from mcugen.evidence.sbom import bill_of_materials
+from mcugen.evidence.sources import Deviation, deviations
+from mcugen.evidence.trace import Trace, trace
+from mcugen.report.figures import Report
+from mcugen.simulate.build import flags_of
+from mcugen.simulate.machines import find_machine, tool_versions
+from mcugen.simulate.toolchain import host_compiler
+
+OF_TOOLS = ("sbom.json", "bounds.md", "bounds.json", "coverage.md", "coverage.json")
+"""Files that depend on which compilers and packages are installed; all others depend on model, board and options."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was found, and the files: their text by name."""
+
+    report: Report
+    trace: Trace
+    coverage: Coverage
+    deviations: tuple[Deviation, ...]
+    files: Mapping[str, str]
+
+
+def gather(net: Compilation) -> Evidence:
+    """Compiles, measures and reads the code. The errors are those of a report, and of mcugen.evidence.coverage."""
+    samples = net.judging_samples()
+    report = net.report()
+    compiled, board = net.compiled, net.target
+    bundle = compiled.bundle
+    stored = samples.fed([as_stored(sample, compiled.program.inputs) for sample in samples.inputs])
+    coverage = measure(bundle, stored, compiled.options.library)
+    found = trace(compiled.model, bundle, report.layers)
+    code = {name: bundle.files[name] for name in (*bundle.sources, *bundle.headers)}
+    deviating = tuple(deviations(code))
+    compiler, simulator = tool_versions(board)
+    bounds = _bounds(report) | {"compiler": compiler, "flags": flags_of(board), "simulator": simulator}
+    model = (net.source.file, net.source.sha256)
+    shipped = {name: content.encode() for name, content in bundle.files.items() if not name.endswith(".json")}
+    shipped |= bundle.blobs
+    files = {
+        "README.md": text.index(bundle.name, board.name, model, report, compiled.options.check_weights),
+        "trace.md": text.tracing(found),
+        "trace.json": _json(asdict(found)),
+        "requirements.md": text.requirements(REQUIREMENTS),
+        "deviations.md": text.deviating(deviating),
+        "bounds.md": text.bounds(bounds),
+        "bounds.json": _json(bounds),
+        "coverage.md": text.covered(coverage, code),
+        "coverage.json": _json(asdict(coverage)),
+        "sbom.json": bill_of_materials(bundle.name, model, shipped, _tools(net)),
+    }
+    return Evidence(report, found, coverage, deviating, files)
+
+
+def _tools(net: Compilation) -> list[str]:
+    board = net.target
+    here = [Path(host_compiler()[0]).name, "gcov"]
+    if not board.qemu:
+        return here
+    tools = find_machine(board).toolchain
+    return [*here, tools.gcc, tools.qemu]
+
+
+def _bounds(report: Report) -> dict[str, Any]:
+    """Of the report, what bounds memory and time."""
+    told = report.to_json()
+    keys = ("stack_bound", "ram", "flash", "instructions", "cycles_estimate", "cycles_note", "varies", "memories")
+    return {key: told[key] for key in keys}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+def write(evidence: Evidence, folder: Path) -> None:
+    """Replaces the files of these names one by one; what else is in the folder stays. OutputError if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: the output must be a folder", error.strerror or str(error)) from error
+    for name, content in evidence.files.items():
+        write_text(folder / name, content)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bill of materials (CycloneDX 1.6): the generated files, the model, mcugen and its packages, and the tools.
+
+It has no time and no path. Packages are those installed that mcugen needs, and what these need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from mcugen.resources import resource_dir
+from mcugen.simulate.toolchain import find_program, program_version
+from mcugen.version import __version__
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_RESOURCES = ("templates", "runtime_c", "boards")
+"""What generated code is made of besides Python."""
+
+
+def bill_of_materials(name: str, model: tuple[str, str], files: Mapping[str, bytes], tools: Iterable[str]) -> str:
+    """As JSON, ending in a newline. `model` is its file's name and SHA-256; `tools` are programs' names."""
+    code = [_hashed(file, ComponentType.FILE, _sha256(data)) for file, data in sorted(files.items())]
+    source = _hashed(model[0], ComponentType.MACHINE_LEARNING_MODEL, model[1])
+    compiler = _hashed("mcugen", ComponentType.APPLICATION, own_digest(), __version__)
+    packages = [_package(found) for found in needed("mcugen")]
+    programs = [_program(tool) for tool in tools]
+    text = "".join(_sha256(data) for _, data in sorted(files.items()))
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_OID, text + model[1]))
+    bom.metadata.timestamp = None  # type: ignore[assignment]  # it may be left out
+    bom.metadata.component = whole = Component(name=name, type=ComponentType.FIRMWARE, bom_ref=f"code/{name}")
+    for component in (*code, source, compiler, *packages, *programs):
+        bom.components.add(component)
+    bom.register_dependency(whole, [*code, source])
+    for file in code:
+        bom.register_dependency(file, [source, compiler])
+    bom.register_dependency(compiler, packages)
+    return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _hashed(name: str, kind: ComponentType, sha256: str, version: str | None = None) -> Component:
+    digest = HashType(alg=HashAlgorithm.SHA_256, content=sha256)
+    return Component(name=name, type=kind, version=version, bom_ref=f"{kind.value}/{name}", hashes=[digest])
+
+
+def _program(name: str) -> Component:
+    version = program_version(name)
+    return _hashed(name, ComponentType.APPLICATION, _sha256(Path(find_program(name)).read_bytes()), version)
+
+
+def _package(found: Distribution) -> Component:
+    """Its digest is of the digests of the files that it was installed with, not of the archive that these came from."""
+    name = _canonical(found.metadata["Name"])
+    return Component(
+        name=name,
+        type=ComponentType.LIBRARY,
+        version=found.version,
+        bom_ref=f"library/{name}",
+        purl=PackageURL("pypi", None, name, found.version),
+        properties=[Property(name="mcugen:sha256-of-installed-files", value=_files_digest(found))],
+    )
+
+
+def _files_digest(found: Distribution) -> str:
+    """Without what the installer writes itself, which differs from machine to machine."""
+    files = [
+        f"{file.as_posix()} {file.hash.value}\n"
+        for file in found.files or ()
+        if file.hash is not None and ".." not in file.parts and not file.parent.name.endswith(".dist-info")
+    ]
+    return _sha256("".join(sorted(files)).encode())
+
+
+def own_digest() -> str:
+    """Of mcugen's own files: Python, templates, header, boards."""
+    folders = {"mcugen": Path(__file__).parents[1], **{name: resource_dir(name) for name in _RESOURCES}}
+    lines = [
+        f"{name}/{path.relative_to(folder).as_posix()} {_sha256(path.read_bytes())}\n"
+        for name, folder in folders.items()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    return _sha256("".join(lines).encode())
+
+
+def needed(package: str) -> list[Distribution]:
+    """What a package needs of what is installed, by name; extras are not followed."""
+    todo, found = [package], dict[str, Distribution]()
+    while todo:
+        for requirement in distribution(todo.pop()).requires or ():
+            named = _NAME.match(requirement)
+            name = _canonical(named[0]) if named else ""
+            if not name or "extra ==" in requirement or name in found:
+                continue
+            try:
+                found[name] = distribution(name)
+            except PackageNotFoundError:  # for another platform
+                continue
+            todo.append(name)
+    return [found[name] for name in sorted(found)]
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

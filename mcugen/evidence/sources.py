@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads generated C as a reviewer would: functions and their lines, what each layer calls, deviations told in it.
+
+It knows nothing of what rendered the files, so that what it says of them is a second look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+_MACRO = re.compile(r"^#define (\w+)\(")
+_DEFINITION = re.compile(r"^[A-Za-z_][^;={}#]*?\b(\w+)\(")
+_WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_DONE = re.compile(r"^ *MCUGEN_ON_LAYER\(&\w+, (\d+)\);$")
+_LAYER = re.compile(r"^ */\* (\d+): ")
+_COMMENT = re.compile(r"/\*.*?\*/", re.S)
+
+
+@dataclass(frozen=True, order=True)
+class Function:
+    """The definition of a function, or of a macro with arguments; conditions of the preprocessor may give it several.
+
+    `words` are the identifiers in it: other functions and constants among them.
+    """
+
+    file: str
+    first: int
+    last: int
+    name: str
+    words: frozenset[str] = frozenset()
+
+
+def functions(files: Mapping[str, str]) -> list[Function]:
+    """Those of the C files and headers, by file and line. Definitions end with a brace at the margin."""
+    return sorted(function for file, text in files.items() for function in _of_file(file, text.splitlines()))
+
+
+def _of_file(file: str, lines: Sequence[str]) -> Iterator[Function]:
+    begun: tuple[str, int] | None = None
+    for number, line in enumerate(lines, 1):
+        if macro := _MACRO.match(line):
+            begun = (macro[1], number)
+        is_macro = begun is not None and lines[begun[1] - 1].startswith("#define")
+        if begun is not None and (line == "}" or (is_macro and not line.endswith("\\"))):
+            name, first = begun
+            text = "\n".join(lines[first - 1 : number])
+            yield Function(file, first, number, name, frozenset(_WORD.findall(_COMMENT.sub("", text))) - {name})
+            begun = None
+        elif is_macro:
+            continue
+        elif (found := _DEFINITION.match(line)) and not line.endswith(";"):
+            begun = (found[1], number)
+        elif line.endswith(";") and not line.startswith(" ") and begun is not None:  # a declaration of several lines
+            begun = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """The lines of a file in which a layer is called, and the identifiers in them."""
+
+    file: str
+    first: int
+    last: int
+    words: frozenset[str]
+
+
+def layer_places(file: str, text: str) -> dict[int, list[Place]]:
+    """By a layer's number: from behind what ends the layer before (or its own comment) to what ends it."""
+    lines = text.splitlines()
+    found: dict[int, list[Place]] = {}
+    begin = 1
+    for number, line in enumerate(lines, 1):
+        if line in ("{", "}"):
+            begin = number + 1
+        if not (done := _DONE.match(line)):
+            continue
+        layer = int(done[1])
+        titles = [at for at in range(begin, number) if (told := _LAYER.match(lines[at - 1])) and int(told[1]) == layer]
+        first = _with_copies(lines, titles[0], begin) if titles else begin
+        words = frozenset(_WORD.findall(_COMMENT.sub("", "\n".join(lines[first - 1 : number - 1]))))
+        found.setdefault(layer, []).append(Place(file, first, number, words))
+        begin = number + 1
+    return found
+
+
+def _with_copies(lines: Sequence[str], title: int, begin: int) -> int:
+    """Where what is brought for the layer begins, which stands before its title."""
+    first = title
+    while first > begin and lines[first - 2].lstrip().startswith(("MCUGEN_STAGE", "/* weights", "status = ")):
+        first -= 1
+    return first
+
+
+_SUPPRESSED = re.compile(r"/\* cppcheck-suppress misra-c2012-([0-9.]+) ; (.*?) \*/", re.S)
+
+
+@dataclass(frozen=True, order=True)
+class Deviation:
+    """A rule of MISRA C:2012 that a line breaks for a reason that stands beside it."""
+
+    rule: str
+    file: str
+    line: int
+    reason: str
+
+
+def deviations(files: Mapping[str, str]) -> list[Deviation]:
+    """Those that annotations in the files tell, by file and line."""
+    found = [
+        Deviation(match[1], file, text.count("\n", 0, match.start()) + 1, " ".join(match[2].split()))
+        for file, text in files.items()
+        for match in _SUPPRESSED.finditer(text)
+    ]
+    return sorted(found, key=lambda d: (d.file, d.line))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The evidence as Markdown. Names of a model's nodes are untrusted: they stand as code, without what would end that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mcugen.errors import printable, shortened
+from mcugen.evidence.coverage import Coverage
+from mcugen.evidence.requirements import Requirement
+from mcugen.evidence.sources import Deviation
+from mcugen.evidence.trace import Trace, untraced
+from mcugen.report.figures import Report
+from mcugen.version import __version__
+
+_LICENSE = "<!-- SPDX-License-Identifier: 0BSD -->\n"
+LIMITS = (
+    "Whether the network's outputs are right, or safe, is not shown by any of this: that is for validation with data.",
+    "Coverage is of the code as plain C on the computer that counted it. Assembly and intrinsics of the board are not "
+    "counted, their twins are.",
+    "MC/DC is told where gcc counts it (from version 14 on); else coverage.md says that it is missing.",
+    "The bound of stack and the bytes of flash hold for the compiler and the flags in bounds.md.",
+    "Instructions are those of the first sample; layers that take other numbers for other inputs are in bounds.md. "
+    "Cycles are estimated, not measured on the board.",
+    "Requirements are shown by tests of mcugen's suite, on models of its own: the suite is run by the project, not by "
+    "the command that wrote this.",
+    "Deviations are those that are annotated. Lines that break rules of MISRA C:2012 without annotation are counted by "
+    "tools/lint_c.py.",
+    "A node that is absorbed is traced to the layers that are nearest along the graph: what it computes is part of "
+    "them, or of their constants.",
+    "mcugen is not certified, and neither are the compilers.",
+)
+
+
+def code(text: str) -> str:
+    """As code in a table."""
+    return f"`{' '.join(printable(shortened(text, 200)).split()).replace('`', chr(39)).replace('|', '/')}`"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """In Markdown; cells are as they shall be."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
+
+
+def index(name: str, board: str, model: tuple[str, str], report: Report, checks: bool) -> str:
+    """README.md."""
+    facts = [
+        ("model", f"{code(model[0])}, SHA-256 `{model[1]}`"),
+        ("code", f"{code(name)}, by mcugen {__version__} for {code(board)}"),
+        ("options", code(report.basis.options or "none") if report.basis else "none"),
+        ("layers", len(report.layers)),
+        ("weights are checked", "yes" if checks else "no: `--check-weights` was not given"),
+    ]
+    contents = [
+        ("[trace.md](trace.md), [trace.json](trace.json)", "from ONNX nodes to functions, lines, constants, and back"),
+        ("[requirements.md](requirements.md)", "what generated code must do, and the tests that show it"),
+        ("[coverage.md](coverage.md), [coverage.json](coverage.json)", "what of the code the samples run *"),
+        ("[deviations.md](deviations.md)", "from MISRA C:2012, with reasons"),
+        ("[bounds.md](bounds.md), [bounds.json](bounds.json)", "of stack, RAM, flash and time; compiler and flags *"),
+        ("[sbom.json](sbom.json)", "bill of materials, CycloneDX 1.6, with hashes *"),
+    ]
+    limits = "".join(f"- {limit}\n" for limit in LIMITS)
+    told = table(("file", "what it tells"), contents)
+    return (
+        f"{_LICENSE}# Evidence for {code(name)}\n\n{table(('', ''), facts)}\n{told}\n"
+        f"\\* depends on the tools that are installed; the other files depend on model, board and options alone.\n\n"
+        f"## Known limits\n\n{limits}"
+    )
+
+
+def tracing(found: Trace) -> str:
+    """trace.md."""
+    layers = [
+        (
+            layer.number,
+            code(layer.title),
+            f"{layer.operator}, {layer.kernel}",
+            ", ".join(layer.lines),
+            "<br>".join(layer.functions),
+            "<br>".join(layer.constants),
+        )
+        for layer in found.layers
+    ]
+    nodes = [(code(n.name), code(n.operator), n.how, ", ".join(map(str, n.layers))) for n in found.nodes]
+    used = [f for f in found.functions if f.layers]
+    functions = [(f.name, f.lines, ", ".join(map(str, f.layers))) for f in used]
+    constants = [(c.name, f"{c.ctype}[{c.elements}]", c.line, ", ".join(map(str, c.layers))) for c in found.constants]
+    missing = [f"- {kind}: {', '.join(map(code, names))}\n" for kind, names in untraced(found).items() if names]
+    return (
+        f"{_LICENSE}# Traceability\n\n## From the model to the code\n\n"
+        f"{table(('ONNX node', 'operator', 'how', 'layers'), nodes)}\n"
+        f"{table(('layer', 'ONNX', 'operator, kernel', 'called at', 'functions', 'constants'), layers)}\n"
+        f"## From the code to the model\n\n{table(('function', 'lines', 'layers'), functions)}\n"
+        f"Functions that no layer reaches are of the interface, or not used by this model: trace.json has them.\n\n"
+        f"{table(('constant', 'type', 'place', 'layers'), constants)}\n"
+        f"## Without a counterpart\n\n{''.join(missing) or 'Nothing.' + chr(10)}"
+    )
+
+
+def requirements(all_: Sequence[Requirement]) -> str:
+    """requirements.md."""
+    rows = [(r.id, r.text, "<br>".join(f"`tests/{test}`" for test in r.tests)) for r in all_]
+    return f"{_LICENSE}# Requirements of generated code\n\n{table(('', 'requirement', 'shown by'), rows)}"
+
+
+def deviating(found: Sequence[Deviation]) -> str:
+    """deviations.md."""
+    rows = [(d.rule, f"{d.file}:{d.line}", d.reason) for d in found]
+    told = table(("rule", "place", "reason, and what guards it"), rows) if rows else "None is annotated.\n"
+    return f"{_LICENSE}# Deviations from MISRA C:2012\n\n{told}"
+
+
+def bounds(found: Mapping[str, Any]) -> str:
+    """bounds.md."""
+    stack = found["stack_bound"] or {"bytes": None, "path": [], "note": "no cross compiler"}
+    ram, flash = found["ram"], found["flash"]
+    rows = [
+        ("stack, bound", _count(stack["bytes"]), " > ".join(stack["path"]) or stack["note"]),
+        ("stack, peak of the samples", _count(ram["stack"]), ""),
+        ("arena", _count(ram["arena"]), ""),
+        ("state", _count(ram["state"]), ""),
+        ("static RAM besides", _count(ram["static"]), ""),
+        ("flash, code", _count(flash["code"]), "with what it needs of libraries"),
+        ("flash, weights", _count(flash["weights"]), ""),
+        ("instructions", _count(found["instructions"]), "of the first sample"),
+        ("cycles, estimate", _count(found["cycles_estimate"]), found["cycles_note"]),
+    ]
+    varies = "".join(f"- {printable(line)}\n" for line in found["varies"]) or "None.\n"
+    return (
+        f"{_LICENSE}# Bounds\n\n{table(('', 'bytes, or count', ''), rows)}\n"
+        f"Compiler: {found['compiler']}, `{found['flags']}`. Simulator: {found['simulator'] or 'none'}.\n\n"
+        f"## Layers whose instructions depend on data\n\n{varies}"
+    )
+
+
+def _count(value: int | None) -> str:
+    return "not known" if value is None else f"{value:,}"
+
+
+def covered(found: Coverage, sources: Mapping[str, str]) -> str:
+    """coverage.md."""
+    rows = [(f.file, _share(f.covered_lines, f.lines), _share(f.covered_branches, f.branches)) for f in found.files]
+    missed = "".join(
+        f"### {f.file}\n\n```c\n"
+        + "".join(f"{at:5} {sources[f.file].splitlines()[at - 1].strip()}\n" for at in f.missed)
+        + "```\n\n"
+        for f in found.files
+        if f.missed
+    )
+    return (
+        f"{_LICENSE}# Coverage\n\n{found.samples} samples, {found.compiler}, -O0, as plain C on this computer.\n\n"
+        f"{table(('file', 'statements', 'branches'), rows)}\nMC/DC: {found.mcdc}.\n\n"
+        f"## Lines that no sample runs\n\n{missed or 'None.' + chr(10)}"
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.1f} %)" if whole else "none"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that an assessor asks for."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import onnx
+import pytest
+from command_line import mcugen
+from cyclonedx.model.bom import Bom
+
+from mcugen import CompiledModel, CompileOptions, compile_model, load_board
+from mcugen.compilation import Compilation
+from mcugen.evidence.folder import OF_TOOLS, Evidence, gather
+from mcugen.evidence.requirements import REQUIREMENTS
+from mcugen.evidence.sources import deviations, functions, layer_places
+from mcugen.evidence.text import code
+from mcugen.evidence.trace import trace, untraced
+from mcugen.tasks import Judging
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples" / "digits"
+COMMITTED = DIGITS / "evidence"
+
+
+@pytest.fixture(scope="module")
+def digits() -> Evidence:
+    if "GCOV_PREFIX" in os.environ:
+        pytest.skip("make coverage counts elsewhere")
+    judging = Judging(DIGITS / "calibration.npz")
+    return gather(Compilation(DIGITS / "digits_int8.onnx", "nrf52840", judging=judging))
+
+
+@pytest.mark.qemu
+def test_the_committed_folder_is_what_the_command_writes(digits: Evidence):
+    """`make docs` rewrites it. Where other tools are installed, what depends on them is not compared."""
+    assert {path.name for path in COMMITTED.iterdir()} == set(digits.files)
+    old, new = json.loads((COMMITTED / "bounds.json").read_text()), json.loads(digits.files["bounds.json"])
+    same_tools = all(old[key] == new[key] for key in ("compiler", "simulator"))
+    here = json.loads((COMMITTED / "coverage.json").read_text())["compiler"] == digits.coverage.compiler
+    for name, text in digits.files.items():
+        is_known = {"bounds": same_tools, "coverage": here}.get(name.split(".")[0], name not in OF_TOOLS)
+        assert not is_known or (COMMITTED / name).read_text() == text, name
+
+
+@pytest.mark.qemu
+def test_the_bill_of_materials_holds_code_model_compiler_and_tools(digits: Evidence):
+    told = json.loads(digits.files["sbom.json"])
+    committed = json.loads((COMMITTED / "sbom.json").read_text())
+    code_of = [[c for c in bom["components"] if c["type"] == "file"] for bom in (told, committed)]
+    assert code_of[0] == code_of[1] and len(code_of[0]) >= 6
+    names = {c["name"] for c in told["components"]}
+    assert {"mcugen", "numpy", "onnx", "digits_int8.onnx", "arm-none-eabi-gcc", "qemu-system-arm"} <= names
+    assert "pytest" not in names
+    assert all("hashes" in c or c["properties"] for c in told["components"])
+    assert "timestamp" not in told["metadata"] and str(ROOT) not in digits.files["sbom.json"]
+    assert len(Bom.from_json(told).components) == len(told["components"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.qemu
+def test_every_node_layer_and_constant_has_a_counterpart(digits: Evidence):
+    assert untraced(digits.trace) == {"layers": (), "constants": (), "nodes": ()}
+    stem = digits.trace.layers[1]
+    assert stem.nodes == ("/stem/conv/Conv",) and "digits_int8_stem_conv_conv_weights" in stem.constants
+    assert any(f.startswith("conv2d_s8_dsp_block ") for f in stem.functions)
+    assert any(f.startswith("mcugen_copy ") for f in stem.functions), "what macros call counts"
+    weights = next(n for n in digits.trace.nodes if n.name == "ConvBnFusion_W_stem.conv.weight_DequantizeLinear")
+    assert (weights.how, weights.layers) == ("absorbed", (1,))
+
+
+@pytest.mark.qemu
+def test_coverage_tells_what_no_sample_runs(digits: Evidence):
+    own = next(f for f in digits.coverage.files if f.file == "digits_int8.c")
+    assert 0 < own.covered_lines < own.lines and own.covered_branches < own.branches
+    assert "return MCUGEN_ERROR_NULL;" in digits.files["coverage.md"]
+
+
+def test_each_requirement_names_tests_that_exist():
+    assert len({r.id for r in REQUIREMENTS}) == len(REQUIREMENTS)
+    for requirement in REQUIREMENTS:
+        for test in requirement.tests:
+            file, name = test.split("::")
+            tree = ast.parse((ROOT / "tests" / file).read_text())
+            assert name in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, test
+
+
+MODEL = """
+<ir_version: 10, opset_import: ["": 21]>
+net (float[1, 8] x) => (float[1, 8] y)
+<float[8, 8] w = {WEIGHTS}> {
+  constant = Constant <value = float[8] {1, 2, 3, 4, 5, 6, 7, 8}> ()
+  lost = Neg(x)
+  a = MatMul(x, w)
+  b = Softmax(a)
+  y = Mul(b, constant)
+}
+"""
+
+
+def small(**options: object) -> CompiledModel:
+    model = onnx.parser.parse_model(MODEL.replace("WEIGHTS", ", ".join(["0.5"] * 64)))
+    return compile_model(model, load_board("host"), CompileOptions("net", **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": True}, {"check_weights": True}], ids=str)
+def test_code_of_other_forms_is_traced(options: dict[str, object]):
+    compiled = small(**options)
+    found = trace(compiled.model, compiled.bundle, compiled.report.layers)
+    assert not untraced(found)["layers"] and not untraced(found)["constants"]
+    how = {node.operator: node.how for node in found.nodes}
+    assert how["MatMul"] == "named" and how.get("Neg", "absorbed") != "named"
+
+
+def test_functions_are_read_with_their_lines():
+    macro = "#define TWICE(x) \\\n    once(once(x))\n"
+    text = f"{macro}int once(int x);\nstatic int once(int x)\n{{\n    return x; /* twice */\n}}\n"
+    found = functions({"a.h": text})
+    assert [(f.name, f.first, f.last) for f in found] == [("TWICE", 1, 2), ("once", 4, 7)]
+    assert "once" in found[0].words and "twice" not in found[1].words
+
+
+def test_layers_are_read_with_what_is_brought_for_them():
+    text = """int run(void)
+{
+    /* 0: a */
+    f(x);
+    MCUGEN_ON_LAYER(&m, 0);
+    /* weights to where they are read faster */
+    MCUGEN_STAGE(held, w, 4u);
+    /* 1: b */
+    g(held);
+    MCUGEN_ON_LAYER(&m, 1);
+}
+"""
+    found = layer_places("m.c", text)
+    assert [(p.first, p.last) for p in found[1]] == [(6, 10)]
+    assert "w" in found[1][0].words and "w" not in found[0][0].words
+
+
+def test_annotated_deviations_are_listed():
+    text = "int a;\n/* cppcheck-suppress misra-c2012-10.1 ; a reason,\n   and a guard */\nint b = 1 << 2;\n"
+    (found,) = deviations({"a.c": text})
+    assert asdict(found) == {"rule": "10.1", "file": "a.c", "line": 2, "reason": "a reason, and a guard"}
+
+
+def test_names_of_a_model_stay_within_their_cell():
+    assert code("a`b|c\nd").count("`") == 2
+    assert "\n" not in code("a\nb") and "|" not in code("a|b")
+
+
+@pytest.mark.skipif(shutil.which("gcov") is None, reason="needs gcov")
+def test_the_command_leaves_other_files_alone(tmp_path: Path):
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    (folder / "own.txt").write_text("mine")
+    model = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL.replace("WEIGHTS", ", ".join(["0.5"] * 64))), model)
+    done = mcugen("evidence", model, "--board", "host", "-o", folder)
+    assert done.code == 0 and "lines of C" in done.err
+    assert (folder / "own.txt").read_text() == "mine"
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert mcugen("evidence", model, "--board", "host", "-o", folder, "--quiet").err == ""
+    assert first == {path.name: path.read_bytes() for path in folder.iterdir()}
