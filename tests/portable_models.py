@@ -272,7 +272,7 @@ def _examples(wanted: Sequence[Kernel]) -> Iterator[Portable]:
         if not kernel.example or kernel.name in taken:
             continue
         model = onnx.parser.parse_model(kernel.example)
-        for goal in GOALS:
+        for goal in (*GOALS, "flash"):
             compiled = compile_model(model, "host", CompileOptions(name=f"e_{kernel.name}", optimize=goal))
             if kernel.name in _kernels(compiled):
                 taken |= _kernels(compiled)
