@@ -131,6 +131,7 @@ typedef struct {
 #define MCUGEN_CODE_SIZE(label, nbytes) "" /* its assembler knows no sizes when it reads a condition */
 #else
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa, aligned(4)))
+/* cppcheck-suppress misra-c2012-20.7 ; parts of a string, which parentheses would end */
 /* Assembly that fails unless the code from a label to here takes so many bytes: jumps into it count on that. */
 #define MCUGEN_CODE_SIZE(label, nbytes) \
     ".if . - " label " != " #nbytes "\n.error \"code of another size than jumps count on\"\n.endif\n"
@@ -149,6 +150,89 @@ typedef struct {
 #define MCUGEN_INT8(p, i) ((p)[i])
 #endif
 
+/* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
+ * compiler that this code meets; C leaves them to the implementation: another one stops here. */
+typedef char mcugen_shifts_keep_the_sign[(-1 >> 1) == -1 ? 1 : -1];
+
+static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
+{
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
+    return v >> shift;
+}
+
+/* The same of 64 bits, for 0 <= shift < 64. */
+static inline int64_t mcugen_shift_right_long(int64_t v, int32_t shift)
+{
+    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
+    return v >> shift;
+}
+
+/* The number that bits are in two's complement, of which C leaves the negative ones to the implementation, too. */
+typedef char mcugen_bits_are_twos_complement[(int32_t)0xffffffffu == -1 ? 1 : -1];
+
+static inline int32_t mcugen_signed(uint32_t bits)
+{
+    return (int32_t)bits;
+}
+
+/* The upper word of two. */
+static inline int32_t mcugen_upper(int64_t v)
+{
+    return (int32_t)mcugen_shift_right_long(v, 32);
+}
+
+/* The halves of a word: both as signed numbers, and the lower one as it is. */
+static inline int32_t mcugen_low16(int32_t v)
+{
+    return (int16_t)v;
+}
+
+static inline int32_t mcugen_high16(int32_t v)
+{
+    return mcugen_shift_right(v, 16);
+}
+
+static inline int32_t mcugen_low_bits(int32_t v)
+{
+    return mcugen_signed((uint32_t)v & 0xffffu);
+}
+
+/* 0, or -1 for negative v. */
+static inline int32_t mcugen_sign(int32_t v)
+{
+    return mcugen_shift_right(v, 31);
+}
+
+/* The bits of a float, and the float of bits. */
+static inline uint32_t mcugen_bits(float v)
+{
+    uint32_t bits;
+    /* cppcheck-suppress misra-c2012-21.15 ; the bits of a float, of which tests compare every class on all targets */
+    (void)memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+static inline float mcugen_float(uint32_t bits)
+{
+    float v;
+    /* cppcheck-suppress misra-c2012-21.15 ; the bits of a float, of which tests compare every class on all targets */
+    (void)memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* Words at any address, where the CPU reads them there; else byte by byte, as memcpy does. */
+static inline uint32_t mcugen_load(const void *from)
+{
+    uint32_t word;
+    (void)memcpy(&word, from, sizeof word);
+    return word;
+}
+
+static inline void mcugen_store(void *to, uint32_t word)
+{
+    (void)memcpy(to, &word, sizeof word);
+}
+
 /* v limited to [low, high]. */
 static inline int32_t mcugen_clamp(int32_t v, int32_t low, int32_t high)
 {
@@ -164,8 +248,7 @@ static inline int32_t mcugen_saturate8(int32_t v)
     __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
     return q;
 #else
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return (uint32_t)v + 128u > 255u ? (v >> 31) ^ 127 : v;
+    return (((uint32_t)v + 128u) > 255u) ? (v < 0 ? -128 : 127) : v;
 #endif
 }
 
@@ -176,8 +259,7 @@ static inline int32_t mcugen_saturate16(int32_t v)
     __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
     return q;
 #else
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return (uint32_t)v + 32768u > 65535u ? (v >> 31) ^ 32767 : v;
+    return (((uint32_t)v + 32768u) > 65535u) ? (v < 0 ? -32768 : 32767) : v;
 #endif
 }
 
@@ -187,16 +269,6 @@ static inline int32_t mcugen_index(int64_t index, int32_t depth)
 {
     index += index < 0 ? depth : 0;
     return index < 0 || depth < 1 ? 0 : (index < depth ? (int32_t)index : depth - 1);
-}
-
-/* v / 2^shift, rounded down, for 0 <= shift < 32. Right shifts of negative numbers are arithmetic on every
- * compiler that this code meets; C leaves them to the implementation: another one stops here. */
-typedef char mcugen_shifts_keep_the_sign[(-1 >> 1) == -1 ? 1 : -1];
-
-static inline int32_t mcugen_shift_right(int32_t v, int32_t shift)
-{
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return v >> shift;
 }
 
 /* a * b in 64 bits. */
@@ -243,15 +315,12 @@ static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
     __asm__("smmla %0, %1, %2, %3" : "=r"(v) : "r"(a), "r"(b), "r"(c));
     return v;
 #elif defined(MCUGEN_THUMB1) /* products of halves: a 64-bit product would be a call */
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    const int32_t a1 = a >> 16, a0 = a & 0xffff, b1 = b >> 16, b0 = b & 0xffff;
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    const int32_t middle = a1 * b0 + (int32_t)(((uint32_t)a0 * (uint32_t)b0) >> 16);
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return a1 * b1 + (middle >> 16) + ((a0 * b1 + (middle & 0xffff)) >> 16) + c;
+    const int32_t a1 = mcugen_high16(a), b1 = mcugen_high16(b);
+    const int32_t a0 = mcugen_low_bits(a), b0 = mcugen_low_bits(b);
+    const int32_t middle = a1 * b0 + mcugen_signed(((uint32_t)a0 * (uint32_t)b0) >> 16);
+    return a1 * b1 + mcugen_high16(middle) + mcugen_high16(a0 * b1 + mcugen_low_bits(middle)) + c;
 #else
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return (int32_t)(((int64_t)a * b) >> 32) + c;
+    return mcugen_upper((int64_t)a * b) + c;
 #endif
 }
 
@@ -259,16 +328,14 @@ static inline int32_t mcugen_multiply_high(int32_t a, int32_t b, int32_t c)
  * is the one requantization of mcugen, rounding once, half up. Saturates to int32. */
 static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    const int64_t v = (mcugen_product(acc, multiplier) + offset) >> shift;
+    const int64_t v = mcugen_shift_right_long(mcugen_product(acc, multiplier) + offset, shift);
     return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
 
 /* The same of a 64-bit sum: the product must fit. */
 static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    const int64_t v = (acc * multiplier + offset) >> shift;
+    const int64_t v = mcugen_shift_right_long(acc * multiplier + offset, shift);
     return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
 
@@ -277,11 +344,9 @@ static inline int32_t mcugen_requantize_high(int32_t acc, int32_t multiplier, in
 {
 #if defined(MCUGEN_THUMB1)
     const uint32_t low = (uint32_t)acc * (uint32_t)multiplier + (uint32_t)offset;
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return mcugen_multiply_high(acc, multiplier, (int32_t)(offset >> 32)) + (low < (uint32_t)offset ? 1 : 0);
+    return mcugen_multiply_high(acc, multiplier, mcugen_upper(offset)) + (low < (uint32_t)offset ? 1 : 0);
 #else
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return (int32_t)(((int64_t)acc * multiplier + offset) >> 32);
+    return mcugen_upper((int64_t)acc * multiplier + offset);
 #endif
 }
 
@@ -293,10 +358,10 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
     __asm__("smmlar %0, %1, %2, %3" : "=r"(q) : "r"(acc), "r"(multiplier), "r"(zero_point));
     return q;
 #elif defined(MCUGEN_THUMB1) || defined(__riscv) /* what comes from below is the highest bit there */
-    return mcugen_multiply_high(acc, multiplier, zero_point) + (int32_t)(((uint32_t)acc * (uint32_t)multiplier) >> 31);
+    const uint32_t below = (uint32_t)acc * (uint32_t)multiplier;
+    return mcugen_multiply_high(acc, multiplier, zero_point) + mcugen_signed(below >> 31);
 #else
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return (int32_t)(((int64_t)acc * multiplier + (int64_t)zero_point * ((int64_t)1 << 32) + ((int64_t)1 << 31)) >> 32);
+    return mcugen_upper((int64_t)acc * multiplier + (int64_t)zero_point * INT64_C(4294967296) + INT64_C(2147483648));
 #endif
 }
 
@@ -312,9 +377,9 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
     int32_t zero_point)
 {
     const int64_t wide = mcugen_product(acc, multiplier) + offset;
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    const int64_t v = wide >> shift;
-    const int64_t q = v - ((wide & ((INT64_C(1) << shift) - 1)) == 0 ? ((v - zero_point) & 1) : 0);
+    const int64_t v = mcugen_shift_right_long(wide, shift);
+    const uint64_t rest = (uint64_t)wide & ((UINT64_C(1) << shift) - 1u);
+    const int64_t q = v - (rest == 0u ? ((v - zero_point) & 1) : 0);
     return q < INT32_MIN ? INT32_MIN : (q > INT32_MAX ? INT32_MAX : (int32_t)q);
 }
 
@@ -323,26 +388,24 @@ static inline int32_t mcugen_weighted_sum(int32_t a, int32_t m, int32_t b, int32
 {
 #if defined(MCUGEN_THUMB2) /* what compilers know of the factors would make them do worse */
     uint32_t low = (uint32_t)offset;
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    int32_t high = (int32_t)(offset >> 32);
+    int32_t high = mcugen_upper(offset);
     __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(m));
     __asm__("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(b), "r"(n));
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return shift == 32 ? high : (int32_t)(((int64_t)high * ((int64_t)1 << 32) + low) >> shift);
+    const int64_t sum = (int64_t)high * INT64_C(4294967296) + (int64_t)low;
+    return shift == 32 ? high : (int32_t)mcugen_shift_right_long(sum, shift);
 #else
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return (int32_t)((mcugen_product(a, m) + mcugen_product(b, n) + offset) >> shift);
+    return (int32_t)mcugen_shift_right_long(mcugen_product(a, m) + mcugen_product(b, n) + offset, shift);
 #endif
 }
 
 /* Between low (where the lowest bits of `at` are 0) and high (2^bits later), in units of 2^(bits - shift); rounds once,
- * half up. Needs values below 2^(30 - bits). */
+ * half up. Needs values below 2^(30 - bits); others wrap around. */
 static inline int32_t mcugen_interpolate(int32_t low, int32_t high, int32_t at, int32_t bits, int32_t shift)
 {
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    const int32_t one = (int32_t)1 << bits;
-    /* cppcheck-suppress misra-c2012-10.1 ; a shift of a signed number, which mcugen_shifts_keep_the_sign guards */
-    return (low * one + (high - low) * (at & (one - 1)) + ((int32_t)1 << (shift - 1))) >> shift;
+    const uint32_t one = UINT32_C(1) << bits;
+    const uint32_t slope = (uint32_t)high - (uint32_t)low, half = UINT32_C(1) << (shift - 1);
+    const uint32_t sum = ((uint32_t)low * one) + (slope * ((uint32_t)at & (one - 1u))) + half;
+    return mcugen_shift_right(mcugen_signed(sum), shift);
 }
 
 /* acc + a * b; one instruction with one rounding where the CPU has it. */
@@ -387,10 +450,10 @@ static inline void mcugen_copy(void *to, const void *from, size_t nbytes)
     }
 #endif
     for (; nbytes >= 8u; nbytes -= 8u, t += 8, f += 8) {
-        (void)memcpy(&a, f, 4);
-        (void)memcpy(&b, f + 4, 4);
-        (void)memcpy(t, &a, 4);
-        (void)memcpy(t + 4, &b, 4);
+        a = mcugen_load(f);
+        b = mcugen_load(f + 4);
+        mcugen_store(t, a);
+        mcugen_store(t + 4, b);
     }
     for (; nbytes > 0u; --nbytes) {
         *t++ = *f++;
@@ -440,10 +503,10 @@ static inline void mcugen_fill(void *to, int32_t value, size_t nbytes)
     const uint32_t word = 0x01010101u * ((uint32_t)value & 0xffu);
     unsigned char *t = (unsigned char *)to;
     for (; nbytes >= 16u; nbytes -= 16u, t += 16) {
-        (void)memcpy(t, &word, 4);
-        (void)memcpy(t + 4, &word, 4);
-        (void)memcpy(t + 8, &word, 4);
-        (void)memcpy(t + 12, &word, 4);
+        mcugen_store(t, word);
+        mcugen_store(t + 4, word);
+        mcugen_store(t + 8, word);
+        mcugen_store(t + 12, word);
     }
     to = t;
 #endif
@@ -519,19 +582,17 @@ static inline double mcugen_clampd(double v, double low, double high)
  * gives 0, above 88.7 infinity. */
 static inline float mcugen_expf(float x)
 {
-    uint32_t bits;
     int32_t k;
-    float n, r, q, scale;
+    float n, r, q;
     if (!(x >= -86.9f && x <= 88.73f)) {
         return x < 0.0f ? 0.0f : x * 3.4028235e38f;
     }
-    k = (int32_t)(x * 1.44269504f + 127.5f);
+    n = x * 1.44269504f + 127.5f;
+    k = (int32_t)n;
     n = (float)k - 127.0f;
     r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
     q = 0.9999999f + r * (0.33333042f + r * (0.08333678f + r * (0.01673745f + r * 0.0027629163f)));
-    bits = (uint32_t)(k - 1) << 23;
-    (void)memcpy(&scale, &bits, sizeof scale);
-    return (2.0f + (r + r) + r * r * q) * scale;
+    return (2.0f + (r + r) + r * r * q) * mcugen_float(((uint32_t)k - 1u) << 23);
 }
 
 /* tanh(x) to 2 units in the last place: below 0.625 x + x^3 * p(x^2), with the p of least error, else by e^(2x). */
@@ -569,7 +630,8 @@ static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
     v = v >= l ? v : l;
     v = v > h ? h : v;
     shifted = v + 12582912.0f;
-    return (int32_t)(shifted - 12582912.0f);
+    v = shifted - 12582912.0f;
+    return (int32_t)v;
 }
 
 /* v rounded half to even plus a zero point, limited to int8; NaN gives -128. With an FPU as above, but less the lowest
@@ -577,14 +639,13 @@ static inline int32_t mcugen_round_clamp(float v, int32_t low, int32_t high)
 static inline int32_t mcugen_round8(float v, int32_t zero)
 {
 #if defined(MCUGEN_FPU)
-    const float magic = 12582912.0f, back = 12582912.0f - (float)(zero + 128);
+    const int32_t least = zero + 128;
+    const float magic = 12582912.0f, back = 12582912.0f - (float)least;
     float fixed;
-    uint32_t bits;
     __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #24"
         : "=&t"(fixed)
         : "t"(v), "t"(magic), "t"(back));
-    (void)memcpy(&bits, &fixed, sizeof bits);
-    return (int32_t)(bits >> 24) - 128;
+    return mcugen_signed(mcugen_bits(fixed) >> 24) - 128;
 #else
     return mcugen_round_clamp(v, -128 - zero, 127 - zero) + zero;
 #endif
@@ -594,14 +655,13 @@ static inline int32_t mcugen_round8(float v, int32_t zero)
 static inline int32_t mcugen_round16(float v, int32_t zero)
 {
 #if defined(MCUGEN_FPU)
-    const float magic = 12582912.0f, back = 12582912.0f - (float)(zero + 32768);
+    const int32_t least = zero + 32768;
+    const float magic = 12582912.0f, back = 12582912.0f - (float)least;
     float fixed;
-    uint32_t bits;
     __asm__("vadd.f32 %0, %1, %2\n\tvsub.f32 %0, %0, %3\n\tvcvt.u32.f32 %0, %0, #16"
         : "=&t"(fixed)
         : "t"(v), "t"(magic), "t"(back));
-    (void)memcpy(&bits, &fixed, sizeof bits);
-    return (int32_t)(bits >> 16) - 32768;
+    return mcugen_signed(mcugen_bits(fixed) >> 16) - 32768;
 #else
     return mcugen_round_clamp(v, -32768 - zero, 32767 - zero) + zero;
 #endif
@@ -615,9 +675,9 @@ static inline int32_t mcugen_round16(float v, int32_t zero)
 static inline int32_t mcugen_nearest(uint32_t m, uint32_t low, uint32_t s, uint32_t power)
 {
     const uint32_t twice = 2u * low + 1u;
-    const int32_t beyond = (int32_t)((m << power) - twice * s);
-    const int32_t tie = (int32_t)(s >> (25u - power - (twice >> power)));
-    const int32_t is_odd = (int32_t)(low & 1u);
+    const int32_t beyond = mcugen_signed((m << power) - twice * s);
+    const int32_t tie = mcugen_signed(s >> (25u - power - (twice >> power)));
+    const int32_t is_odd = mcugen_signed(low & 1u);
     return (int32_t)low + (beyond > (tie ^ -is_odd) ? 1 : 0);
 }
 
@@ -626,11 +686,10 @@ static inline int32_t mcugen_nearest(uint32_t m, uint32_t low, uint32_t s, uint3
  * than 1/2, from 10 on more than 256. */
 static inline int32_t mcugen_quantize8(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
 {
-    uint32_t bits, power, m;
-    int32_t sign, q;
-    (void)memcpy(&bits, &x, sizeof bits);
-    sign = (bits >> 31) != 0u ? -1 : 0;
-    power = ((bits << 1) >> 24) - (uint32_t)(exponent - 1);
+    const uint32_t bits = mcugen_bits(x), power = ((bits << 1) >> 24) - ((uint32_t)exponent - 1u);
+    const int32_t sign = mcugen_sign((int32_t)bits);
+    uint32_t m;
+    int32_t q;
     if (power >= 10u) {
         if ((int32_t)power < 0) {
             return zero;
@@ -646,11 +705,10 @@ static inline int32_t mcugen_quantize8(float x, int32_t s, int32_t inverse, int3
 /* The same, limited to int16: by a longer product; from power 18 on the ratio is more than 65536. */
 static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int32_t exponent, int32_t zero)
 {
-    uint32_t bits, power, m, product;
-    int32_t sign, q;
-    (void)memcpy(&bits, &x, sizeof bits);
-    sign = (bits >> 31) != 0u ? -1 : 0;
-    power = ((bits << 1) >> 24) - (uint32_t)(exponent - 1);
+    const uint32_t bits = mcugen_bits(x), power = ((bits << 1) >> 24) - ((uint32_t)exponent - 1u);
+    const int32_t sign = mcugen_sign((int32_t)bits);
+    uint32_t m, product;
+    int32_t q;
     if (power >= 18u) {
         if ((int32_t)power < 0) {
             return zero;
@@ -675,12 +733,11 @@ static inline int32_t mcugen_quantize16(float x, int32_t s, int32_t inverse, int
 static inline int32_t mcugen_quantize_by8(float x, float scale, int32_t zero)
 {
 #if !defined(MCUGEN_FPU)
-    uint32_t bits;
-    (void)memcpy(&bits, &scale, sizeof bits);
+    const uint32_t bits = mcugen_bits(scale);
     if (bits - 0x0e000000u < 0x62000000u) { /* from 2^-99 to 2^97 */
         const uint32_t s = (bits & 0x7fffffu) | 0x800000u;
         const uint32_t inverse = 0x40000000u / ((s >> 8) + 1u);
-        return mcugen_quantize8(x, (int32_t)s, (int32_t)(inverse << 16), (int32_t)(bits >> 23), zero);
+        return mcugen_quantize8(x, (int32_t)s, mcugen_signed(inverse << 16), mcugen_signed(bits >> 23), zero);
     }
 #endif
     return mcugen_round8(x / scale, zero);
@@ -697,7 +754,6 @@ static inline int32_t mcugen_quantize_by16(float x, float scale, int32_t zero)
 static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
 {
     uint32_t m = (uint32_t)(v < 0 ? -v : v) * (uint32_t)s, power = (uint32_t)exponent + 7u, bits;
-    float y;
     if (v == 0) {
         return 0.0f;
     }
@@ -719,8 +775,7 @@ static inline float mcugen_real(int32_t v, int32_t s, int32_t exponent)
     }
     bits = (power << 23) + (m >> 8) + (((m & 0xffu) + ((m >> 8) & 1u) + 0x7fu) >> 8);
     bits |= v < 0 ? 0x80000000u : 0u;
-    (void)memcpy(&y, &bits, sizeof y);
-    return y;
+    return mcugen_float(bits);
 }
 
 /* v with its fraction cut off, limited to [low, high]; NaN gives 0. */
@@ -790,26 +845,22 @@ static inline uint64_t mcugen_power(uint64_t base, int64_t exponent)
 /* The value of IEEE half-precision bits. */
 static inline float mcugen_half_to_float(uint16_t h)
 {
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu;
+    const uint32_t sign = ((uint32_t)h & 0x8000u) << 16, magnitude = (uint32_t)h & 0x7fffu;
     uint32_t bits;
-    float v;
     if (magnitude < 0x400u) { /* denormal: units of 2^-24 */
-        v = (float)magnitude * 5.9604645e-8f;
+        const float v = (float)magnitude * 5.9604645e-8f;
         return sign != 0u ? -v : v;
     }
     bits = sign | (magnitude << 13);
     bits += magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
-    (void)memcpy(&v, &bits, sizeof v);
-    return v;
+    return mcugen_float(bits);
 }
 
 /* IEEE half-precision bits, rounded half to even. */
 static inline uint16_t mcugen_float_to_half(float v)
 {
-    uint32_t bits, sign, magnitude, rest, y;
-    (void)memcpy(&bits, &v, sizeof bits);
-    sign = (bits >> 16) & 0x8000u;
-    magnitude = bits & 0x7fffffffu;
+    const uint32_t bits = mcugen_bits(v), sign = (bits >> 16) & 0x8000u;
+    uint32_t magnitude = bits & 0x7fffffffu, rest, y;
     if (magnitude > 0x7f800000u) { /* NaN, made quiet */
         y = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
     } else if (magnitude >= 0x477ff000u) { /* from 65520 on */
@@ -832,12 +883,10 @@ static inline uint16_t mcugen_float_to_half(float v)
 static inline uint16_t mcugen_double_to_half(double v)
 {
     float near = (float)v;
-    uint32_t bits;
     if (near != 0.0f && near - near == 0.0f && (double)near != v) {
-        (void)memcpy(&bits, &near, sizeof bits);
+        uint32_t bits = mcugen_bits(near);
         bits -= (near > 0.0f ? (double)near > v : (double)near < v) ? 1u : 0u;
-        bits |= 1u;
-        (void)memcpy(&near, &bits, sizeof near);
+        near = mcugen_float(bits | 1u);
     }
     return mcugen_float_to_half(near);
 }
@@ -845,17 +894,13 @@ static inline uint16_t mcugen_double_to_half(double v)
 /* The value of bfloat16 bits: the upper half of a float. */
 static inline float mcugen_bfloat16_to_float(uint16_t b)
 {
-    const uint32_t bits = (uint32_t)b << 16;
-    float v;
-    (void)memcpy(&v, &bits, sizeof v);
-    return v;
+    return mcugen_float((uint32_t)b << 16);
 }
 
 /* bfloat16 bits, rounded half to even. */
 static inline uint16_t mcugen_float_to_bfloat16(float v)
 {
-    uint32_t bits;
-    (void)memcpy(&bits, &v, sizeof bits);
+    const uint32_t bits = mcugen_bits(v);
     if (v != v) {
         return (uint16_t)(((bits >> 16) & 0x8000u) | 0x7fc0u);
     }
