@@ -248,7 +248,7 @@ static inline int32_t mcugen_saturate8(int32_t v)
     __asm__("ssat %0, #8, %1" : "=r"(q) : "r"(v));
     return q;
 #else
-    return (((uint32_t)v + 128u) > 255u) ? (v < 0 ? -128 : 127) : v;
+    return (((uint32_t)v + 128u) > 255u) ? mcugen_signed((uint32_t)mcugen_sign(v) ^ 127u) : v;
 #endif
 }
 
@@ -259,7 +259,7 @@ static inline int32_t mcugen_saturate16(int32_t v)
     __asm__("ssat %0, #16, %1" : "=r"(q) : "r"(v));
     return q;
 #else
-    return (((uint32_t)v + 32768u) > 65535u) ? (v < 0 ? -32768 : 32767) : v;
+    return (((uint32_t)v + 32768u) > 65535u) ? mcugen_signed((uint32_t)mcugen_sign(v) ^ 32767u) : v;
 #endif
 }
 
