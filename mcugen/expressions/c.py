@@ -85,6 +85,8 @@ def _binary(e: Binary) -> tuple[str, Binding]:
 
 
 def _cast(e: Convert) -> tuple[str, Binding]:
+    if e.to is DType.FLOAT32 and e.operand.dtype is DType.INT32 and _text(e.operand)[1] < Binding.PREFIX:
+        return f"mcugen_to_float({c_text(e.operand)})", Binding.WHOLE  # MISRA C casts no sums to another kind of number
     if e.to is not DType.BOOL:
         return f"({e.to.c}){c_text(e.operand, Binding.PREFIX)}", Binding.PREFIX
     text = c_text(e.operand, Binding.SUM)

@@ -131,7 +131,7 @@ typedef struct {
 #define MCUGEN_CODE_SIZE(label, nbytes) "" /* its assembler knows no sizes when it reads a condition */
 #else
 #define MCUGEN_NAKED __attribute__((naked, noinline, noclone, noipa, aligned(4)))
-/* cppcheck-suppress misra-c2012-20.7 ; parts of a string, which parentheses would end */
+/* cppcheck-suppress misra-c2012-20.7 ; parts of one string, which parentheses would break: what compiles is right */
 /* Assembly that fails unless the code from a label to here takes so many bytes: jumps into it count on that. */
 #define MCUGEN_CODE_SIZE(label, nbytes) \
     ".if . - " label " != " #nbytes "\n.error \"code of another size than jumps count on\"\n.endif\n"
@@ -197,10 +197,22 @@ static inline int32_t mcugen_low_bits(int32_t v)
     return mcugen_signed((uint32_t)v & 0xffffu);
 }
 
+/* Byte i of a word, the lowest is 0, as a signed number. */
+static inline int32_t mcugen_byte(int32_t v, int32_t i)
+{
+    return (int8_t)(uint8_t)((uint32_t)v >> (8u * (uint32_t)i));
+}
+
 /* 0, or -1 for negative v. */
 static inline int32_t mcugen_sign(int32_t v)
 {
     return mcugen_shift_right(v, 31);
+}
+
+/* A whole number as a float, rounded half to even. */
+static inline float mcugen_to_float(int32_t v)
+{
+    return (float)v;
 }
 
 /* The bits of a float, and the float of bits. */
@@ -218,6 +230,13 @@ static inline float mcugen_float(uint32_t bits)
     /* cppcheck-suppress misra-c2012-21.15 ; the bits of a float, of which tests compare every class on all targets */
     (void)memcpy(&v, &bits, sizeof v);
     return v;
+}
+
+/* Whether an address is a multiple of `bytes`. */
+static inline int mcugen_is_aligned(const void *address, uint32_t bytes)
+{
+    /* cppcheck-suppress misra-c2012-11.6 ; nothing but the alignment of the address is looked at */
+    return ((uintptr_t)address % bytes) == 0u ? 1 : 0;
 }
 
 /* Words at any address, where the CPU reads them there; else byte by byte, as memcpy does. */
@@ -361,7 +380,8 @@ static inline int32_t mcugen_scale(int32_t acc, int32_t multiplier, int32_t zero
     const uint32_t below = (uint32_t)acc * (uint32_t)multiplier;
     return mcugen_multiply_high(acc, multiplier, zero_point) + mcugen_signed(below >> 31);
 #else
-    return mcugen_upper((int64_t)acc * multiplier + (int64_t)zero_point * INT64_C(4294967296) + INT64_C(2147483648));
+    const int64_t zero = (int64_t)zero_point * INT64_C(4294967296);
+    return mcugen_upper((int64_t)acc * multiplier + zero + INT64_C(2147483648));
 #endif
 }
 
@@ -486,9 +506,9 @@ MCUGEN_ONCE void mcugen_stage(void *to, const void *from, size_t nbytes)
     unsigned char *t = (unsigned char *)to;
     const unsigned char *f = (const unsigned char *)from;
     for (; nbytes >= 16u; nbytes -= 16u, t += 16, f += 16) {
-        memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
+        (void)memcpy(__builtin_assume_aligned(t, 4), __builtin_assume_aligned(f, 4), 16);
     }
-    memcpy(t, f, nbytes);
+    (void)memcpy(t, f, nbytes);
 #else
     mcugen_copy(to, from, nbytes);
 #endif
