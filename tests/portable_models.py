@@ -272,8 +272,9 @@ def _examples(wanted: Sequence[Kernel]) -> Iterator[Portable]:
         if not kernel.example or kernel.name in taken:
             continue
         model = onnx.parser.parse_model(kernel.example)
+        board = next(found for found in map(_board, ("host", *BOARDS)) if kernel.needs <= found.features)
         for goal in (*GOALS, "flash"):
-            compiled = compile_model(model, "host", CompileOptions(name=f"e_{kernel.name}", optimize=goal))
+            compiled = compile_model(model, board, CompileOptions(name=f"e_{kernel.name}", optimize=goal))
             if kernel.name in _kernels(compiled):
                 taken |= _kernels(compiled)
                 yield _with_numpy(compiled, random_feeds(model, seed=1))

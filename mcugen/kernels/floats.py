@@ -111,7 +111,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     whole, shape = rows // ROWS * ROWS, spec.shape
     fours, ones = windows(shape, in_turn(whole, ROWS)), np.arange(whole, rows)[:, None]
     order = fours + windows(shape, ones, last=channels % BLOCK or BLOCK)
-    options = [_clamp(spec), SingleOptions(single=single)]
+    options = [clamp_options(*spec.float_limits), SingleOptions(single=single)]
     return _call(spec, site, size, ("patch", 0 if single else ROWS * depth), options, order)
 
 
@@ -123,7 +123,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     whole = len(pixels) // ROWS * ROWS
     blocks = np.concatenate([pixels[:whole].reshape(-1, ROWS), np.tile(pixels[whole:, None], ROWS)])
     params, patch = Patch(depth=depth, direct=int(direct)), ("patch", ROWS * depth + shape.in_c)
-    return _call(spec, site, params, patch, [_clamp(spec)], windows(shape, blocks))
+    return _call(spec, site, params, patch, [clamp_options(*spec.float_limits)], windows(shape, blocks))
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
@@ -173,8 +173,8 @@ def _call(
     return site.call(operands, [*geometry, params, limits], [*options, upper], overlaps=spec.overlaps(order))
 
 
-def _clamp(spec: ConvSpec) -> ClampOptions:
-    low, high = spec.float_limits
+def clamp_options(low: float, high: float) -> ClampOptions:
+    """By the limits, −∞ and ∞ if there are none."""
     return ClampOptions(clamp="relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any")
 
 

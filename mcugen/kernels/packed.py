@@ -9,7 +9,9 @@ from typing import Annotated
 import numpy as np
 
 from mcugen.hir.types import Array, DType
-from mcugen.lir.kernel import Kernel, Options, Params, Trained, reads, writes
+from mcugen.kernels.floats import ClampOptions, UpperLimit
+from mcugen.kernels.weighted import FloatLimits
+from mcugen.lir.kernel import Kernel, Options, Params, Trained, reads, scratch, writes
 from mcugen.numerics.fixedpoint import largest_code
 
 WIDTHS = (2, 4, 8)
@@ -18,6 +20,9 @@ WIDTHS = (2, 4, 8)
 
 LANES = 4
 """Rows that a weight is multiplied with as it is read."""
+
+TILE_ROWS, TILE_CHANNELS = 32, 8
+"""Rows for which a weight becomes a float once, and channels whose weights lie beside each other as such."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ class PackedOptions(Options):
     shift: Annotated[int, "of totals to the right; 0: results are real"]
 
 
-def _example() -> str:
+def _example(rows: int) -> str:
     """Layers with weights of 4 and 8 bits in groups of 16, in ONNX's text form."""
     depth, channels, group, parts = 36, 24, 16, []
     for name, largest in (("a", 7), ("b", 127)):
@@ -156,8 +161,8 @@ def _example() -> str:
         f"{y}r = DequantizeLinear <axis: int = 0, block_size: int = {group}> ({y}w, {y}s) {y} = MatMul(x, {y}r)"
         for y in "ab"
     )
-    results = ", ".join(f"float[2, {channels}] {y}" for y in "ab")
-    head = f'<ir_version: 10, opset_import: ["": 21]> net (float[2, {depth}] x) => ({results})'
+    results = ", ".join(f"float[{rows}, {channels}] {y}" for y in "ab")
+    head = f'<ir_version: 10, opset_import: ["": 21]> net (float[{rows}, {depth}] x) => ({results})'
     return f"{head} <{', '.join(parts)}> {{ {' '.join(nodes)} }}"
 
 
@@ -175,8 +180,46 @@ DENSE_PACKED = Kernel(
     params=(GroupedRows, GroupedReals, GroupedCodes, GroupedZero),
     optional=(GroupedReals, GroupedCodes, GroupedZero),
     options=(PackedOptions,),
-    example=_example(),
+    example=_example(2),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileOptions(Options):
+    """How weights lie, and for how many rows they become floats."""
+
+    bits: Annotated[int, "of a weight"]
+    zero: Annotated[int, "what stands for 0, where that is one number"]
+    zeros: Annotated[bool, "whether there is one a group"]
+    bias: Annotated[bool, "whether there is one"]
+    rows: Annotated[int, "for which a weight becomes a float once"]
+
+
+DENSE_PACKED_TILE = Kernel(
+    "dense_packed_tile",
+    what="four rows by four channels in registers or vectors; weights of 2, 4 or 8 bits in groups with a scale each, "
+    "eight channels of which become floats once for 32 rows",
+    operands=(
+        reads("x", "input", DType.FLOAT32),
+        reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),
+        reads("scale", "by channel and group", DType.FLOAT32),
+        reads("zeros", "by channel and group: the weight that stands for 0", DType.UINT8, optional=True),
+        reads("bias", "by channel", DType.FLOAT32, optional=True),
+        writes("y", "output", DType.FLOAT32),
+        scratch("patch", "the rows, four of them interleaved", DType.FLOAT32),
+        scratch("tile", "by four channels their biases, then their weights", DType.FLOAT32),
+    ),
+    params=(GroupedRows, FloatLimits),
+    options=(TileOptions, ClampOptions, UpperLimit),
+    needs=frozenset({"fpu"}),
+    example=_example(TILE_ROWS + 3),
+)
+
+
+def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
+    """Floats of the interleaved rows, and of the tile of weights."""
+    held = min(-(-rows // LANES) * LANES, TILE_ROWS)
+    return held * depth, TILE_CHANNELS * (depth + 1)
 
 
 def largest_group_sums(codes: Array, group: int, x: DType) -> Array:

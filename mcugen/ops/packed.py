@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -14,11 +15,14 @@ from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
 from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable
-from mcugen.hir.types import Array, TensorType
+from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.conv_shape import ConvShape
+from mcugen.kernels.floats import UpperLimit, clamp_options
 from mcugen.kernels.packed import (
     DENSE_PACKED,
+    DENSE_PACKED_TILE,
     LANES,
+    TILE_ROWS,
     GroupedCodes,
     GroupedReals,
     GroupedRows,
@@ -26,9 +30,12 @@ from mcugen.kernels.packed import (
     GroupRequantizer,
     Packed,
     PackedOptions,
+    TileOptions,
     largest_group_sums,
+    tile_sizes,
 )
 from mcugen.kernels.specs import ConvSpec
+from mcugen.kernels.weighted import FloatLimits
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Params, Site
 from mcugen.lir.program import Overlap
@@ -154,11 +161,53 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
 
     def lower(self, node: Node, builder: Builder) -> None:
         """By the kernel; scales and bias are as the results ask for them."""
-        if builder.widens and self.widened_bytes(node.sig):
+        if builder.optimize == "balanced" and self._by_tiles(node.sig, builder.features):
+            self._lower_tiles(node, builder)
+        elif builder.widens and self.widened_bytes(node.sig):
             self._lower_widened(node, builder)
-            return
+        else:
+            self._lower_as_read(node, builder)
+
+    def _by_tiles(self, sig: Signature, features: frozenset[str]) -> bool:
+        """Whether a weight becomes a float for so many rows that it costs little: 0.22 instructions a product of 32."""
+        rows = sig.output.count // sig.output.shape[-1]
+        return rows >= TILE_ROWS and sig.input(0).quant is None and DENSE_PACKED_TILE.needs <= features
+
+    def _lower_tiles(self, node: Node, builder: Builder) -> None:
+        sig, site = node.sig, Site(builder, node, DENSE_PACKED_TILE)
+        codes, scales, *more = _constants(node)
+        packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
+        assert packed is not None, "layers are made of codes that fit"
+        rows, apart = sig.output.count // channels, packed.zeros.size > 1
+        operands = {"x": site.x, "w": site.const("w", packed.data), "scale": site.const("scale", scales)}
+        if apart:
+            operands["zeros"] = site.const("zeros", packed.zeros)
+        if more:
+            operands["bias"] = site.const("bias", more[0])
+        patch, tile = tile_sizes(rows, depth)
+        operands |= {"y": site.y, "patch": site.scratch("patch", DType.FLOAT32, patch)}
+        operands["tile"] = site.scratch("tile", DType.FLOAT32, tile)
+        low, high = self.clamp or (-math.inf, math.inf)
+        size = GroupedRows(rows=rows, depth=depth, channels=channels, group=self.group)
+        limits = FloatLimits(low=low, high=None if math.isinf(high) else high)
+        options = TileOptions(
+            bits=packed.bits,
+            zero=0 if apart else int(packed.zeros[0]),
+            zeros=apart,
+            bias=bool(more),
+            rows=TILE_ROWS,
+        )
+        starts = np.arange(0, rows, TILE_ROWS)
+        order = Traversal(starts * depth, np.append(starts[1:], rows) * channels)
+        clamps = [clamp_options(low, high), UpperLimit(high=limits.high is not None)]
+        overlaps = overlap(sig.input(0), sig.output, order)
+        variant = f"w{packed.bits}"
+        builder.call(node, site.call(operands, [size, limits], [options, *clamps], overlaps=overlaps, variant=variant))
+
+    def _lower_as_read(self, node: Node, builder: Builder) -> None:
+        """Each weight is widened for four rows."""
         sig, site = node.sig, Site(builder, node, DENSE_PACKED)
-        codes, scales, *more = (v.data for v in node.inputs[1:] if v is not None and v.data is not None)
+        codes, scales, *more = _constants(node)
         packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
         assert packed is not None, "layers are made of codes that fit"
         constants, params, shift = self._store(sig, codes, scales, more[0] if more else None)
@@ -188,7 +237,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     def _lower_widened(self, node: Node, builder: Builder) -> None:
         """As a dense layer of floats, four times as large at least."""
         x, w = node.sig.input(0), TensorType(node.sig.input(1).shape)
-        codes, scales, *more = (v.data for v in node.inputs[1:] if v is not None and v.data is not None)
+        codes, scales, *more = _constants(node)
         weights = codes.astype(np.float32) * spread(scales, 1, self.group, codes.shape[1])
         channels, depth = codes.shape
         shape = ConvShape.of_rows(node.output.type.count // channels, depth, channels)
@@ -217,6 +266,11 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         if bias is not None:
             constants["bias"] = bias
         return constants, [] if self.clamp is None else [GroupedReals(low=self.clamp[0], high=self.clamp[1])], 0
+
+
+def _constants(node: Node) -> list[Array]:
+    """Codes, scales and, if there is one, bias."""
+    return [v.data for v in node.inputs[1:] if v is not None and v.data is not None]
 
 
 def _overlaps(sig: Signature) -> list[Overlap]:

@@ -67,7 +67,7 @@ LAYERS = {
 }
 
 
-def _weights(net: Net, name: str, layer: Layer, random: np.random.Generator) -> str:
+def _weights(net: Net, name: str, layer: Layer, channels: int, random: np.random.Generator) -> str:
     kind, half = STORED.get(layer.bits, TensorProto.INT4), 1 << (layer.bits - 1)
     low, high = (-half, half) if not layer.zeros else (-half + 1, half)
 
@@ -76,24 +76,24 @@ def _weights(net: Net, name: str, layer: Layer, random: np.random.Generator) -> 
         net.constants.append(helper.make_tensor(f"{name}{what}", kind, shape, numbers))
         return f"{name}{what}"
 
-    codes = constant("codes", (layer.depth, CHANNELS))
+    codes = constant("codes", (layer.depth, channels))
     groups = () if layer.block is None else (-(-layer.depth // layer.block),)
-    scales = net.const(random.uniform(0.01, 0.02, (*groups, CHANNELS)) * 2 ** (4 - layer.bits))
-    zeros = [constant("zeros", (*groups, CHANNELS))] if layer.zeros else []
+    scales = net.const(random.uniform(0.01, 0.02, (*groups, channels)) * 2 ** (4 - layer.bits))
+    zeros = [constant("zeros", (*groups, channels))] if layer.zeros else []
     how = {"axis": 1} if layer.block is None else {"axis": 0, "block_size": layer.block}
     return net.op("DequantizeLinear", codes, scales, *zeros, **how)
 
 
-def model_of(layers: dict[str, Layer]) -> tuple[Net, list[str]]:
+def model_of(layers: dict[str, Layer], rows: int = 6, channels: int = CHANNELS) -> tuple[Net, list[str]]:
     """All layers side by side."""
     net, results = Net(21), []
     for at, layer in enumerate(layers.values()):
         random = np.random.default_rng(at)
-        x = net.input(f"x{at}", 1 if at % 3 == 2 else 6, layer.depth)
+        x = net.input(f"x{at}", 1 if at % 3 == 2 and rows == 6 else rows, layer.depth)
         if layer.codes:
             x = net.dequantize(net.quantize(x, *X), *X)
-        product = net.op("MatMul", x, _weights(net, f"w{at}", layer, random))
-        summed = net.op("Add", product, net.const(random.standard_normal(CHANNELS)))
+        product = net.op("MatMul", x, _weights(net, f"w{at}", layer, channels, random))
+        summed = net.op("Add", product, net.const(random.standard_normal(channels)))
         y = net.op("Relu", summed) if at % 2 else summed
         if layer.codes and not layer.real:
             y = net.dequantize(net.quantize(y, *Y), *Y)
@@ -131,6 +131,32 @@ def test_results_are_those_of_onnxruntime(built: Built, name: str):
 def test_c_computes_the_same(built: Built):
     """Codes to the last bit."""
     check_c(built.compiled, built.feeds, built.found)
+
+
+TILED = ("int4 by 32", "int4 by 9, odd", "int4 by 32, zero points", "int8 by channel", "int2 by 16", "int8 by 32")
+
+
+@pytest.fixture(scope="module")
+def tiled() -> Net:
+    """Of 39 rows the last three are no four, of 21 channels the last five no eight."""
+    return model_of({name: LAYERS[name] for name in TILED}, rows=39, channels=21)[0]
+
+
+@pytest.mark.parametrize("board", ["nrf52840", "corstone300"])
+def test_many_rows_share_weights_that_become_floats_once(tiled: Net, board: str):
+    model = tiled.model()
+    compiled, feeds = compile_model(model, board), random_feeds(model, 5)
+    assert [layer.kernel for layer in compiled.report.layers] == ["dense_packed_tile"] * len(TILED)
+    found = interpret(compiled.graph, feeds)
+    assert_close(found, onnxruntime_outputs(model, feeds), 2e-5)
+    check_c(compiled, feeds, found, 2e-5)
+    assert_close(compiled.simulate([feeds], measure=False).outputs[0], found, 2e-5)
+
+
+def test_tiles_are_for_cpus_with_floats_and_balanced_goals(tiled: Net):
+    for board, goal in (("rp2040", "balanced"), ("nrf52840", "flash"), ("nrf52840", "ram"), ("nrf52840", "speed")):
+        layers = compile_model(tiled.model(), board, CompileOptions(optimize=goal)).report.layers
+        assert "dense_packed_tile" not in {layer.kernel for layer in layers}
 
 
 def test_weights_have_their_own_size_in_flash(built: Built):
