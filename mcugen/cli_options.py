@@ -42,6 +42,7 @@ from mcugen.options import (
     Places,
 )
 from mcugen.tasks import Judging, Quantizing
+from mcugen.workers.sharing import Workers
 
 if TYPE_CHECKING:
     from mcugen.hir.types import Array
@@ -227,9 +228,6 @@ MaxLatency = Annotated[
 ]
 MaxCycles = Annotated[str, typer.Option(help="the same in estimated cycles: 1500000", show_default=False)]
 MaxFlash = Annotated[str, typer.Option(help="the same of flash, weights and code", show_default=False)]
-
-
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="so many at once; 0: one for each CPU")]
 
 
 def cpus(jobs: int) -> int:
@@ -459,11 +457,28 @@ class Reporting:
     html: Annotated[Path | None, typer.Option(help="write the report as one page with charts", show_default=False)] = (
         None
     )
-    jobs: Jobs = 0
 
     def made(self) -> Reporting:
-        """As many simulators as are asked for, or as there are CPUs."""
-        return replace(self, jobs=cpus(self.jobs))
+        """Itself: these options need no conversion."""
+        return self
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Who does work that can be shared out."""
+
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="so many at once; 0: one for each CPU")] = 0
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="a Dask scheduler whose workers do it: tcp://HOST:8786; or local (docs/cluster.md)",
+            show_default=False,
+        ),
+    ] = ""
+
+    def made(self) -> Workers:
+        """As many processes as are asked for, or as there are CPUs."""
+        return Workers(cpus(self.jobs), self.cluster)
 
 
 class Ir(StrEnum):
@@ -512,6 +527,7 @@ PANELS = {
     "What the code offers": ("name", "state", "helpers", "labels"),
     "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),
+    "Computers": ("jobs", "cluster"),
     "For developers": ("dump_after", "time_passes", "diverged", "compare_layers"),
 }
 """Of a command's help, the options in groups: those in none are needed most, and come first."""
@@ -537,6 +553,7 @@ SHARED: dict[str, type[Any]] = {
     "telling": Telling,
     "watching": Watching,
     "reporting": Reporting,
+    "sharing": Sharing,
     "inspecting": Inspecting,
 }
 """What a command's parameter of that name is made of: the options are the fields of the class."""

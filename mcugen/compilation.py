@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from mcugen.export.task import Exported, Packaging, declared, export
 from mcugen.hir.types import Array, DType
 from mcugen.importer.load import LoadedModel, load
 from mcugen.latency import Deadline, within
-from mcugen.mixed import Demand, Search
+from mcugen.mixed import Answer, Demand, Question, Search
 from mcugen.options import MIXED, CompileOptions
 from mcugen.parameters import require_room_quantized
 from mcugen.pipeline import Trace
@@ -33,7 +33,7 @@ from mcugen.quant.float_model import FloatModel
 from mcugen.quant.heads import float_heads
 from mcugen.quant.profile import Profile, profile_model, profile_notes
 from mcugen.quant.profile_file import read_profile
-from mcugen.quant.quantize import Progress, Quantization, float_model, no_progress, quantizer, with_states
+from mcugen.quant.quantize import Progress, Quantization, Quantizer, float_model, no_progress, quantizer, with_states
 from mcugen.quant.samples import in_own_order, without_strays
 from mcugen.quant.scheme import Scheme
 from mcugen.report.basis import samples_sha256
@@ -41,6 +41,7 @@ from mcugen.report.figures import Report
 from mcugen.stack_bounds import with_stack_bound
 from mcugen.stepping import in_short_steps
 from mcugen.tasks import Judging, Quantizing
+from mcugen.workers.sharing import ALONE, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +71,8 @@ class Compilation:
     judging: Judging = field(default_factory=Judging)
     progress: Progress = no_progress
     trace: Trace | None = None
+    workers: Workers = ALONE
+    """Run samples, and what a search tries."""
     search: Search | None = field(default=None, init=False)
     """The search for the precisions of layers, once it has begun."""
     notes: list[str] = field(default_factory=list, init=False)
@@ -103,32 +106,47 @@ class Compilation:
         """The quantized model, by samples or a profile, judged; UsageError where neither is given."""
         if not self.quantizing.is_wanted:
             raise UsageError("quantization needs samples of the model's inputs", "none", "give --calibration SAMPLES")
-        target, fused, is_mixed = self.target, self.float_model, self.quantizing.precision == MIXED
+        basis = self._basis
+        if self.quantizing.precision == MIXED:
+            self.search = self.make_search()
+            found = self.search.run()
+        else:
+            found = basis.maker.quantize(basis.layers)
+        found = estimated(found, *judged_samples(basis.held, basis.known, basis.data))
+        given, data = basis.given, basis.data
+        told = [*basis.notes, *(note for samples in (given, data) if samples for note in samples.notes)]
+        digest = samples_sha256(given.inputs) if given else None
+        return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
+
+    @cached_property
+    def _basis(self) -> _Basis:
+        """What precisions are chosen by."""
+        target, fused = self.target, self.float_model
         endpoints = graph_endpoints(fused.graph, self.options.states)
         sources = (self.quantizing.calibration, self.judging.data)
         given, data = (None if source is None else self.samples(source, endpoints) for source in sources)
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
         usable, strays = self._usable(given)
         known, held = hold_out(usable, bool(self.options.states))
-        if is_mixed or profile is not None:  # nothing is held out that precisions are chosen by, or that was profiled
-            known, held = usable, ()
+        if self.quantizing.precision == MIXED or profile is not None:
+            known, held = usable, ()  # nothing is held out that precisions are chosen by, or that was profiled
         require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options)
         maker = quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         wanted = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
         layers, heads = float_heads(maker, wanted)
-        if is_mixed:
-            samples = data or given or random_samples(endpoints)
-            demand = Demand(
-                metric_of(self.judging.metric, samples.labels), self.judging.max_drop, self.judging.min_sqnr
-            )
-            self.search = Search(maker, target, self.options, samples, demand, layers, self.progress)
-            found = self.search.run()
-        else:
-            found = maker.quantize(layers)
-        found = estimated(found, *judged_samples(held, known, data))
-        told = [*strays, *heads, *(note for samples in (given, data) if samples for note in samples.notes)]
-        digest = samples_sha256(given.inputs) if given else None
-        return replace(found, notes=(*found.notes, *told), calibration_sha256=digest)
+        return _Basis(maker, given, data, known, held, layers, [*strays, *heads])
+
+    def make_search(self) -> Search:
+        """For the precisions of layers; the workers of a cluster answer its questions."""
+        basis, judging = self._basis, self.judging
+        endpoints = graph_endpoints(self.float_model.graph, self.options.states)
+        samples = basis.data or basis.given or random_samples(endpoints)
+        demand = Demand(metric_of(judging.metric, samples.labels), judging.max_drop, judging.min_sqnr)
+        search = Search(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
+        if self.workers.cluster:
+            elsewhere = _Elsewhere(self.source.proto, self.target, self.options, self.quantizing, judging)
+            search.share = partial(self.workers.each_done, elsewhere)
+        return search
 
     @cached_property
     def compiled(self) -> CompiledModel:
@@ -182,16 +200,15 @@ class Compilation:
         *,
         diverged: float = DIVERGED_DB,
         wait_states: int | None = None,
-        jobs: int = 1,
     ) -> Report:
         """Runs samples (default: those of `judging`, or a random one) and measures: accuracy, instructions, memory.
 
         Layers of a quantized model have diverged below so many dB of SQNR; `wait_states` of flash are instead
-        of the board's; samples run in `jobs` simulators, with the same result.
+        of the board's. The result does not depend on the workers.
         """
         samples = self.judging_samples(data)
         metric = metric_of(self.judging.metric, samples.labels)
-        return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, jobs)
+        return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
         """What a report runs: these, or those of `judging`, or a random one."""
@@ -236,3 +253,35 @@ class Compilation:
     def _scheme(self) -> Scheme:
         given = self.quantizing
         return given.scheme or Scheme(DType(given.activations), weights=DType(given.weights))
+
+
+@dataclass(frozen=True)
+class _Basis:
+    """What a model is quantized by; `known` are samples to calibrate by, `held` those held out."""
+
+    maker: Quantizer
+    given: Samples | None
+    data: Samples | None
+    known: Sequence[Mapping[str, Array]]
+    held: Sequence[Mapping[str, Array]]
+    layers: Mapping[str, DType]
+    notes: Sequence[str]
+
+
+@dataclass
+class _Elsewhere:
+    """A search in another process, which makes its models itself: of the same causes, so that they are the same."""
+
+    model: onnx.ModelProto
+    board: Board
+    options: CompileOptions
+    quantizing: Quantizing
+    judging: Judging
+
+    def __call__(self, question: Question) -> Answer:
+        """What the search of this process says."""
+        return self._search.answer(question)
+
+    @cached_property
+    def _search(self) -> Search:
+        return Compilation(self.model, self.board, self.options, self.quantizing, self.judging).make_search()

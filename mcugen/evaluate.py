@@ -30,6 +30,7 @@ from mcugen.report.basis import Basis, samples_sha256
 from mcugen.report.figures import Report, measured
 from mcugen.report.memory import arena_buffers
 from mcugen.simulate import Setup, simulate
+from mcugen.workers.sharing import ALONE, Workers
 
 if TYPE_CHECKING:
     from mcugen.simulate import Execution
@@ -96,18 +97,20 @@ def evaluate(
     threshold_db: float = DIVERGED_DB,
     progress: Progress = no_progress,
     wait_states: int | None = None,
-    jobs: int = 1,
+    workers: Workers = ALONE,
 ) -> Report:
     """The report with figures of a simulated run, accuracy, and of a quantized model its layers' errors.
 
-    `wait_states` of flash, instead of the board's, are for the estimate of cycles; samples run in `jobs` simulators.
+    `wait_states` of flash, instead of the board's, are for the estimate of cycles; samples run in as many simulators as
+    there are `workers`.
     """
 
     def step(what: str) -> Callable[[int], None]:
         return lambda done: progress(what, done, len(samples.inputs))
 
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
-    setup = Setup(progress=step(f"{compiled.board.name}: running"), library=compiled.options.library, jobs=jobs)
+    running, library = step(f"{compiled.board.name}: running"), compiled.options.library
+    setup = Setup(progress=running, library=library, workers=workers)
     given, board = samples.fed(stored), compiled.board
     run = simulate(compiled.bundle, board, given, per_layer=True, cycles=True, wait_states=wait_states, setup=setup)
     accuracy, reference = judge(compiled, samples, run.outputs, metric, progress)

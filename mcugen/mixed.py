@@ -11,7 +11,7 @@ brought least for their cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -101,13 +101,55 @@ class _Trial:
         soft = 1 if board.name == "host" or "fpu" in board.features else SOFT_FLOAT
         return sum(_work(graph, soft) for graph in self.compiled.graph.nested())
 
-    def growth(self, before: _Trial, measured: bool = False) -> float:
-        """Of arena and instructions together, each as a share of what it was."""
-        work = self.instructions if measured else None
-        old_work = before.instructions if measured else None
-        costs = [(self.compiled.program.arena_size, before.compiled.program.arena_size)]
-        costs += [(work or self.work, old_work or before.work)]
-        return sum(new / max(old, 1) - 1 for new, old in costs)
+    @property
+    def cost(self) -> Cost:
+        """Without running anything."""
+        return Cost(self.compiled.program.arena_size, self.work)
+
+    @property
+    def measured_cost(self) -> Cost:
+        """With instructions, where they can be counted."""
+        return Cost(self.compiled.program.arena_size, self.instructions or self.work)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes, and instructions or an estimate of them."""
+
+    arena: int
+    work: int
+
+    def growth(self, before: Cost) -> float:
+        """Of both together, each as a share of what it was."""
+        return self.arena / max(before.arena, 1) + self.work / max(before.work, 1) - 2
+
+
+@dataclass(frozen=True)
+class Round:
+    """What all questions have in common that are asked at once: the model as it is, and all layers as they may become.
+
+    `best` are the outputs of the model with all of them `raised`.
+    """
+
+    wanted: Mapping[str, DType]
+    precision: Mapping[str, DType]
+    cost: Cost
+    raised: Mapping[str, DType]
+    best: Sequence[Mapping[str, Array]]
+    codes: Mapping[str, Codes]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Question:
+    """How much noise does a layer make that stays as it is, and what does it cost to raise it?"""
+
+    round: Round
+    layer: str
+
+
+Answer = tuple[float, float | None]
+"""Noise, and growth: None where the layer cannot be raised, or the board is too small."""
 
 
 def _work(graph: Graph, soft: int) -> int:
@@ -132,6 +174,8 @@ class Search:
     fixed: Mapping[str, DType] = field(default_factory=dict)
     """Precisions that are no matter of choice, by layer."""
     progress: Progress = no_progress
+    share: Callable[[Sequence[Question]], Iterable[tuple[Question, Answer]]] | None = None
+    """Who answers questions, in any order; else this search does."""
     steps: list[Tradeoff] = field(default_factory=list)
 
     def run(self) -> Quantization:
@@ -180,7 +224,7 @@ class Search:
             for dtype in LADDER[: LADDER.index(now.wanted[layer])]:
                 wanted = {name: d for name, d in {**now.wanted, layer: dtype}.items() if d is not LADDER[0]}
                 trial = self._trial(wanted, layer)
-                if trial is None or trial.growth(now, measured=True) >= 0:
+                if trial is None or trial.measured_cost.growth(now.measured_cost) >= 0:
                     continue
                 if self._accept(trial, layer, dtype, keep=False):
                     now = trial
@@ -196,16 +240,24 @@ class Search:
         """Layers that can be raised to `dtype`, by noise for each unit of cost."""
         layers = list(self._candidates(now, dtype))
         raised = {**now.wanted, **dict.fromkeys(layers, dtype)}
-        best = self._probe(raised)
+        asked = Round(now.wanted, now.precision, now.cost, raised, self._probe(raised), self._codes, dtype)
+        questions = [Question(asked, layer) for layer in layers]
+        answers = self.share(questions) if self.share else ((each, self.answer(each)) for each in questions)
         found: dict[str, float] = {}
-        for done, layer in enumerate(layers, 1):
-            noise = self._mse(self._probe({**raised, layer: now.precision[layer]}), best)
-            trial = self._trial({**now.wanted, layer: dtype}, layer)
+        for done, (question, (noise, growth)) in enumerate(answers, 1):
             self.progress(f"sensitivity to {dtype.value}", done, len(layers))
-            if trial is not None:
-                found[layer] = noise / max(trial.growth(now), LEAST_COST)
+            if growth is not None:
+                found[question.layer] = noise / max(growth, LEAST_COST)
         self._scores |= found
-        return sorted(found, key=lambda name: -found[name])
+        return sorted((name for name in layers if name in found), key=lambda name: -found[name])
+
+    def answer(self, question: Question) -> Answer:
+        """By the model that this search is of; whoever asks may be another process."""
+        asked, layer = question.round, question.layer
+        self._codes = dict(asked.codes)
+        noise = self._mse(self._probe({**asked.raised, layer: asked.precision[layer]}), asked.best)
+        trial = self._trial({**asked.wanted, layer: asked.dtype}, layer)
+        return noise, None if trial is None else trial.cost.growth(asked.cost)
 
     def _candidates(self, now: _Trial, dtype: DType) -> Iterator[str]:
         """Layers that compute, in less than `dtype`."""

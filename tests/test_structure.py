@@ -21,6 +21,7 @@ LAYERS = {
     "version": 0,
     "resources": 0,
     "cache": 1,
+    "workers": 2,
     "options": 0,
     "board": 1,
     "boundary": 1,

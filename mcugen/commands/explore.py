@@ -14,12 +14,10 @@ import typer
 from mcugen.board import board_names
 from mcugen.cli_options import (
     CompileArguments,
-    Jobs,
     JudgingArguments,
     Model,
     QuantizingArguments,
     Telling,
-    cpus,
     several_of,
     takes_options,
 )
@@ -27,6 +25,7 @@ from mcugen.commands.console import progress_shown, stdout, write_json
 from mcugen.errors import UsageError
 from mcugen.options import FEW_BITS, GOALS, MIXED, PRECISIONS, CompileOptions
 from mcugen.tasks import Quantizing
+from mcugen.workers.sharing import Workers
 
 if TYPE_CHECKING:
     from mcugen.explore.prepare import Asked
@@ -62,7 +61,7 @@ def explore(
     price: Price = None,
     simulate: Simulate = True,
     most_runs: MostRuns = 120,
-    jobs: Jobs = 0,
+    sharing: Workers,
     cache: Cache = None,
     all_: All = False,
     html: Html = None,
@@ -90,7 +89,7 @@ def explore(
         Prices(_prices(price or [])),
         simulate,
         most_runs,
-        cpus(jobs),
+        sharing,
         store=Store(cache or cache_folder() / "explore"),
     )
     with progress_shown(telling.quiet) as exploration.progress:

@@ -15,6 +15,7 @@ from mcugen.commands.console import progress_shown, stdout, write_json
 from mcugen.options import GOALS, CompileOptions
 from mcugen.tasks import Judging, Quantizing
 from mcugen.version import __version__
+from mcugen.workers.sharing import Workers
 
 
 def boards(
@@ -45,7 +46,7 @@ def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
 
     asked = Asked(model, CompileOptions(), {"float32": Quantizing()}, Judging())
     store, points = Store(cache_folder() / "explore"), combinations(names, ["float32"], GOALS[:1])
-    exploration = Exploration(asked, points, simulate=False, jobs=cpus(0), store=store)
+    exploration = Exploration(asked, points, simulate=False, workers=Workers(cpus(0)), store=store)
     with progress_shown(as_json) as exploration.progress:
         explored = exploration.run()
     if as_json:

@@ -12,6 +12,7 @@ from mcugen.cli_options import Model, Quiet, takes_options
 from mcugen.commands.console import tell, tell_notes, tell_quantization, watched
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
+from mcugen.workers.sharing import Workers
 
 
 @takes_options
@@ -22,13 +23,14 @@ def quantize(
     options: CompileOptions,
     quantizing: Quantizing,
     judging: Judging,
+    sharing: Workers,
     quiet: Quiet = False,
 ) -> None:
     """Writes the quantized model as standard ONNX, which ONNX Runtime runs with the same result."""
     from mcugen.codegen.write import replace_file
     from mcugen.compilation import Compilation
 
-    net = Compilation(model, "host", options, quantizing, judging)
+    net = Compilation(model, "host", options, quantizing, judging, workers=sharing)
     with watched(net, quiet):
         quantized = net.quantized
     data = quantized.proto.SerializeToString(deterministic=True)

@@ -12,6 +12,7 @@ from mcugen.commands.console import stdout, tell_notes, watched, write_json
 from mcugen.errors import UsageError
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
+from mcugen.workers.sharing import Workers
 
 
 @takes_options
@@ -23,6 +24,7 @@ def report(
     quantizing: Quantizing,
     judging: Judging,
     reporting: Reporting,
+    sharing: Workers,
     telling: Telling,
 ) -> None:
     """Compiles, builds, runs every sample under QEMU and reports accuracy, instructions, flash and RAM."""
@@ -36,9 +38,9 @@ def report(
     if reporting.compare_layers and not quantizing.is_wanted:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
-    net = Compilation(model, board, options, quantizing, judging)
+    net = Compilation(model, board, options, quantizing, judging, workers=sharing)
     with watched(net, telling.quiet):
-        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states, jobs=reporting.jobs)
+        result = net.report(diverged=reporting.diverged, wait_states=reporting.wait_states)
     compiled = net.compiled
     result = replace(result, command=shlex.join(["mcugen", *sys.argv[1:]]))
     write_json(telling.json_, result)

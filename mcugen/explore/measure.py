@@ -23,7 +23,7 @@ from mcugen.tasks import Quantizing
 RUN_SAMPLES = 4
 """So many samples run on each board: integers are those of ONNX Runtime, which saw all samples."""
 
-_LASTING = (DoesNotFitError, UnsupportedError, UsageError)
+_LASTING = [kind.__name__ for kind in (DoesNotFitError, UnsupportedError, UsageError)]
 """Refusals that come again; of others (a tool is missing, a disk is full) nothing is kept."""
 
 
@@ -48,18 +48,20 @@ def known(key: str, store: Store) -> Outcome | None:
         return None
 
 
-def measure(asked: Asked, point: Point, simulate: bool, key: str, store: Store) -> Outcome:
-    """What comes of a point; in the store, too. Raises what hinders quantizing."""
+def keep(outcome: Outcome, key: str, store: Store) -> None:
+    """Writes what came of a point to a store, unless it may be better another time."""
+    if outcome.refusal is None or outcome.refusal.kind in _LASTING:
+        store.write(key, json.dumps(asdict(outcome)).encode())
+
+
+def measure(asked: Asked, point: Point, simulate: bool, store: Store) -> Outcome:
+    """What comes of a point; the store has what others of its precision share. Raises what hinders quantizing."""
     base = prepared(asked, point, store)
     try:
         report, figures = _made(asked, point, simulate, base)
-        outcome = Outcome(point, figures, report, None, base.yardstick, simulate)
     except McugenError as error:
-        outcome = Outcome(point, None, None, Refusal.of(error), base.yardstick, simulate)
-        if not isinstance(error, _LASTING):
-            return outcome
-    store.write(key, json.dumps(asdict(outcome)).encode())
-    return outcome
+        return Outcome(point, None, None, Refusal.of(error), base.yardstick, simulate)
+    return Outcome(point, figures, report, None, base.yardstick, simulate)
 
 
 _ADAPTER = TypeAdapter(Outcome)

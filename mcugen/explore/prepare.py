@@ -43,6 +43,11 @@ class Asked:
         calibrations = (q.calibration for q in self.quantizing.values() if q.calibration is not None)
         return self.judging.data if self.judging.data is not None else next(calibrations, None)
 
+    @property
+    def beside(self) -> list[Path]:
+        """Files of weights outside of the model's own."""
+        return sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))
+
     def for_goal(self, optimize: str) -> CompileOptions:
         """The options for one goal; symbols are named after the model's own file."""
         return replace(self.options, optimize=optimize, name=self.options.name or self.model.stem)
@@ -52,8 +57,7 @@ class Asked:
         options, judging = self.options, self.judging
         texts = [text_or_file(text) for text in (options.input_pipeline, judging.metric)]
         plugins = [Path(plugin) for plugin in options.plugins]
-        beside = sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))  # weights outside of the model's file
-        return fingerprint(SCHEMA, code_digest(), self.model, beside, options, plugins, judging, texts, *more)
+        return fingerprint(SCHEMA, code_digest(), self.model, self.beside, options, plugins, judging, texts, *more)
 
 
 @dataclass(frozen=True)

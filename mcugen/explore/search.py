@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import platform
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from mcugen.board import Board, load_board
-from mcugen.cache import Store
-from mcugen.errors import ConstraintError
+from mcugen.cache import Store, cache_folder
+from mcugen.errors import ConstraintError, UsageError
 from mcugen.evaluation.metrics import Metric, described
 from mcugen.explore.demands import Demands, Prices, front, vector
-from mcugen.explore.measure import key_of, known, measure
+from mcugen.explore.measure import keep, key_of, known, measure
 from mcugen.explore.point import Outcome, Point, Yardstick, finite
 from mcugen.explore.prepare import Asked
-from mcugen.explore.workers import each_done
 from mcugen.quant.quantize import Progress, no_progress
+from mcugen.workers.sharing import ALONE, Workers
 
 MOST_RUNS = 120
 """So many combinations are simulated unless the user says otherwise."""
@@ -115,7 +117,7 @@ class Explored:
 
 @dataclass
 class Exploration:
-    """Runs what is not in the store, in `jobs` processes."""
+    """Has workers run what is not in the store."""
 
     asked: Asked
     points: Sequence[Point]
@@ -123,7 +125,7 @@ class Exploration:
     prices: Prices = field(default_factory=Prices)
     simulate: bool = True
     most_runs: int = MOST_RUNS
-    jobs: int = 1
+    workers: Workers = ALONE
     store: Store = field(kw_only=True)
     progress: Progress = no_progress
 
@@ -156,18 +158,34 @@ class Exploration:
         keys = {point: key_of(self.asked, point, simulate) for point in points}
         found = {p: outcome for p, key in keys.items() if (outcome := known(key, self.store)) is not None}
         missing = _spread([point for point in points if point not in found])
-        work = partial(_measured, self.asked, simulate, self.store)
+        work = self._work(simulate)
         self.progress(what, len(found), len(points))
-        for (point, _), outcome in each_done(work, [(point, keys[point]) for point in missing], self.jobs):
+        for (point, key), outcome in self.workers.each_done(work, [(point, keys[point]) for point in missing]):
             found[point] = outcome
+            keep(outcome, key, self.store)
             self.progress(what, len(found), len(points))
         return found
 
+    def _work(self, simulate: bool) -> Callable[[tuple[Point, str]], Outcome]:
+        """What a process does: one of a cluster with a store of its own computer, and files that went along."""
+        if self.workers.cluster:
+            return partial(_measured_elsewhere, self.asked, self.asked.beside, simulate)
+        return partial(_measured, self.asked, simulate, self.store)
+
 
 def _measured(asked: Asked, simulate: bool, store: Store, task: tuple[Point, str]) -> Outcome:
-    """What a process does."""
+    point, _ = task
+    return measure(asked, point, simulate, store)
+
+
+def _measured_elsewhere(asked: Asked, _beside: Sequence[Path], simulate: bool, task: tuple[Point, str]) -> Outcome:
+    """UsageError where something is not what it was on the computer that asked."""
     point, key = task
-    return measure(asked, point, simulate, key, store)
+    if key_of(asked, point, simulate) != key:
+        rule = "files that options name in texts (boards, pipelines, metrics), compilers and QEMU must be the same"
+        found = f"others on {platform.node()} for {point}"
+        raise UsageError(f"on the workers of a cluster {rule}", found, "see them by: mcugen doctor")
+    return measure(asked, point, simulate, Store(cache_folder() / "explore"))
 
 
 def _spread(points: Sequence[Point]) -> list[Point]:

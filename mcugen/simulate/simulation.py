@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from mcugen.board import Board
 from mcugen.codegen.bundle import Bundle
-from mcugen.errors import UsageError
+from mcugen.errors import ToolMissingError, UsageError
 from mcugen.options import LibraryFiles
 from mcugen.simulate.build import Checks, TargetImages, build_host, build_parts, build_target
 from mcugen.simulate.cycles import Cycles, estimate_cycles
@@ -31,13 +33,20 @@ from mcugen.simulate.execute import (
     qemu_program,
     raw_samples,
 )
-from mcugen.simulate.machines import Machine, find_machine
+from mcugen.simulate.machines import Machine, find_machine, tool_versions
 from mcugen.simulate.profile import Profiler
 from mcugen.simulate.stack import StackBound, stack_bound
 from mcugen.simulate.timer import Reading, Timing
+from mcugen.workers.sharing import ALONE, Workers
 
 LEAST_SHARE = 16
 """Samples that are worth a simulator of their own."""
+
+MOST_SHARE = 256
+"""Samples that a worker of a cluster gets at once: so many are done again where one is lost."""
+
+LEAST_SHARES = 8
+"""Of a cluster, whose workers may be many."""
 
 SECONDS_PER_SAMPLE = 120.0
 """A run that finishes no sample in this time is held to hang."""
@@ -90,8 +99,8 @@ class Setup:
     """Where files of build and run stay; else they are gone."""
     library: LibraryFiles | None = None
     """What a model is linked with that calls one."""
-    jobs: int = 1
-    """Simulators at once: samples are shared out among them, unless the model keeps a state from one to the next."""
+    workers: Workers = ALONE
+    """As many simulators at once: samples are shared out among them, unless the model keeps a state."""
 
 
 def simulate(
@@ -126,7 +135,10 @@ def simulate(
             return Execution(done.outputs, None, None, None, None, input_crcs=done.input_crcs)
         machine, hooks = find_machine(board), per_layer and bool(bundle.layers)
         images = build_target(bundle, board, machine, folder, hooks=hooks, empty=measure, files=setup.library)
-        run = run_all(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
+        run_samples = run_all
+        if setup.workers.cluster and not bundle.has_state:
+            run_samples = partial(_run_on_cluster, board=board, bundle=bundle, samples=samples, setup=setup)
+        run = run_samples(qemu_program(images.model, machine), measure=Measure.STACK if measure else Measure.NOTHING)
         time = partial(_time, machine=machine, bundle=bundle, sample=samples[0], timeout=timeout)
         layers = time(images.layers).layer_instructions(len(bundle.layers)) if images.layers else None
         if not measure:
@@ -152,9 +164,8 @@ def _run_all(
     measure: Measure = Measure.NOTHING,
 ) -> Run:
     """Runs all samples, several parts of them at once; what is measured is the first sample's, in the first part."""
-    most = 1 if bundle.has_state else setup.jobs
-    count = max(min(most, len(samples) // LEAST_SHARE), 1)
-    ends = [len(samples) * i // count for i in range(count + 1)]
+    ends = _shares(len(samples), 1 if bundle.has_state else setup.workers.jobs)
+    count = len(ends) - 1
     done = [0] * count
 
     def run(part: int) -> Run:
@@ -175,9 +186,61 @@ def _run_all(
         )
 
     with ThreadPoolExecutor(count) as pool:
-        runs = list(pool.map(run, range(count)))
+        return _joined(list(pool.map(run, range(count))))
+
+
+def _shares(total: int, most: int) -> list[int]:
+    """Where the shares of so many samples begin, and where the last ends."""
+    count = max(min(most, total // LEAST_SHARE), 1)
+    return [total * i // count for i in range(count + 1)]
+
+
+def _joined(runs: Sequence[Run]) -> Run:
+    """Of all samples; what was measured is the first's."""
     outputs = [output for run in runs for output in run.outputs]
     return Run(outputs, runs[0].findings, tuple(crc for run in runs for crc in run.input_crcs))
+
+
+@dataclass(frozen=True)
+class Share:
+    """Samples from number `first` on, for one simulator of a cluster."""
+
+    first: int
+    samples: Sequence[Sample]
+    measure: Measure
+
+
+def _run_on_cluster(
+    program: Program,
+    board: Board,
+    bundle: Bundle,
+    samples: Sequence[Sample],
+    setup: Setup,
+    measure: Measure = Measure.NOTHING,
+) -> Run:
+    """The same as `_run_all`, by simulators of the same version on other computers."""
+    ends = _shares(len(samples), max(LEAST_SHARES, -(-len(samples) // MOST_SHARE)))
+    shares = [Share(first, samples[first:end], Measure.NOTHING if first else measure) for first, end in pairwise(ends)]
+    work = partial(_run_share, program.image, board, tool_versions(board)[1], bundle, setup.timeout)
+    found: dict[int, Run] = {}
+    for share, run in setup.workers.each_done(work, shares):
+        found[share.first] = run
+        if setup.progress:
+            setup.progress(sum(len(run.outputs) for run in found.values()))
+    return _joined([found[first] for first in sorted(found)])
+
+
+def _run_share(image: Path, board: Board, simulator: str | None, bundle: Bundle, timeout: float, share: Share) -> Run:
+    """What a worker of a cluster does. ToolMissingError where its simulator is another."""
+    own = tool_versions(board)[1]
+    if own != simulator:
+        rule = "workers of a cluster must have the simulator of this computer"
+        raise ToolMissingError(rule, f"on {platform.node()}: {own}, not {simulator}", "install that version there")
+    program = qemu_program(image, find_machine(board))
+    with _folder(None) as folder:
+        return execute(
+            program, bundle, share.samples, folder, measure=share.measure, timeout=timeout, first=share.first
+        )
 
 
 def _with_room(bundle: Bundle, samples: Sequence[Sample]) -> Bundle:

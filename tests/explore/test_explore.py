@@ -29,9 +29,9 @@ from mcugen.explore.page import explored_page
 from mcugen.explore.point import Figures, Outcome, Point, Refusal, Yardstick
 from mcugen.explore.prepare import Asked, prepared
 from mcugen.explore.search import Exploration, Explored, combinations
-from mcugen.explore.workers import each_done
 from mcugen.options import CompileOptions
 from mcugen.tasks import Judging, Quantizing
+from mcugen.workers.sharing import Workers
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -174,7 +174,7 @@ def test_keys_tell_models_boards_options_and_contents_apart(model: Path, tmp_pat
 
 def test_writers_at_once_leave_whole_files(tmp_path: Path) -> None:
     texts = [str(i) * 100_000 for i in range(6)]
-    list(each_done(partial(write_often, Store(tmp_path)), texts, 3))
+    list(Workers(3).each_done(partial(write_often, Store(tmp_path)), texts))
     assert Store(tmp_path).read("key").decode() in texts  # type: ignore[union-attr]
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
@@ -183,19 +183,19 @@ def test_writers_at_once_leave_whole_files(tmp_path: Path) -> None:
 
 
 def test_what_a_lost_process_was_at_is_done_again(tmp_path: Path) -> None:
-    found = dict(each_done(partial(squares_and_dies_once, tmp_path), range(6), 2))
+    found = dict(Workers(2).each_done(partial(squares_and_dies_once, tmp_path), range(6)))
     assert found == {n: n * n for n in range(6)}
     assert (tmp_path / "died").exists()
 
 
 def test_processes_that_are_always_lost_end_it() -> None:
     with pytest.raises(DoesNotFitError, match="--jobs 1"):
-        list(each_done(dies, range(2), 2))
+        list(Workers(2).each_done(dies, range(2)))
 
 
 def test_errors_pass_whole_from_process_to_process() -> None:
     with pytest.raises(DoesNotFitError) as error:
-        list(each_done(refuses, range(2), 2))
+        list(Workers(2).each_done(refuses, range(2)))
     assert (error.value.rule, error.value.found, error.value.remedy) == ("a rule", "this", "that")
 
 

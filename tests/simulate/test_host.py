@@ -14,6 +14,7 @@ from tiny_models import add_one, port, random_samples, tiny
 from mcugen.board import load_board
 from mcugen.errors import ToolMissingError, UsageError, VerificationError
 from mcugen.simulate import Setup, execute, simulate, simulation
+from mcugen.workers.sharing import Workers
 
 HOST = load_board("host")
 
@@ -130,7 +131,7 @@ def test_parts_at_once_give_what_one_run_gives():
     model, seen = add_one(), list[int]()
     samples = random_samples(model, 100)
     alone = simulate(model, HOST, samples)
-    together = simulate(model, HOST, samples, setup=Setup(jobs=3, progress=seen.append))
+    together = simulate(model, HOST, samples, setup=Setup(workers=Workers(3), progress=seen.append))
     assert [o["y"].tolist() for o in together.outputs] == [o["y"].tolist() for o in alone.outputs]
     assert max(seen) == 100
 
@@ -139,7 +140,7 @@ def test_parts_number_samples_as_one_run_does():
     model = tiny("return tiny_x(arena)[0] == 3 ? 42 : 0;")
     samples = [{"x": np.full(16, 3 if i == 55 else 1, np.int8)} for i in range(64)]
     with pytest.raises(VerificationError, match="42 for sample 55"):
-        simulate(model, HOST, samples, setup=Setup(jobs=4))
+        simulate(model, HOST, samples, setup=Setup(workers=Workers(4)))
 
 
 def test_what_keeps_a_state_is_not_parted(monkeypatch: pytest.MonkeyPatch):
@@ -154,5 +155,5 @@ def test_what_keeps_a_state_is_not_parted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(simulation, "build_host", lambda *_, **__: Path(sys.executable))
     samples = random_samples(add_one(), 64)
     for has_state in (False, True):
-        simulate(replace(add_one(), has_state=has_state), HOST, samples, setup=Setup(jobs=2))
+        simulate(replace(add_one(), has_state=has_state), HOST, samples, setup=Setup(workers=Workers(2)))
     assert parts == [32, 32, 64]

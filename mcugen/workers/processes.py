@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work in several processes, of which any may be lost."""
+"""Work in several processes of this computer, of which any may be lost."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST_LOSSES = 3
 """So often processes may be lost one after the other, without a result in between."""
 
 
-def each_done(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
-    """Tasks with their results, as they come; taken up in order. The first exception of a task ends it all.
+def done_by_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int) -> Iterator[tuple[T, R]]:
+    """Tasks with their results (see Workers.each_done): of one process or one task, by this process itself.
 
-    `work` and tasks can be pickled. What a lost process was at is done again: DoesNotFitError if that does not help.
+    What a lost process was at is done again: DoesNotFitError if that does not help.
     """
     if jobs <= 1 or len(tasks) <= 1:
         yield from ((task, work(task)) for task in tasks)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work on a Dask cluster, whose scheduler gives what a lost worker was at to another (docs/cluster.md)."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError, shortened
+from mcugen.workers.environment import environment, require_same
+from mcugen.workers.parcel import Arrived, Parcel, packed
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOCAL = "local"
+"""In place of a scheduler's address: a cluster on this computer, for as long as the work takes."""
+
+SECONDS_TO_ANSWER = 30
+"""That a scheduler may take, and then its first worker."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What all tasks have in common, once on the scheduler: it can always be had again."""
+
+    digest: str
+    parcel: Parcel = field(compare=False)
+    environment: Mapping[str, str] = field(compare=False)
+
+
+def done_by_cluster(work: Callable[[T], R], tasks: Sequence[T], address: str, jobs: int) -> Iterator[tuple[T, R]]:
+    """Tasks with their results (see Workers.each_done). A LOCAL cluster has `jobs` processes.
+
+    ToolMissingError where Dask is not installed, or workers have other versions; UsageError where no scheduler or no
+    worker answers; DoesNotFitError where a task was lost with several workers, one after the other.
+    """
+    if not tasks:
+        return
+    parcel = packed(work)
+    held = Held(parcel.digest, parcel, environment())
+    with _connected(address, jobs) as client:
+        from distributed import as_completed
+
+        common = client.submit(_kept, held, pure=False)
+        futures = {
+            client.submit(_done, common, task, pure=False, priority=-index): index for index, task in enumerate(tasks)
+        }
+        for future in as_completed(list(futures), loop=client.loop):
+            with _told_plainly(address):
+                result = future.result()
+            yield tasks[futures[future]], result
+
+
+def _kept(held: Held) -> Held:
+    """Itself: as a task's result it is sent to workers as they need it."""
+    return held
+
+
+def _done(held: Held, task: Any) -> Any:
+    """What a worker does."""
+    require_same(held.environment)
+    return _arrived(held).value(task)
+
+
+@lru_cache(maxsize=2)
+def _arrived(held: Held) -> Arrived:
+    return Arrived(held.parcel)
+
+
+@contextmanager
+def _connected(address: str, jobs: int) -> Iterator[Client]:
+    """A client of a cluster that has a worker; what it was asked for is forgotten at the end."""
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        rule = "--cluster needs Dask"
+        raise ToolMissingError(rule, "not installed", "pip install 'mcugen[cluster]'") from error
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # lost workers are no news
+    warnings.filterwarnings("ignore", module="distributed")
+    with ExitStack() as stack:
+        where: Any = address
+        if address == LOCAL:
+            one = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+            where = stack.enter_context(LocalCluster(**one))
+        try:
+            client = stack.enter_context(Client(where, timeout=SECONDS_TO_ANSWER, set_as_default=False))
+        except (OSError, ValueError, TypeError, ImportError) as error:
+            found = f"'{shortened(address, 200)}': {shortened(str(error) or type(error).__name__, 200)}"
+            remedy = "start one: dask scheduler; or take this computer alone: --cluster local"
+            raise UsageError("--cluster must be the address of a Dask scheduler, or local", found, remedy) from error
+        _require_worker(client, address)
+        yield client
+
+
+def _require_worker(client: Client, address: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=SECONDS_TO_ANSWER)
+    except TimeoutError as error:
+        found = f"none in {SECONDS_TO_ANSWER} s at '{shortened(address, 200)}'"
+        raise UsageError("the cluster must have a worker", found, f"start one: dask worker {address}") from error
+
+
+@contextmanager
+def _told_plainly(address: str) -> Iterator[None]:
+    """What Dask says of lost workers and schedulers, as errors of mcugen."""
+    from distributed import CancelledError
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    try:
+        yield
+    except KilledWorker as error:
+        rule, remedy = "the work must fit a worker's memory", "give workers more memory, or take this computer"
+        raise DoesNotFitError(rule, shortened(str(error), 300), remedy) from error
+    except ModuleNotFoundError as error:
+        remedy = "install it there: pip install 'mcugen[cluster]'"
+        raise ToolMissingError("scheduler and workers must have mcugen", str(error), remedy) from error
+    except (CancelledError, FutureCancelledError, CommClosedError) as error:
+        found, remedy = f"nothing any more at '{shortened(address, 200)}'", "start it again, and repeat the command"
+        raise ToolMissingError("the cluster's scheduler must live as long as the work", found, remedy) from error

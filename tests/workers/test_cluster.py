@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work on a real Dask scheduler with workers in processes of their own, some of which are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cluster_work import dies, dies_once, is_older, process_of, refuses, sum_of_files
+from command_line import mcugen
+from onnx_models import Net
+
+from mcugen.compilation import Compilation
+from mcugen.errors import DoesNotFitError, ToolMissingError, UsageError
+from mcugen.tasks import Judging, Quantizing
+from mcugen.workers import cluster
+from mcugen.workers.environment import environment
+from mcugen.workers.sharing import Workers
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical"}
+
+
+@dataclass
+class Cluster:
+    """A scheduler, and workers by their process numbers."""
+
+    address: str
+    folder: Path
+    workers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def add(self) -> None:
+        """One more worker, which nobody starts again."""
+        settings = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(self.folder)]
+        process = _dask("worker", self.address, *settings, home=self.folder)
+        self.workers[process.pid] = process
+
+    def kill(self, pid: int) -> None:
+        self.workers.pop(pid).kill()
+
+
+def _dask(*arguments: str, home: Path) -> subprocess.Popen[bytes]:
+    paths = [ROOT, ROOT / "tests" / "workers"]
+    known = {**os.environ, **QUIET, "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": str(home / "elsewhere")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "dask", *arguments], env=known, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    told = folder / "scheduler.json"
+    settings = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(told)]
+    scheduler = _dask("scheduler", *settings, home=folder)
+    try:
+        for _ in range(600):
+            if told.exists():
+                break
+            time.sleep(0.1)
+        made = Cluster(json.loads(told.read_text())["address"], folder)
+        made.add()
+        made.add()
+        yield made
+        for worker in made.workers.values():
+            worker.terminate()
+    finally:
+        scheduler.terminate()
+        scheduler.wait()
+
+
+@pytest.fixture
+def two(running: Cluster) -> Cluster:
+    """With two workers, whatever became of those before."""
+    while len(running.workers) < 2:
+        running.add()
+    return running
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(0)
+    net = Net()
+    h = net.input("x", 1, 1, 8, 8)
+    for number in range(3):
+        h = net.op("Relu", net.op("Conv", h, net.const(random.normal(size=(4, 4 if number else 1, 3, 3)))))
+    net.output(net.op("MatMul", net.op("Flatten", h), net.const(random.normal(size=(16, 3))), out="y"))
+    folder = tmp_path_factory.mktemp("model")
+    onnx.save(net.model(), folder / "small.onnx")
+    np.savez(folder / "samples.npz", x=random.normal(size=(80, 1, 8, 8)).astype(np.float32))
+    return folder / "small.onnx"
+
+
+# ------------------------------------------------------------------------------------------------ tasks
+
+
+def test_workers_share_tasks(two: Cluster) -> None:
+    found = dict(Workers(cluster=two.address).each_done(process_of, range(40)))
+    assert sorted(found) == list(range(40))
+    assert os.getpid() not in found.values()
+    assert len(set(found.values())) == 2
+    assert list(Workers(cluster=two.address).each_done(process_of, [])) == []
+
+
+def test_a_killed_worker_loses_nothing(two: Cluster) -> None:
+    results = Workers(cluster=two.address).each_done(process_of, range(60))
+    (_, first) = next(results)
+    two.kill(first)
+    rest = list(results)
+    assert sorted(number for number, _ in rest) != list(range(60))
+    assert len(rest) == 59
+    assert {pid for _, pid in rest[-20:]} == set(two.workers)
+
+
+def test_what_kills_a_worker_is_done_again_by_another(two: Cluster, tmp_path: Path) -> None:
+    work = partial(dies_once, str(tmp_path / "died"))
+    assert dict(Workers(cluster=two.address).each_done(work, range(6))) == {n: n * n for n in range(6)}
+    two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
+    assert len(two.workers) == 1
+
+
+def test_a_refusal_comes_back_whole(two: Cluster) -> None:
+    with pytest.raises(DoesNotFitError) as error:
+        list(Workers(cluster=two.address).each_done(refuses, range(3)))
+    assert (error.value.rule, error.value.found, error.value.remedy) == ("a rule", "this", "that")
+
+
+def test_files_go_along_with_work(two: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "inner" / "a.npy").write_bytes(b"a")
+    (tmp_path / "model.onnx").write_bytes(b"model")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "model.onnx").write_bytes(b"other")
+    names = {"model": "model.onnx", "other": "other/model.onnx", "folder": "folder", "none": "none.npz"}
+    work = partial(sum_of_files, {name: tmp_path / path for name, path in names.items() if name != "none"})
+    found = dict(Workers(cluster=two.address).each_done(work, ["model", "other", "folder"]))
+    assert [content for _, content, _ in found.values()].count(b"model") == 1
+    assert found["other"][1] == b"other"
+    assert found["folder"][2] == ["a.npy", "inner"]
+    assert not any(path.startswith(str(tmp_path)) for path, _, _ in found.values())
+    assert Path(found["model"][0]).parent == Path(found["folder"][0]).parent != Path(found["other"][0]).parent
+
+
+def test_workers_of_other_versions_are_refused(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "environment", lambda: {**environment(), "onnxruntime": "0.1"})
+    with pytest.raises(ToolMissingError, match=r"onnxruntime \d.*, not 0.1"):
+        list(Workers(cluster=two.address).each_done(process_of, range(3)))
+    with pytest.raises(ToolMissingError, match=r"numpy .*, not 1\.0"):
+        is_older(0)
+
+
+def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "SECONDS_TO_ANSWER", 1)
+    for address in ("tcp://127.0.0.1:1", "nonsense://x", "\x1b[31m"):
+        with pytest.raises(UsageError, match="--cluster local"):
+            list(Workers(cluster=address).each_done(process_of, range(3)))
+
+
+def test_what_kills_every_worker_ends(two: Cluster) -> None:
+    for _ in range(4):
+        two.add()
+    with pytest.raises(DoesNotFitError, match="worker's memory"):
+        list(Workers(cluster=two.address).each_done(dies, range(1)))
+    two.workers = {pid: w for pid, w in two.workers.items() if w.poll() is None}
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+@pytest.mark.qemu
+def test_explore_gives_the_same_as_one_computer(two: Cluster, model: Path, tmp_path: Path) -> None:
+    arguments = ["explore", model, "--boards", "rp2040,stm32f446", "--calibration", model.with_name("samples.npz")]
+    arguments += ["--json", "-", "--quiet", "-j", 1, "--cache"]
+    here = mcugen(*arguments, tmp_path / "here")
+    there = mcugen(*arguments, tmp_path / "there", "--cluster", two.address)
+    assert there.code == 0, there.err
+    assert there.out == here.out
+    assert {p.name for p in (tmp_path / "there").glob("*.json")} <= {p.name for p in (tmp_path / "here").glob("*.json")}
+    assert len(list((tmp_path / "there").glob("*.json"))) == 4
+    assert list((two.folder / "elsewhere").rglob("*.onnx"))  # quantized there
+
+
+@pytest.mark.qemu
+def test_samples_run_on_a_cluster_while_a_worker_is_killed(two: Cluster, model: Path) -> None:
+    samples = model.with_name("samples.npz")
+    alone = Compilation(model, "stm32f446").report(samples)
+    net = Compilation(model, "stm32f446", workers=Workers(cluster=two.address))
+    killed: list[str] = []
+
+    def kills(what: str, done: int, _total: int) -> None:
+        if done and "running" in what and not killed:
+            killed.append(what)
+            two.kill(min(two.workers))
+
+    net.progress = kills
+    assert net.report(samples) == alone
+    assert killed
+
+
+def test_precisions_are_the_same_on_a_cluster(two: Cluster, model: Path) -> None:
+    quantizing = Quantizing("auto", calibration=model.with_name("samples.npz"))
+    judging = Judging(min_sqnr=45.0)
+    alone = Compilation(model, "host", quantizing=quantizing, judging=judging)
+    shared = Compilation(model, "host", quantizing=quantizing, judging=judging, workers=Workers(cluster=two.address))
+    assert shared.quantized.proto.SerializeToString(deterministic=True) == alone.quantized.proto.SerializeToString(
+        deterministic=True
+    )
+    assert alone.search is not None and shared.search is not None
+    assert len(alone.search.steps) > 1
+    assert shared.search.steps == alone.search.steps
+
+
+def test_a_cluster_of_this_computer(model: Path, tmp_path: Path) -> None:
+    samples = model.with_name("samples.npz")
+    arguments = ["quantize", model, "--precision", "int8", "--calibration", samples, "-q", "-o"]
+    assert mcugen(*arguments, tmp_path / "one.onnx").code == 0
+    assert dict(Workers(1, "local").each_done(partial(pow, 2), range(3))) == {0: 1, 1: 2, 2: 4}
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
