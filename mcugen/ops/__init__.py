@@ -32,6 +32,7 @@ from mcugen.ops import (
     resize,
     scatter,
     softmax,
+    training,
     vision,
 )
 
@@ -66,5 +67,6 @@ __all__ = [
     "resize",
     "scatter",
     "softmax",
+    "training",
     "vision",
 ]
