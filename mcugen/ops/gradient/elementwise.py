@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of elementwise operators: found from their expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
+
+from mcugen.expressions import functions as fn
+from mcugen.expressions.derivative import NoDerivative, derivative, substituted
+from mcugen.expressions.nodes import Argument, Constant, Expression, call
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import DType, TensorType
+from mcugen.kernels.elementwise import Scalars
+from mcugen.ops.conversion import Cast
+from mcugen.ops.elementwise import Elementwise
+from mcugen.ops.gradient.rule import Backward, Parts, derivative_of
+from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.pointwise import Binary, Unary
+
+
+def _sigmoid(x: Expression) -> Expression:
+    return 1 / (1 + call(fn.EXP, -x))
+
+
+def _of_sigmoid(x: Expression) -> Expression:
+    return _sigmoid(x) * (1 - _sigmoid(x))
+
+
+def _of_swish(x: Expression, a: Expression) -> Expression:
+    return _sigmoid(a * x) * (1 + a * x * (1 - _sigmoid(a * x)))
+
+
+_STABLE: Mapping[str, Callable[..., Expression]] = {
+    "Sigmoid": _of_sigmoid,
+    "Swish": _of_swish,
+    "Softplus": _sigmoid,
+}
+"""Where what follows from the expression would be ∞/∞ for some numbers, or jump."""
+
+
+@dataclass(frozen=True)
+class Slope(Elementwise):
+    """y = gradient · ∂f/∂x[index], f an elementwise operator. Inputs: the gradient, then those of f."""
+
+    mnemonic: ClassVar[str] = "slope"
+    of: Elementwise = field(default_factory=Elementwise)
+    index: int = 0
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """The gradient's."""
+        return dtypes[0]
+
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """The product."""
+        found = self.slope(sig, args[1:], scalar)
+        return args[0] * (Constant(0, args[0].dtype) if found is None else found)
+
+    def slope(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
+        """∂f/∂x[index] alone; None: 0 everywhere. NoDerivative."""
+        x = args[self.index]
+        if isinstance(self.of, Unary) and self.of.function in _STABLE:
+            return _STABLE[self.of.function](x, *(scalar(c) for c in self.of.constants))
+        by = Argument("by", x.dtype)  # the same tensor may be read as another input, too
+        formal = [by if i == self.index else arg for i, arg in enumerate(args)]
+        value = self.of.expression(Signature(sig.inputs[1:], sig.outputs), formal, scalar)
+        found = derivative(value, by)
+        return None if found is None else substituted(found, {by: x})
+
+
+@derivative_of(Elementwise)
+def _of_elementwise(back: Backward, node: Node, gradient: Value) -> Parts:
+    """By each input that is no table."""
+    op = node.op
+    assert isinstance(op, Elementwise)
+    if op.tables or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
+        raise Refusal("what is differentiated must compute with reals", node.place, "train what lies behind it")
+    return {i: partial(_by_input, back, node, gradient, i) for i in range(len(node.inputs))}
+
+
+def _by_input(back: Backward, node: Node, gradient: Value, index: int) -> Value | None:
+    x, op = node.input(index), node.op
+    assert isinstance(op, Elementwise)
+    slope = Slope(op, index)
+    found = _found(slope, node)
+    if found is None:
+        return None
+    others = [i for i in range(len(node.inputs)) if found == _formal(i, node.input(i).type)]
+    if found == Constant(1, found.dtype):
+        by = gradient
+    elif others:
+        by = back.emit(Binary("Mul"), gradient, node.input(others[0]))
+    else:
+        by = back.emit(slope, gradient, *(node.input(i) for i in range(len(node.inputs))))
+    by = by if by.type.dtype is x.type.dtype else back.emit(Cast(x.type.dtype), by)
+    return back.summed_to(by, x.type.shape)
+
+
+def _formal(index: int, tensor: TensorType) -> Argument:
+    return Argument(f"x{index}", tensor.dtype)
+
+
+def _found(slope: Slope, node: Node) -> Expression | None:
+    """What the slope is. Refusal where there is no rule for the function."""
+    inputs = [node.input(i).type for i in range(len(node.inputs))]
+    sig = Signature((node.output.type, *inputs), (node.output.type,))
+    try:
+        return slope.slope(sig, [_formal(i, t) for i, t in enumerate(inputs)], Scalars())
+    except NoDerivative as error:
+        rule, remedy = "an operator on the way must have a derivative", "train what lies behind it"
+        raise Refusal(rule, f"{node.place}, which computes {error}", remedy) from error
