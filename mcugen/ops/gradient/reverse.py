@@ -36,7 +36,7 @@ def _step(graph: Graph, node: Node, gradient: Value, varying: set[Value], found:
     rule, back = rule_of(node.op), Backward(graph, node)
     assert rule is not None
     for index, part in rule(back, node, gradient).items():
-        value = node.inputs[index]
+        value = node.inputs[index] if index < len(node.inputs) else None
         made = part() if value in varying and value is not None and value.type.dtype.is_float else None
         if value is not None and made is not None:
             found[value] = back.add(found[value], made) if value in found else made
