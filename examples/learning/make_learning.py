@@ -21,10 +21,10 @@ STATES = {"dw_new": "dw", "db_new": "db"}
 """Output → input: what the device keeps."""
 CLASSES, KNOWN = 10, 8
 HIDDEN = 48
-EVALUATED, TAUGHT, REMEMBERED = 400, 20, 10
+EVALUATED, TAUGHT, REMEMBERED = 400, 20, 20
 """Images that judge; of each new digit, that are shown; of each known one, that are shown in between."""
 EPOCHS, BATCH, RATE = 60, 32, 0.3
-LESSONS, LESSON_RATE = 5, 0.05
+LESSONS, LESSON_RATE = 15, 0.05
 TRAINING = "ai.onnx.preview.training"
 
 Array = NDArray[np.float32]
@@ -104,7 +104,7 @@ def learning_model(net: Weights) -> onnx.ModelProto:
 
 
 def lesson(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which training images are shown, in order: new digits, and between them known ones, which are not forgotten so."""
+    """Which training images are shown, in order: new digits, and known ones between them, lest these be forgotten."""
     new = [np.flatnonzero(labels == digit)[:TAUGHT] for digit in range(KNOWN, CLASSES)]
     known = [np.flatnonzero(labels == digit)[:REMEMBERED] for digit in range(KNOWN)]
     shown = np.concatenate([*new, *known])
