@@ -19,23 +19,28 @@ from mcugen.ops.training import TRAINING
 )
 def _import_gradient(node: OnnxNode) -> list[Value]:
     """By the tensors `xs`, which are its first inputs, of `y`, in the graph so far."""
-    named = {value.name: value for value in node.graph.values()}
     names = [_text(name) for name in node.attr("xs", ())]
     by = [node.input(index) for index in range(len(names))]
     for name, value in zip(names, by, strict=True):
         _require(value.data is None, f"'{name}' is a constant", "make it an input, which --state can keep")
-        _require(value.name == name, f"input '{value.name}' for '{name}'", "give it the tensors that it names")
+        _require(value is node.named(name), f"input '{value.name}' for '{name}'", "give it the tensors that it names")
     y = _text(node.attr("y", ""))
-    _require(y in named, f"'{y}' is not computed before it", "put it behind what it differentiates")
-    for value in (named[y], *by):
+    of = node.named(y)
+    if of is None:
+        raise _misplaced(f"'{y}' is not computed before it", "put it behind what it differentiates")
+    for value in (of, *by):
         node.require_dtype(value, DType.FLOAT32, DType.FLOAT64)
-    return gradients(node.graph, named[y], by)
+    return gradients(node.graph, of, by)
 
 
 def _text(name: str | bytes) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
+def _misplaced(found: str, remedy: str) -> Refusal:
+    return Refusal("Gradient: tensors must be where their names are", found, remedy)
+
+
 def _require(holds: bool, found: str, remedy: str) -> None:
     if not holds:
-        raise Refusal("Gradient: tensors must be where their names are", found, remedy)
+        raise _misplaced(found, remedy)
