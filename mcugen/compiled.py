@@ -23,6 +23,7 @@ from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array
 from mcugen.kernels.library import references
 from mcugen.lir.program import Program
+from mcugen.ops.training import TRAINING
 from mcugen.options import CompileOptions
 from mcugen.quant.quantize import Quantization
 from mcugen.report.figures import Report
@@ -76,8 +77,8 @@ class CompiledModel:
 
     @property
     def reference_name(self) -> str:
-        """Whose results `reference` gives: onnxruntime knows only ONNX's own operators."""
-        known = all(onnx.defs.has(n.op_type, n.domain) for n in self.model.graph.node)
+        """Whose results `reference` gives: onnxruntime knows only ONNX's own operators, and none that train."""
+        known = all(onnx.defs.has(n.op_type, n.domain) and n.domain != TRAINING for n in self.model.graph.node)
         return "ONNX Runtime" if known else "numpy"
 
     def reference(

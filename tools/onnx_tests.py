@@ -65,7 +65,7 @@ _CAUSES = {
     r"test_not_": "opset 1; models of opset 6 and later are read",
 }
 """Why tests fail that we leave as they are."""
-_ALIEN_DOMAINS = {"ai.onnx.preview.training": "training", "ai.onnx.training": "training"}
+_ALIEN_DOMAINS = {"ai.onnx.training": "training"}
 
 
 @dataclass(frozen=True)

@@ -337,6 +337,7 @@ class Scope:
             tuple(self._onnx_dtype(name, v) for name, v in zip(node.input, inputs, strict=True)),
             tuple(self.declared.get(name) for name in node.output),
             {index: self.texts[name] for index, name in enumerate(node.input) if name in self.texts},
+            self.env.get,
         )
 
     def _attribute(self, attribute: onnx.AttributeProto) -> object:

@@ -13,6 +13,7 @@ from mcugen.ops import (
     elementwise,
     experimental,
     gather,
+    gradient,
     grid,
     matmul,
     microsoft,
@@ -32,6 +33,7 @@ from mcugen.ops import (
     resize,
     scatter,
     softmax,
+    training,
     vision,
 )
 
@@ -47,6 +49,7 @@ __all__ = [
     "elementwise",
     "experimental",
     "gather",
+    "gradient",
     "grid",
     "matmul",
     "microsoft",
@@ -66,5 +69,6 @@ __all__ = [
     "resize",
     "scatter",
     "softmax",
+    "training",
     "vision",
 ]

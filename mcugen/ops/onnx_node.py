@@ -99,6 +99,8 @@ class OnnxNode:
     """Output types by ONNX's shape inference, where they are complete: for results that depend on values."""
     texts: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By input index: the strings of which the input's value holds the positions (`takes_strings`)."""
+    named: Callable[[str], Value | None] = lambda _: None
+    """The tensors of the graph so far, by name: for operators that name what they do not read."""
     composition: Composition | None = None
 
     def has(self, index: int) -> bool:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets a simulated board learn the digits 8 and 9, and says what it knows before and after; see README.md.
+
+python learn.py BOARD
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from make_learning import HERE, KNOWN, LESSON_RATE, STATES, Array, Weights, softmax
+from onnx import numpy_helper
+
+from mcugen import CompiledModel, CompileOptions, compile_model
+
+Samples = list[dict[str, np.ndarray]]
+
+
+def compiled(board: str) -> CompiledModel:
+    """The network that learns, for a board."""
+    return compile_model(HERE / "learning.onnx", board, CompileOptions(states=STATES))
+
+
+def calls(images: Array, labels: np.ndarray, rate: float) -> Samples:
+    """One call an image."""
+    return [
+        {"image": image[None], "target": label[None], "rate": np.asarray(rate, np.float32)}
+        for image, label in zip(images, labels, strict=True)
+    ]
+
+
+def known_weights() -> Weights:
+    """Those in flash."""
+    stored = onnx.load(HERE / "learning.onnx").graph.initializer
+    return Weights(**{tensor.name: numpy_helper.to_array(tensor).copy() for tensor in stored})
+
+
+def learned(net: Weights, images: Array, labels: np.ndarray, rate: float = LESSON_RATE) -> Weights:
+    """The same in numpy: plain gradient descent on the last layer, one image a step."""
+    for image, label in zip(images, labels, strict=True):
+        features = net.features(image[None])
+        error = softmax(features @ net.w2.T + net.b2)
+        error[0, label] -= 1
+        net.w2 -= np.float32(rate) * error.T @ features
+        net.b2 -= np.float32(rate) * error[0]
+    return net
+
+
+def accuracies(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[float, float]:
+    """Of the digits that it was trained on, and of the new ones."""
+    right = np.asarray([s.argmax() for s in scores]) == labels
+    return float(right[labels < KNOWN].mean()), float(right[labels >= KNOWN].mean())
+
+
+def main(board: str) -> None:
+    """One run: an examination, the lesson, the examination again."""
+    data = np.load(HERE / "lesson.npz")
+    exam = calls(data["eval_images"], data["eval_labels"], 0)
+    samples = [*exam, *calls(data["images"], data["labels"], LESSON_RATE), *exam]
+    scores = [o["scores"] for o in compiled(board).simulate(samples, measure=False).outputs]
+    for when, part in (("before", scores[: len(exam)]), ("after", scores[-len(exam) :])):
+        known, new = accuracies(part, data["eval_labels"])
+        print(f"{board} {when}: {known:.1%} of the digits 0 to 7, {new:.1%} of 8 and 9")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a small network on the digits 0 to 7 and writes it as one that goes on learning: learning.onnx, lesson.npz.
+
+Each call of the model classifies an image and moves its last layer by the gradient of the loss, `rate` times: a rate of
+0 only classifies. What was learned is the difference to the weights in flash, so that a reset leaves the network as it
+was. Needs scikit-learn for the data; everything else is numpy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+HERE = Path(__file__).parent
+STATES = {"dw_new": "dw", "db_new": "db"}
+"""Output → input: what the device keeps."""
+CLASSES, KNOWN = 10, 8
+HIDDEN = 48
+EVALUATED, TAUGHT, REMEMBERED = 400, 20, 20
+"""Images that judge; of each new digit, that are shown; of each known one, that are shown in between."""
+EPOCHS, BATCH, RATE = 60, 32, 0.3
+LESSONS, LESSON_RATE = 15, 0.05
+TRAINING = "ai.onnx.preview.training"
+
+Array = NDArray[np.float32]
+
+
+@dataclass
+class Weights:
+    """Of the two layers, as [outputs, inputs] and [outputs]."""
+
+    w1: Array
+    b1: Array
+    w2: Array
+    b2: Array
+
+    def features(self, images: Array) -> Array:
+        """What the last layer sees of [N, 64]."""
+        return np.maximum(images @ self.w1.T + self.b1, 0)
+
+
+def softmax(logits: Array) -> Array:
+    """By row."""
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    return np.asarray(e / e.sum(1, keepdims=True), np.float32)
+
+
+def trained(images: Array, labels: NDArray[np.int64]) -> Weights:
+    """By plain gradient descent on the known digits; the other outputs stay at zero."""
+    rng = np.random.default_rng(0)
+    net = Weights(
+        rng.normal(0, 0.2, (HIDDEN, 64)).astype(np.float32),
+        np.zeros(HIDDEN, np.float32),
+        np.zeros((CLASSES, HIDDEN), np.float32),
+        np.zeros(CLASSES, np.float32),
+    )
+    for _ in range(EPOCHS):
+        for start in range(0, len(images), BATCH):
+            x, t = images[start : start + BATCH], labels[start : start + BATCH]
+            h = net.features(x)
+            error = softmax(h @ net.w2[:KNOWN].T + net.b2[:KNOWN])
+            error[np.arange(len(t)), t] -= 1
+            error *= np.float32(RATE / len(t))
+            back = (error @ net.w2[:KNOWN]) * (h > 0)
+            net.w2[:KNOWN] -= error.T @ h
+            net.b2[:KNOWN] -= error.sum(0)
+            net.w1 -= back.T @ x
+            net.b1 -= back.sum(0)
+    return net
+
+
+def learning_model(net: Weights) -> onnx.ModelProto:
+    """The network that learns: its loss, and ONNX's own Gradient by what its last layer has learned."""
+    call = helper.make_node
+    nodes = [
+        call("Gemm", ["image", "w1", "b1"], ["sums"], transB=1),
+        call("Relu", ["sums"], ["features"]),
+        call("Add", ["w2", "dw"], ["weights"]),
+        call("Add", ["b2", "db"], ["bias"]),
+        call("Transpose", ["weights"], ["columns"], perm=[1, 0]),
+        call("MatMul", ["features", "columns"], ["products"]),
+        call("Add", ["products", "bias"], ["scores"]),
+        call("SoftmaxCrossEntropyLoss", ["scores", "target"], ["loss"], reduction="mean"),
+        call("Gradient", ["dw", "db"], ["by_w", "by_b"], domain=TRAINING, xs=["dw", "db"], y="loss"),
+        *(call("Mul", [f"by_{n}", "rate"], [f"step_{n}"]) for n in "wb"),
+        *(call("Sub", [f"d{n}", f"step_{n}"], [f"d{n}_new"]) for n in "wb"),
+    ]
+    shapes = {"dw": [CLASSES, HIDDEN], "db": [CLASSES]}
+    real, whole = TensorProto.FLOAT, TensorProto.INT64
+    info = helper.make_tensor_value_info
+    inputs = [info("image", real, [1, 64]), info("target", whole, [1]), info("rate", real, [])]
+    inputs += [info(name, real, shape) for name, shape in shapes.items()]
+    outputs = [info("scores", real, [1, CLASSES]), info("loss", real, [])]
+    outputs += [info(f"{name}_new", real, shape) for name, shape in shapes.items()]
+    constants = [numpy_helper.from_array(array, name) for name, array in vars(net).items()]
+    graph = helper.make_graph(nodes, "learning", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(TRAINING, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def lesson(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which training images are shown, in order: new digits, and known ones between them, lest these be forgotten."""
+    new = [np.flatnonzero(labels == digit)[:TAUGHT] for digit in range(KNOWN, CLASSES)]
+    known = [np.flatnonzero(labels == digit)[:REMEMBERED] for digit in range(KNOWN)]
+    shown = np.concatenate([*new, *known])
+    order = np.random.default_rng(1)
+    return np.concatenate([order.permutation(shown) for _ in range(LESSONS)])
+
+
+def main() -> None:
+    """Writes both files."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    images, labels = (data.data / 16).astype(np.float32)[order], data.target.astype(np.int64)[order]
+    known = np.flatnonzero(labels[EVALUATED:] < KNOWN) + EVALUATED
+    net = trained(images[known], labels[known])
+    onnx.save(learning_model(net), HERE / "learning.onnx")
+    shown = EVALUATED + lesson(labels[EVALUATED:])
+    np.savez_compressed(
+        HERE / "lesson.npz",
+        images=images[shown],
+        labels=labels[shown],
+        eval_images=images[:EVALUATED],
+        eval_labels=labels[:EVALUATED],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of expressions: one more thing that they mean, as expressions again.
+
+Where a function has a corner (a clamp at its ends, an absolute value at 0) the derivative is that of the flat side, or
+of the left one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+
+from mcugen.expressions import functions as fn
+from mcugen.expressions.functions import Function
+from mcugen.expressions.nodes import (
+    Argument,
+    Binary,
+    Call,
+    Constant,
+    Convert,
+    Expression,
+    Parameter,
+    Select,
+    Shared,
+    Unary,
+    both,
+    call,
+    select,
+)
+
+
+class NoDerivative(Exception):
+    """Names what has none."""
+
+
+def derivative(e: Expression, by: Argument) -> Expression | None:
+    """∂e/∂by; None: it is 0 everywhere. NoDerivative for a function that no rule is written for."""
+    if e == by:
+        return Constant(1, e.dtype)
+    if not e.dtype.is_float or isinstance(e, Argument | Constant | Parameter):
+        return None
+    slopes = [derivative(operand, by) for operand in e.operands]
+    if all(slope is None for slope in slopes):
+        return None
+    match e:
+        case Shared():
+            return slopes[0]
+        case Convert(to):
+            return Convert(to, _present(slopes[0]))
+        case Unary("-"):
+            return -_present(slopes[0])
+        case Binary(operator):
+            return _of_arithmetic(operator, e, slopes)
+        case Select(condition):
+            zero = Constant(0, e.dtype)
+            return Select(condition, slopes[1] or zero, slopes[2] or zero)
+        case Call(function):
+            return _of_call(function, e, slopes)
+    raise NoDerivative(type(e).__name__)
+
+
+def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expression:
+    """The expression with other parts in the place of some."""
+    if e in values:
+        return values[e]
+    if isinstance(e, Call):
+        return Call(e.function, tuple(substituted(a, values) for a in e.arguments))
+    parts = {f.name: getattr(e, f.name) for f in fields(e)}
+    new = {k: substituted(v, values) for k, v in parts.items() if isinstance(v, Expression)}
+    return replace(e, **new) if new else e
+
+
+Slopes = Sequence[Expression | None]
+
+
+def _present(slope: Expression | None) -> Expression:
+    assert slope is not None
+    return slope
+
+
+def _times(factor: Expression, slope: Expression | None) -> Expression | None:
+    """A product, where there is anything to multiply with."""
+    if slope is None:
+        return None
+    return factor if slope == Constant(1, slope.dtype) else factor * slope
+
+
+def _plus(x: Expression | None, y: Expression | None) -> Expression | None:
+    return x + y if x is not None and y is not None else x or y
+
+
+def _of_arithmetic(operator: str, e: Expression, slopes: Slopes) -> Expression | None:
+    """Sums, products and quotients of reals."""
+    (x, y), (dx, dy) = e.operands, slopes
+    match operator:
+        case "+":
+            return _plus(dx, dy)
+        case "-":
+            return _plus(dx, None if dy is None else -dy)
+        case "*":
+            return _plus(_times(y, dx), _times(x, dy))
+        case "/":
+            falling = _times(e, dy)
+            return _present(_plus(dx, None if falling is None else -falling)) / y
+    raise NoDerivative(operator)
+
+
+def _of_call(function: Function, e: Expression, slopes: Slopes) -> Expression | None:
+    """The chain rule."""
+    x, *rest = e.operands
+    if function in _STEPS:
+        return None
+    if function in _CHAIN:
+        return _times(_CHAIN[function](x, e), slopes[0])
+    zero = Constant(0, e.dtype)
+    dx, *others = (slope or zero for slope in slopes)
+    if function == fn.RELU:
+        return select(x > 0, dx, zero)
+    if function in (fn.MAX, fn.MIN):
+        (y,), (dy,) = rest, others
+        return select(x > y if function == fn.MAX else x < y, dx, dy)
+    if function == fn.CLAMP_REAL and not any(slopes[1:]):
+        low, high = rest
+        return select(both(x > low, x < high), dx, zero)
+    if function == fn.POW:
+        return _of_power(e, slopes)
+    raise NoDerivative(function.symbol)
+
+
+def _of_power(e: Expression, slopes: Slopes) -> Expression | None:
+    x, y = e.operands
+    by_base = _times(y * call(fn.POW, x, y - 1), slopes[0])
+    return _plus(by_base, _times(e * call(fn.LOG, x), slopes[1]))
+
+
+_STEPS = (fn.FLOOR, fn.CEIL, fn.RINT)
+"""They are flat but for where they jump."""
+
+_CHAIN: Mapping[Function, Callable[[Expression, Expression], Expression]] = {
+    fn.ABS: lambda x, y: select(x > 0, 1, select(x < 0, Constant(-1, x.dtype), Constant(0, x.dtype))),
+    fn.EXP: lambda x, y: y,
+    fn.EXPM1: lambda x, y: y + 1,
+    fn.LOG: lambda x, y: 1 / x,
+    fn.LOG1P: lambda x, y: 1 / (1 + x),
+    fn.SQRT: lambda x, y: Constant(0.5, x.dtype) / y,
+    fn.SIN: lambda x, y: call(fn.COS, x),
+    fn.COS: lambda x, y: -call(fn.SIN, x),
+    fn.TAN: lambda x, y: 1 + y * y,
+    fn.ASIN: lambda x, y: 1 / call(fn.SQRT, 1 - x * x),
+    fn.ACOS: lambda x, y: Constant(-1, x.dtype) / call(fn.SQRT, 1 - x * x),
+    fn.ATAN: lambda x, y: 1 / (1 + x * x),
+    fn.SINH: lambda x, y: call(fn.COSH, x),
+    fn.COSH: lambda x, y: call(fn.SINH, x),
+    fn.ASINH: lambda x, y: 1 / call(fn.SQRT, 1 + x * x),
+    fn.ACOSH: lambda x, y: 1 / call(fn.SQRT, x * x - 1),
+    fn.ATANH: lambda x, y: 1 / (1 - x * x),
+    fn.TANH: lambda x, y: 1 - y * y,
+    fn.ERF: lambda x, y: Constant(2 / math.sqrt(math.pi), x.dtype) * call(fn.EXP, -(x * x)),
+}
+"""By function: its derivative, of its argument and its value."""

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of elementwise operators: found from their expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+from mcugen.expressions import functions as fn
+from mcugen.expressions.derivative import NoDerivative, derivative, substituted
+from mcugen.expressions.nodes import Argument, Constant, Expression, call
+from mcugen.expressions.parts import parts
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Signature
+from mcugen.hir.types import DType, TensorType
+from mcugen.kernels.elementwise import Scalars
+from mcugen.lir.program import real_param
+from mcugen.ops.conversion import Cast
+from mcugen.ops.elementwise import Elementwise
+from mcugen.ops.gradient.rule import Backward, Parts, derivative_of
+from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.pointwise import Binary, Unary
+
+
+def _sigmoid(x: Expression) -> Expression:
+    return 1 / (1 + call(fn.EXP, -x))
+
+
+def _of_sigmoid(x: Expression) -> Expression:
+    return _sigmoid(x) * (1 - _sigmoid(x))
+
+
+def _of_swish(x: Expression, a: Expression) -> Expression:
+    return _sigmoid(a * x) * (1 + a * x * (1 - _sigmoid(a * x)))
+
+
+_STABLE: Mapping[str, Callable[..., Expression]] = {
+    "Sigmoid": _of_sigmoid,
+    "Swish": _of_swish,
+    "Softplus": _sigmoid,
+}
+"""Where what follows from the expression would be ∞/∞ for some numbers, or jump."""
+
+
+@dataclass(frozen=True)
+class Slope(Elementwise):
+    """y = gradient · ∂f/∂x[index], f an elementwise operator. Inputs: the gradient, then those of f that this reads.
+
+    `dtypes` are the element types of all of f's inputs, `reads` which of them are given.
+    """
+
+    mnemonic: ClassVar[str] = "slope"
+    of: Elementwise = field(default_factory=Elementwise)
+    index: int = 0
+    dtypes: tuple[DType, ...] = ()
+    reads: tuple[int, ...] = ()
+
+    def result_dtype(self, *dtypes: DType) -> DType:
+        """The gradient's."""
+        return dtypes[0]
+
+    def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
+        """The product."""
+        found = self.slope(dict(zip(self.reads, args[1:], strict=True)), scalar)
+        return args[0] * (Constant(0, args[0].dtype) if found is None else found)
+
+    def slope(self, given: Mapping[int, Expression], scalar: Scalars) -> Expression | None:
+        """∂f/∂x[index] alone, of elements by input; None: 0 everywhere. NoDerivative."""
+        args = [given.get(i, formal(i, dtype)) for i, dtype in enumerate(self.dtypes)]
+        x = args[self.index]
+        if isinstance(self.of, Unary) and self.of.function in _STABLE:
+            return _STABLE[self.of.function](x, *(scalar(real_param(c, x.dtype)) for c in self.of.constants))
+        by = Argument("by", x.dtype)  # the same tensor may be read as another input, too
+        args[self.index] = by
+        types = tuple(TensorType((), dtype) for dtype in self.dtypes)
+        value = self.of.expression(Signature(types, self.of.infer(*types)), args, scalar)
+        found = derivative(value, by)
+        return None if found is None else substituted(found, {by: x})
+
+
+def formal(index: int, dtype: DType) -> Argument:
+    """An element of an input that has no name yet."""
+    return Argument(f"x{index}", dtype)
+
+
+@derivative_of(Elementwise)
+def _of_elementwise(back: Backward, node: Node, gradient: Value) -> Parts:
+    """By each input that is no table."""
+    op = node.op
+    assert isinstance(op, Elementwise)
+    if op.tables or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
+        raise Refusal("what is differentiated must compute with reals", node.place, "train what lies behind it")
+    return {i: partial(_by_input, back, node, gradient, i) for i in range(len(node.inputs))}
+
+
+def _by_input(back: Backward, node: Node, gradient: Value, index: int) -> Value | None:
+    x, op = node.input(index), node.op
+    assert isinstance(op, Elementwise)
+    dtypes = tuple(node.input(i).type.dtype for i in range(len(node.inputs)))
+    slope = Slope(op, index, dtypes)
+    found = _found(slope, node)
+    if found is None:
+        return None
+    read = set(parts(found))
+    reads = tuple(i for i, dtype in enumerate(dtypes) if formal(i, dtype) in read)
+    if found == Constant(1, found.dtype):
+        by = gradient
+    elif len(reads) == 1 and found == formal(reads[0], dtypes[reads[0]]):
+        by = back.emit(Binary("Mul"), gradient, node.input(reads[0]))
+    else:
+        by = back.emit(replace(slope, reads=reads), gradient, *(node.input(i) for i in reads))
+    by = by if by.type.dtype is x.type.dtype else back.emit(Cast(x.type.dtype), by)
+    return back.summed_to(by, x.type.shape)
+
+
+def _found(slope: Slope, node: Node) -> Expression | None:
+    """What the slope is. Refusal where there is no rule for the function."""
+    try:
+        return slope.slope({}, Scalars())
+    except NoDerivative as error:
+        rule, remedy = "an operator on the way must have a derivative", "train what lies behind it"
+        raise Refusal(rule, f"{node.place}, which computes {error}", remedy) from error

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of products: matrices and convolutions, whose gradients are products again."""
+
+from __future__ import annotations
+
+import math
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.types import Shape
+from mcugen.numerics.window import Window
+from mcugen.ops.conv import Conv, DirectConv
+from mcugen.ops.conv_transpose import ConvTranspose
+from mcugen.ops.gradient.rule import Backward, Parts, derivative_of
+from mcugen.ops.matmul import Dense, MatMul
+from mcugen.ops.movement import Slice
+from mcugen.ops.onnx_node import Refusal
+
+
+def _turned(back: Backward, x: Value) -> Value:
+    """Matrices with rows and columns exchanged."""
+    rank = x.type.rank
+    return back.transposed(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@derivative_of(MatMul)
+def _of_matmul(back: Backward, node: Node, gradient: Value) -> Parts:
+    """y = f·a·b: ∂a = f·∂y·bᵀ, ∂b = f·aᵀ·∂y."""
+    (a, b), op = (node.input(0), node.input(1)), node.op
+    return {
+        0: lambda: back.emit(op, gradient, _turned(back, b)),
+        1: lambda: back.emit(op, _turned(back, a), gradient),
+    }
+
+
+@derivative_of(Dense)
+def _of_dense(back: Backward, node: Node, gradient: Value) -> Parts:
+    """y = x·wᵀ + bias: ∂x = ∂y·w, ∂w = ∂yᵀ·x, ∂bias the sum of ∂y's rows."""
+    x, w = node.input(0), node.input(1)
+    _require_plain(node, x)
+    rows = math.prod(x.type.shape[:-1])
+    wide = back.reshaped(gradient, (rows, w.type.shape[0]))
+    return {
+        0: lambda: back.reshaped(back.emit(MatMul(), wide, w), x.type.shape),
+        1: lambda: back.emit(MatMul(), _turned(back, wide), back.reshaped(x, (rows, w.type.shape[1]))),
+        2: lambda: back.reshaped(back.reduced("sum", wide, [0]), (w.type.shape[0],)),
+    }
+
+
+@derivative_of(Conv)
+def _of_conv(back: Backward, node: Node, gradient: Value) -> Parts:
+    """y = x ∗ w + bias, channels first: ∂x scatters ∂y by w, ∂w correlates x with ∂y."""
+    x, w, op = node.input(0), node.input(1), node.op
+    _require_plain(node, x)
+    assert isinstance(op, Conv)
+    if op.is_channels_last:
+        raise Refusal("convolutions are differentiated channels first", node.place, "report this as a bug of mcugen")
+    axes = [axis for axis in range(gradient.type.rank) if axis != 1]
+    return {
+        0: lambda: back.emit(ConvTranspose(op.window, x.type.shape[2:], op.groups), gradient, w),
+        1: lambda: _by_weights(back, op, x, w, gradient),
+        2: lambda: back.reshaped(back.reduced("sum", gradient, axes), (w.type.shape[0],)),
+    }
+
+
+def _require_plain(node: Node, x: Value) -> None:
+    """Refusal of codes, and of layers that took in an activation, which are not differentiated."""
+    if x.type.quant is not None or getattr(node.op, "clamp", None) is not None:
+        raise Refusal("layers are differentiated before they are fused", node.place, "train what lies behind it")
+
+
+def _by_weights(back: Backward, op: Conv, x: Value, w: Value, gradient: Value) -> Value:
+    """A convolution of x by ∂y, in which images are channels, strides dilations, and dilations strides."""
+    groups, batch = op.groups, x.type.shape[0]
+    window, whole = _exchanged(op.window, x.type.shape[2:], w.type.shape[2:], gradient.type.shape[2:])
+    starts, steps = (0,) * x.type.rank, (1,) * x.type.rank
+    shape = (*x.type.shape[:2], *whole)
+    read = x if shape == x.type.shape else back.emit(Slice(starts, shape, steps), x)
+    depth = shape[1] // groups
+    rest = range(3, x.type.rank + 1)
+    parted = back.reshaped(read, (batch, groups, depth, *whole))
+    images = back.reshaped(back.transposed(parted, [2, 1, 0, *rest]), (depth, groups * batch, *whole))
+    filters = back.transposed(gradient, [1, 0, *range(2, x.type.rank)])
+    found = back.emit(DirectConv(window, groups=groups), images, filters)
+    return back.transposed(found, [1, 0, *range(2, x.type.rank)])
+
+
+def _exchanged(window: Window, space: Shape, kernel: Shape, output: Shape) -> tuple[Window, Shape]:
+    """The window in which each tap is a position, and how much of each axis it sees."""
+    after, seen = [], []
+    rows = zip(space, kernel, output, window.strides, window.dilations, window.before, strict=True)
+    for n, k, out, stride, dilation, before in rows:
+        last = dilation * (k - 1) + stride * (out - 1) - before  # the last position that a tap reads
+        after.append(max(0, last + 1 - n))
+        seen.append(min(n, last + 1))
+    return Window(window.dilations, window.before, tuple(after), window.strides), tuple(seen)

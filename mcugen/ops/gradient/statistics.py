@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of what sees many elements at once: reductions, pools, softmax, normalization."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from mcugen.hir.graph import Node, Value
+from mcugen.hir.operator import Signature
+from mcugen.ops.conv_transpose import ConvTranspose
+from mcugen.ops.conversion import Cast
+from mcugen.ops.gradient.rule import Backward, Parts, derivative_of
+from mcugen.ops.movement import to_channels_last
+from mcugen.ops.norm import Normalize
+from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.pointwise import Binary, Unary
+from mcugen.ops.pool import AveragePool, DirectPool, MaxPool, Pool
+from mcugen.ops.reduce import Reduce
+from mcugen.ops.scatter import ScatterElements
+from mcugen.ops.softmax import Softmax
+
+
+def _refuse(node: Node, what: str) -> Refusal:
+    return Refusal("an operator on the way must have a derivative", f"{node.place}: {what}", "train what is behind it")
+
+
+@derivative_of(Reduce)
+def _of_reduce(back: Backward, node: Node, gradient: Value) -> Parts:
+    """Each element has its share; equal extremes share one gradient."""
+    op, x, y = node.op, node.input(0), node.output
+    assert isinstance(op, Reduce)
+
+    def by_x() -> Value:
+        share = back.scaled(gradient, y.type.count / x.type.count) if op.function == "mean" else gradient
+        wide = back.spread(share, x.type.shape)
+        match op.function:
+            case "mean" | "sum":
+                return wide
+            case "sumsquare":
+                return back.mul(wide, back.scaled(x, 2.0))
+            case "l1":
+                return back.mul(wide, back.emit(Unary("Sign"), x))
+            case "max" | "min":
+                taken = back.emit(Cast(x.type.dtype), back.emit(Binary("Equal"), x, y))
+                return back.mul(back.div(gradient, back.reduced("sum", taken, op.axes)), taken)
+        raise _refuse(node, op.function)
+
+    return {0: by_x}
+
+
+@derivative_of(Softmax)
+def _of_softmax(back: Backward, node: Node, gradient: Value) -> Parts:
+    """y·(∂y − Σ ∂y·y); of the logarithm ∂y − exp(y)·Σ ∂y."""
+    op, y = node.op, node.output
+    assert isinstance(op, Softmax)
+    axes = (op.axis,)
+
+    def by_x() -> Value:
+        if op.log:
+            total = back.reduced("sum", gradient, axes)
+            return back.sub(gradient, back.mul(back.emit(Unary("Exp"), y), total))
+        total = back.reduced("sum", back.mul(gradient, y), axes)
+        return back.mul(y, back.sub(gradient, total))
+
+    return {0: by_x}
+
+
+@derivative_of(Normalize)
+def _of_normalize(back: Backward, node: Node, gradient: Value) -> Parts:
+    """By x: (∂n − mean ∂n − n·mean(∂n·n)) / deviation, n being what is scaled and ∂n its gradient."""
+    op, x = node.op, node.input(0)
+    assert isinstance(op, Normalize)
+    if op.groups is not None:
+        raise _refuse(node, "statistics of groups of channels")
+    affine = {i: v for i, v in enumerate(node.inputs) if i and v is not None}
+
+    def normalized() -> tuple[Value, Value]:
+        """What is scaled, and the deviation."""
+        centered = back.sub(x, back.reduced("mean", x, op.axes)) if op.centered else x
+        variance = back.reduced("mean", back.mul(centered, centered), op.axes)
+        deviation = back.emit(Unary("Sqrt"), back.add(variance, back.number(op.epsilon, variance)))
+        return back.div(centered, deviation), deviation
+
+    def by_x() -> Value:
+        n, deviation = normalized()
+        inner = back.mul(gradient, affine[1]) if 1 in affine else gradient
+        part = back.mul(n, back.reduced("mean", back.mul(inner, n), op.axes))
+        rest = back.sub(inner, back.reduced("mean", inner, op.axes)) if op.centered else inner
+        return back.div(back.sub(rest, part), deviation)
+
+    return {
+        0: by_x,
+        1: lambda: back.summed_to(back.mul(gradient, normalized()[0]), affine[1].type.shape),
+        2: lambda: back.summed_to(gradient, affine[2].type.shape),
+    }
+
+
+@derivative_of(MaxPool)
+def _of_max_pool(back: Backward, node: Node, gradient: Value) -> Parts:
+    """The first largest element of each window has all of it."""
+    op = node.op
+    assert isinstance(op, MaxPool)
+    return {0: lambda: _to_largest(back, node, op, gradient)}
+
+
+@derivative_of(DirectPool)
+def _of_direct_pool(back: Backward, node: Node, gradient: Value) -> Parts:
+    """As its function's own operator."""
+    op = node.op
+    assert isinstance(op, DirectPool)
+    if op.function == "lp":
+        raise _refuse(node, "an Lp norm")
+    return {0: lambda: (_to_largest if op.function == "max" else _to_all)(back, node, op, gradient)}
+
+
+@derivative_of(AveragePool)
+def _of_average_pool(back: Backward, node: Node, gradient: Value) -> Parts:
+    """All elements of a window have as much."""
+    op = node.op
+    assert isinstance(op, AveragePool)
+    return {0: lambda: _to_all(back, node, op, gradient)}
+
+
+def _to_largest(back: Backward, node: Node, op: Pool, gradient: Value) -> Value:
+    x = node.input(0)
+    _require_channels_first(node, op)
+    where = DirectPool(op.window, kernel=op.kernel, function="max", order="row")
+    names = [f"{node.outputs[0].name}.backward.{name}" for name in ("largest", "positions")]
+    _, positions = back.emit_all(where, [x], names)
+    count = gradient.type.count
+    flat = (back.reshaped(v, (count,)) for v in (positions, gradient))
+    total = back.emit(ScatterElements(0, "add"), back.zeros(x.type, (x.type.count,)), *flat)
+    return back.reshaped(total, x.type.shape)
+
+
+def _to_all(back: Backward, node: Node, op: Pool, gradient: Value) -> Value:
+    x = node.input(0).type
+    _require_channels_first(node, op)
+    channels, dtype = x.shape[1], x.dtype.numpy
+    window = op.window
+    shares = back.constant("shares", _shares(node, op).astype(dtype))
+    ones = back.constant("ones", np.ones((channels, 1, *op.kernel), dtype))
+    return back.emit(ConvTranspose(window, x.shape[2:], channels), back.mul(gradient, shares), ones)
+
+
+def _shares(node: Node, op: Pool) -> np.ndarray:
+    """One element's part of each average, as [1, 1, *out]: that of all ones by how many there are."""
+    x = node.input(0).type
+    one = replace(x, shape=(1, 1, *x.shape[2:]))
+    (average,) = op.evaluate(Signature((one,), op.infer(one)), np.ones(one.shape, np.float32))[:1]
+    taps = op.window.patches(np.ones((1, *x.shape[2:], 1)), op.kernel, 0)
+    count = taps.reshape(*taps.shape[: x.rank], math.prod(op.kernel)).sum(-1)
+    return np.asarray(average / count.transpose(np.argsort(to_channels_last(x.rank))))
+
+
+def _require_channels_first(node: Node, op: Pool) -> None:
+    if op.is_channels_last:
+        raise Refusal("pools are differentiated channels first", node.place, "report this as a bug of mcugen")

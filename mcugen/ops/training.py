@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX's optimizers (ai.onnx.preview.training): what becomes of tensors by their gradients, and of what they remember.
+
+A model whose outputs go back into its inputs (`--state`) learns by them on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mcugen.hir.graph import Value
+from mcugen.hir.types import DType
+from mcugen.ops.onnx_node import COMPOSED, FLOATS, OnnxNode, Operand, Refusal, onnx_operator
+
+TRAINING = "ai.onnx.preview.training"
+"""The domain of ONNX's operators for training."""
+
+_RATE, _COUNT, _TENSORS = 0, 1, 2
+"""Inputs: the learning rate R, how often was updated T, then X, G and what is remembered, each of all tensors."""
+
+
+class Formula:
+    """Arithmetic in the place of a node: each function is one ONNX operator, numbers are of the tensors' type."""
+
+    def __init__(self, node: OnnxNode) -> None:
+        self._node = node
+        self._dtype = node.input(_TENSORS).type.dtype.numpy
+
+    def __call__(self, op_type: str, *operands: Operand | float) -> Value:
+        """The result of an operator of these operands."""
+        return self._node.call(op_type, *(self._operand(v) for v in operands))
+
+    def sum(self, *terms: Operand | float) -> Value:
+        """The sum of two or more."""
+        first, second, *rest = terms
+        total = self("Add", first, second)
+        return self.sum(total, *rest) if rest else total
+
+    def scaled(self, factor: float, x: Value) -> Value:
+        """A multiple."""
+        return x if factor == 1 else self("Mul", x, factor)
+
+    def updated_before(self, yes: Operand | float, no: Operand | float) -> Value:
+        """`yes` unless this is the first update (T = 0)."""
+        began = self._node.call("Greater", self._node.input(_COUNT), np.zeros((), np.int64))
+        return self._node.call("Where", began, self._operand(yes), self._operand(no))
+
+    def _operand(self, value: Operand | float) -> Operand:
+        return np.asarray(value, self._dtype) if isinstance(value, int | float) else value
+
+
+Update = Callable[[OnnxNode, Formula, list[Value]], list[Value]]
+"""The new tensor and the new memories, of X, G and the old ones."""
+
+
+def _update_each(node: OnnxNode, memories: int, update: Update) -> list[Value | None]:
+    """Every tensor for itself; results are grouped as inputs are."""
+    given = len(node.inputs) - _TENSORS
+    if given <= 0 or given % (2 + memories):
+        found, rule = f"{max(given, 0)} tensors", f"each tensor comes with its gradient and {memories} of the past"
+        raise Refusal(f"{node.op_type}: {rule}", found, "repair the model")
+    count, formula = given // (2 + memories), Formula(node)
+    node.require_dtype(node.input(_RATE), *FLOATS)
+    node.require_dtype(node.input(_COUNT), DType.INT64)
+    for index in range(_TENSORS, len(node.inputs)):
+        node.require_dtype(node.input(index), *FLOATS)
+        tensor = node.input(_TENSORS + (index - _TENSORS) % count)
+        if node.input(index).type.shape != tensor.type.shape:
+            found = f"'{node.input(index).name}' has {node.input(index).type.shape}, not {tensor.type.shape}"
+            raise Refusal(f"{node.op_type}: what belongs to a tensor must have its shape", found, "repair the model")
+    groups = [[node.input(_TENSORS + i + count * part) for part in range(2 + memories)] for i in range(count)]
+    results = [update(node, formula, group) for group in groups]
+    return [row[part] for part in range(1 + memories) for row in results]
+
+
+def _regularized(node: OnnxNode, formula: Formula, x: Value, gradient: Value) -> Value:
+    """With the gradient of half the coefficient times the squared norm."""
+    coefficient = float(node.attr("norm_coefficient", 0.0))
+    return formula("Add", formula.scaled(coefficient, x), gradient) if coefficient else gradient
+
+
+def _adagrad(node: OnnxNode, formula: Formula, group: list[Value]) -> list[Value]:
+    x, gradient, squares = group
+    gradient = _regularized(node, formula, x, gradient)
+    squares = formula("Add", squares, formula("Mul", gradient, gradient))
+    rate = node.input(_RATE)
+    decay = float(node.attr("decay_factor", 0.0))
+    if decay:
+        times = node.call("Cast", node.input(_COUNT), to=_onnx_type(x))
+        rate = formula("Div", rate, formula("Add", formula.scaled(decay, times), 1.0))
+    root = formula("Add", formula("Sqrt", squares), float(node.attr("epsilon", 1e-6)))
+    return [formula("Sub", x, formula("Div", formula("Mul", gradient, rate), root)), squares]
+
+
+def _adam(node: OnnxNode, formula: Formula, group: list[Value]) -> list[Value]:
+    x, gradient, mean, squares = group
+    alpha, beta = float(node.attr("alpha", 0.9)), float(node.attr("beta", 0.999))
+    gradient = _regularized(node, formula, x, gradient)
+    mean = formula("Add", formula.scaled(alpha, mean), formula.scaled(1 - alpha, gradient))
+    square = formula("Mul", gradient, gradient)
+    squares = formula("Add", formula.scaled(beta, squares), formula.scaled(1 - beta, square))
+    root = formula("Add", formula("Sqrt", squares), float(node.attr("epsilon", 1e-6)))
+    new = formula("Sub", x, formula("Div", formula("Mul", mean, _unbiased_rate(node, formula, x)), root))
+    return [formula.scaled(1 - float(node.attr("norm_coefficient_post", 0.0)), new), mean, squares]
+
+
+def _unbiased_rate(node: OnnxNode, formula: Formula, x: Value) -> Value:
+    """Averages begin at 0: they are too small at first."""
+    times = node.call("Cast", node.input(_COUNT), to=_onnx_type(x))
+    missing = [
+        formula("Sub", 1.0, formula("Pow", float(node.attr(name, default)), times))
+        for name, default in (("alpha", 0.9), ("beta", 0.999))
+    ]
+    factor = formula("Div", formula("Sqrt", missing[1]), missing[0])
+    return formula.updated_before(formula("Mul", node.input(_RATE), factor), node.input(_RATE))
+
+
+def _momentum(node: OnnxNode, formula: Formula, group: list[Value]) -> list[Value]:
+    x, gradient, velocity = group
+    alpha, beta = float(node.attr("alpha", 0.0)), float(node.attr("beta", 1.0))
+    gradient = _regularized(node, formula, x, gradient)
+    share = gradient if beta == 1 else formula("Mul", gradient, formula.updated_before(beta, 1.0))
+    velocity = formula("Add", formula.scaled(alpha, velocity), share)
+    nesterov = node.attr("mode", "standard") == "nesterov"
+    step = formula("Add", formula.scaled(alpha, velocity), gradient) if nesterov else velocity
+    return [formula("Sub", x, formula("Mul", step, node.input(_RATE))), velocity]
+
+
+def _onnx_type(value: Value) -> int:
+    """ONNX's number of a real tensor's element type."""
+    return 11 if value.type.dtype is DType.FLOAT64 else 1
+
+
+@onnx_operator("Adagrad", domain=TRAINING, types=FLOATS, kernels=(COMPOSED,))
+def _import_adagrad(node: OnnxNode) -> list[Value | None]:
+    return _update_each(node, 1, _adagrad)
+
+
+@onnx_operator("Adam", domain=TRAINING, types=FLOATS, kernels=(COMPOSED,))
+def _import_adam(node: OnnxNode) -> list[Value | None]:
+    return _update_each(node, 2, _adam)
+
+
+@onnx_operator("Momentum", domain=TRAINING, types=FLOATS, kernels=(COMPOSED,))
+def _import_momentum(node: OnnxNode) -> list[Value | None]:
+    mode = node.attr("mode", "standard")
+    if mode not in ("standard", "nesterov"):
+        raise Refusal("Momentum: mode must be standard or nesterov", str(mode)[:40], "repair the model")
+    return _update_each(node, 1, _momentum)
