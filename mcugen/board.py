@@ -148,6 +148,17 @@ class Energy:
 
 
 @dataclass(frozen=True)
+class Core:
+    """One of several that share the board's memories."""
+
+    name: str
+    cpu: str
+    """The board's unless told."""
+    clock_hz: int
+    """The board's unless told."""
+
+
+@dataclass(frozen=True)
 class Board:
     """The hardware a model is compiled for."""
 
@@ -175,6 +186,8 @@ class Board:
     set differ in it."""
     caches: tuple[Cache, ...] = ()
     energy: Energy | None = None
+    cores: tuple[Core, ...] = ()
+    """Where there are several: the first runs the model, others help it."""
     core_factor: float = 1.0
     """What the core takes by measurement for what takes one cycle by its timing (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
@@ -227,6 +240,11 @@ class Board:
         access = Parallel(wait_states, wait_states, self.clock_hz)
         memories = (replace(m, access=access) if m.kind == "flash" else m for m in self.memories)
         return replace(self, memories=tuple(memories))
+
+    @property
+    def equal_cores(self) -> int:
+        """How many cores are like the first one, which runs the model; it counts itself."""
+        return max(sum((c.cpu, c.clock_hz) == (self.cpu, self.clock_hz) for c in self.cores), 1)
 
     @property
     def total_flash(self) -> int:
@@ -452,6 +470,7 @@ def _board(name: str, fields: _Fields) -> Board:
         core=fields.text("core", default=cpu),
         caches=_caches(fields, memories),
         energy=_energy(fields),
+        cores=_cores(fields, cpu, clock_hz),
         core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
         kits=fields.texts("kits", ()),
         sources=fields.texts("sources", ()),
@@ -571,6 +590,17 @@ def _cache(table: _Fields, memories: Mapping[str, Memory]) -> Cache:
         table.fail("size", f"must be {_LARGEST_CACHE:,} at most", repr(cache.size))
     table.finish()
     return cache
+
+
+def _cores(fields: _Fields, cpu: str, clock_hz: int) -> tuple[Core, ...]:
+    cores: list[Core] = []
+    for table in fields.tables("cores") if "cores" in fields else ():
+        core = Core(table.text("name"), table.text("cpu", default=cpu), table.number("clock_hz", 1, clock_hz))
+        if core.name in (other.name for other in cores):
+            table.fail("name", "must be unique", repr(core.name))
+        cores.append(core)
+        table.finish()
+    return tuple(cores)
 
 
 def _energy(fields: _Fields) -> Energy | None:

@@ -208,6 +208,10 @@ MaxStepCycles = Annotated[
         show_default=False,
     ),
 ]
+Cores = Annotated[
+    int,
+    typer.Option("--cores", help="2: besides NAME_run code that shares layers between two cores (docs/two_cores.md)"),
+]
 Helpers = Annotated[
     bool,
     typer.Option("--helpers", help="the header has functions that write pixels, samples, reals, and read classes"),
@@ -264,6 +268,7 @@ class CompileArguments:
     checked_indices: CheckedIndices = False
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
+    cores: Cores = 1
     helpers: Helpers = False
     labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
@@ -299,6 +304,7 @@ class CompileArguments:
             checked_indices=self.checked_indices,
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
+            cores=self.cores,
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
@@ -523,7 +529,7 @@ PANELS = {
     "Samples": ("pixel_scale", "metric", "input_pipeline"),
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
-    "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "wait_states"),
+    "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
     "What the code offers": ("name", "state", "helpers", "labels"),
     "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),

@@ -29,7 +29,7 @@ from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
-from mcugen.options import FAMILIES, GOALS, CompileOptions
+from mcugen.options import FAMILIES, GOALS, OWN, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
@@ -48,8 +48,8 @@ def compile_model(
 ) -> CompiledModel:
     """Compiles an ONNX model, or a quantized one, for a board. Raises the errors of mcugen.errors; writes nothing."""
     options = options or CompileOptions()
-    file = _checked(options)
     hardware = board if isinstance(board, Board) else load_board(board)
+    file = _checked(options, hardware)
     asked = {*[UPDATABLE] * options.updatable, *[CHECKED] * options.checked_indices}
     target = replace(hardware, features=hardware.features | asked)
     registry = registry_of(options.plugins)
@@ -171,7 +171,26 @@ _REALS_NOTE = (
 _READ_NOTE = "--weights-reader: the weights of a layer take up to {:,} bytes of the arena while it runs"
 
 
-def _checked(options: CompileOptions) -> WeightsFile | None:
+def _check_cores(options: CompileOptions, board: Board) -> None:
+    """UsageError for what does not go together with two cores."""
+    if options.cores not in (1, 2):
+        raise UsageError("--cores must be 1 or 2", str(options.cores))
+    if options.cores > board.equal_cores:
+        found = f"board '{board.name}' lists {len(board.cores) or 1}, {board.equal_cores} of them like the first"
+        raise UsageError("--cores 2: the board must list two equal cores", found, "leave --cores out")
+    beside = {
+        "--steps": options.steps,
+        "--stream-input": options.stream_input,
+        "--weights-reader": options.weights_reader,
+        "--kernels": options.family != OWN,
+        "a range of sizes (--dim)": bool(options.ranges),
+    }
+    found = [name for name, is_asked in beside.items() if is_asked]
+    if options.cores > 1 and found:
+        raise UsageError("layers are shared by two cores only where each is one call", found[0], "leave one out")
+
+
+def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
     """How weights are a file, if they are. UsageError for options that cannot be, or not together."""
     if options.optimize not in GOALS:
         raise UsageError("--optimize must name a goal", f"'{options.optimize}'", f"one of: {', '.join(GOALS)}")
@@ -191,5 +210,6 @@ def _checked(options: CompileOptions) -> WeightsFile | None:
         raise UsageError(
             "--check-weights is for weights in the firmware", "a file of weights", "it has such a function"
         )
+    _check_cores(options, board)
     is_file = options.weights_blob or options.updatable or options.weights_reader
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

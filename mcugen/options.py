@@ -106,6 +106,7 @@ class CompileOptions:
     code for that is generated, and samples are raw.
     `max_cycles`, or `max_latency` in seconds, is the longest that a call may take on the board, by estimated cycles;
     `most_instructions`, by the estimate that kernels are chosen by, is what that leads to (see mcugen.latency).
+    With two `cores`, both compute portions of a layer at once where that takes less time (see mcugen.fitting.cores).
     `place` says what lies in which memory. With `weights_blob` the run function reads the weights from a file of theirs
     that the caller has put somewhere in memory. `updatable` puts all else into it that training changes, and its
     `weights_version`, so that a model that was trained again is another file for the same code. With `weights_reader`
@@ -150,6 +151,7 @@ class CompileOptions:
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
+    cores: int = 1
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -184,6 +186,7 @@ class CompileOptions:
         parts += [f"steps of at most {n} cycles" for n in (self.max_step_cycles,) if n is not None]
         parts += ["stack bound"] * self.stack_bound + ["checked weights"] * self.check_weights
         parts += ["checked arena"] * self.checked_arena + ["checked indices"] * self.checked_indices
+        parts += [f"{self.cores} cores"] * (self.cores > 1)
         parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]

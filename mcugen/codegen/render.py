@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from mcugen.codegen.bundle import Bundle, InputCode, Port
 from mcugen.codegen.checks import Entry, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
+from mcugen.codegen.cores import CORE_NAMES, divided, words_of
 from mcugen.codegen.draft import Draft, Form, Sample
 from mcugen.codegen.environment import environment
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
@@ -43,6 +43,7 @@ from mcugen.lir.program import (
     READ_ROWS,
     WORD,
     Buffer,
+    Control,
     Endpoint,
     Program,
     Space,
@@ -60,7 +61,8 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     memory = MemoryContext(program, draft.placement, form.weights, shared)
-    taken = _taken(name, memory, (*inputs, *outputs), form) | shared.names
+    is_shared = any(instr.control is Control.FORK for instr in program.instrs)
+    taken = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared) | shared.names
     renderer = Renderer(program, env, draft.source.features, own_names(taken), memory, shared)
     stored = [memory.blob.place] if memory.blob else []
     sized = SizedParams(program.symbols, size_expressions(renderer), renderer.unique, *stored)
@@ -71,6 +73,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         **_code(renderer, memory, sized, lines, layers),
         **_steps_context(form, lines),
     }
+    context |= divided(context)
     context["parameters"] = _read_by_steps(context)
     context["manual"] = manual(_facts(program, memory, context))
     blobs = _weights_file(env, memory, context)
@@ -83,6 +86,8 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     making = _input_files(env, made, context)
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
+    if context["other"]:
+        texts[CORES_HEADER] = (resource_dir("runtime_c") / "include" / CORES_HEADER).read_text("utf-8")
     if not shared.name:
         texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
     return Bundle(
@@ -180,6 +185,9 @@ def _code(
     }
 
 
+CORES_HEADER = "mcugen_cores.h"
+"""What a model on two cores needs of the runtime besides."""
+
 _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
 """What the header's inline functions do with inputs and outputs."""
 
@@ -194,9 +202,9 @@ def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str,
     }
 
 
-def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form) -> set[str]:
+def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, *, is_shared: bool) -> set[str]:
     """Identifiers that nothing of the model may have."""
-    own = (
+    own: tuple[str, ...] = (
         "run",
         "selftest",
         "default_arena",
@@ -207,7 +215,9 @@ def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form) 
         *["labels"] * bool(form.labels),
         *VALIDATION_FUNCTIONS,
     )
-    local = ("state", "status", "read", "context", "layer_names")
+    local: tuple[str, ...] = ("state", "status", "read", "context", "layer_names")
+    shared = (("worker", "run_cores", "cores"), CORE_NAMES) if is_shared else ((), ())
+    own, local = (*own, *shared[0]), (*local, *shared[1])
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
     roles = [port.accessor.removeprefix(f"{name}_") for port in ports]
     external |= {f"{name}_{verb}_{role}" for verb in _VERBS for role in roles if form.helpers}
@@ -274,13 +284,9 @@ def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:
     }
 
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
-
-
 def _read_by_steps(context: Mapping[str, Any]) -> list[dict[str, object]]:
     """The parameters of the run function, and whether what it does after its checks reads them."""
-    texts = [text for line in context["lines"] for text in (line.text, *(m[2] for m in line.members))]
-    words = {word for text in texts for word in _WORD.findall(text)}
+    words = words_of(context["lines"])
     words |= {context["arena"]} if context["locals"] else set()
     words |= {"weights"} if context["constant_locals"] else set()
     return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in context["parameters"]]

@@ -133,9 +133,15 @@ class Line:
     comment: str = ""
     done: int | None = None
     """The number of the layer that it ends."""
+    portion: int = 0
+    """The number of the fork whose portion for the other core it is a part of; 0: of none."""
     opens: bool = False
     """Whether a step begins with it, and whether one ends."""
     closes: bool = False
+
+    def passing(self, given: str) -> Line:
+        """The line with the arguments of portions, if it calls them."""
+        return replace(self, text=self.text.replace(_GIVEN, given))
 
 
 @dataclass(frozen=True)
@@ -157,14 +163,18 @@ def lines_of(renderer: Renderer, sized: SizedParams, steps: bool) -> list[Line]:
     """
     program, begun = renderer.program, list[Instr]()
     lines: list[Line] = []
+    forks = _Forks()
     for number, layer in enumerate(program.layers()):
-        head = program.head(layer)
+        head, first = program.head(layer), len(lines)
         for instr in (program.instrs[i] for i in layer):
             if instr.moves_nothing:
                 continue
+            if forks.takes(instr):
+                lines += [replace(line, indent="") for line in forks.lines(instr)]
+                continue
             closed = begun.pop() if instr.control in (Control.ELSE, Control.END) else None
             within = begun[0].control if begun else Control.NONE
-            depth = 4 * (len(begun) + (steps and within is not Control.STREAM))
+            depth = 4 * (len(begun) + (steps and within is not Control.STREAM) + bool(forks.portion))
             is_stepped, opens = steps and not begun, not begun and not closed
             if is_stepped and (closed or instr).control is Control.STREAM:
                 line = _end_of_event(closed, depth) if closed else _begin_of_event(renderer, instr, depth)
@@ -180,9 +190,44 @@ def lines_of(renderer: Renderer, sized: SizedParams, steps: bool) -> list[Line]:
             text = f"\n{' ' * (4 + depth)} * ".join(comment_lines(part, 4 + depth) for part in heading)
             if instr.control not in (Control.NONE, Control.END):
                 begun.append(instr)
-            lines.append(replace(line, indent=" " * depth, comment=text, opens=opens, closes=not begun))
-        lines[-1] = replace(lines[-1], done=number)
+            line = replace(line, indent=" " * depth, comment=text, opens=opens, closes=not begun)
+            lines.append(replace(line, portion=forks.portion))
+        last = max(i for i in range(first, len(lines)) if not lines[i].portion)
+        lines[last] = replace(lines[last], done=number)
     return lines
+
+
+@dataclass
+class _Forks:
+    """The forks so far, and in which one's portion for the other core lines are, if in any."""
+
+    count: int = 0
+    is_open: bool = False
+    portion: int = 0
+
+    def takes(self, instr: Instr) -> bool:
+        """Whether it is the marker of a fork; no other blocks are within."""
+        return instr.control is Control.FORK or (self.is_open and instr.control is not Control.NONE)
+
+    def lines(self, instr: Instr) -> list[Line]:
+        """What a marker becomes: the portion is posted; it is waited for, or computed here; nothing."""
+        if instr.control is Control.FORK:
+            self.count, self.is_open = self.count + 1, True
+            return [Line(f"mcugen_cores_post(link, {self.count});", calls=0)]
+        if instr.control is Control.ELSE:
+            self.portion = self.count
+            alone = ["if (link == NULL) {", f"    {OTHER_PORTION}({self.count}{_GIVEN});"]
+            joined = ["} else if (mcugen_cores_join(link) != MCUGEN_OK) {", "    return MCUGEN_ERROR_CORE;", "}"]
+            return [Line(_stacked([*alone, *joined], 0), calls=0)]
+        self.is_open, self.portion = False, 0
+        return []
+
+
+OTHER_PORTION = "other_portion"
+"""The function that computes what the other core does."""
+
+_GIVEN = "{given}"
+"""Stands for its arguments until they are known: they follow from what all portions use."""
 
 
 def _begin(renderer: Renderer, instr: Instr, sized: SizedParams, depth: int) -> Line:

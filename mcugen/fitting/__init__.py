@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcugen.board import Board
 from mcugen.fitting.budget import Attempt, Budget, Fit, cheapest, use_of
+from mcugen.fitting.cores import shared_program, sharing
 from mcugen.fitting.staging import staged
 from mcugen.fitting.streaming import Streaming, each_by_rows, in_order_of_rows, with_groups
 from mcugen.hir.graph import Graph
@@ -49,9 +50,14 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     budget = Budget.of(options)
     graph = each_by_rows(graph, options.by_rows, is_streamed_in=options.stream_input)
 
+    shared = sharing(graph, board.features, cost_table(board.cpu)) if options.cores > 1 else None
+
     def attempt(name: str, build: Build) -> Attempt:
         restart()
         program = build(graph, board, options)
+        if shared is not None:
+            room = None if budget.ram is None else budget.ram - use_of(program, board, options).ram
+            program = shared_program(graph, shared, program, lambda way: build(way, board, options), room)
         return Attempt(name, program, use_of(program, board, options))
 
     asked = taken = attempt(AS_ASKED, _as_asked)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mcugen.hir.types import Array, Bounds, TensorType
+from mcugen.hir.types import Array, Bounds, Shape, TensorType
 
 if TYPE_CHECKING:
     from mcugen.hir.graph import Graph, Value
@@ -91,6 +91,37 @@ class RowForm:
     axis: int = 1
     finish: Operator | None = None
     rows: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Elements of a tensor that lie side by side: those from number `at` on, as a tensor of `shape`."""
+
+    at: int
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Portion:
+    """How to compute a run of an output's elements, `makes`: `op`, of the runs of its inputs that it `reads`.
+
+    None among these: all of that input.
+    """
+
+    op: Operator
+    reads: tuple[Run | None, ...]
+    makes: Run
+
+
+@dataclass(frozen=True)
+class Division:
+    """A way to divide an output into portions with the same elements: `length` units, of which each takes some.
+
+    `portion(start, stop)` computes the units from `start` to before `stop`.
+    """
+
+    length: int
+    portion: Callable[[int, int], Portion]
 
 
 def row_axis(shape: Sequence[int]) -> int | None:

@@ -6,10 +6,21 @@ An operator has a trait by inheriting it; where it depends on types or attribute
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
+from mcugen.hir.operator import (
+    Channels,
+    Division,
+    IntegerForm,
+    Operator,
+    Permutation,
+    Portion,
+    RowForm,
+    Run,
+    Signature,
+)
 from mcugen.hir.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -109,6 +120,14 @@ class Rowwise:
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
         """The same of rows without columns at their sides, where that is another way."""
         return self.by_rows(sig)
+
+
+class Divisible:
+    """Can be computed in portions, each for itself, that are not just rows of equal windows."""
+
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """The ways, the preferred ones first."""
+        raise NotImplementedError
 
 
 class Simplifiable:
@@ -217,6 +236,40 @@ def row_form(op: Operator, sig: Signature, *, narrow: bool = False) -> RowForm |
     if not isinstance(op, Rowwise):
         return None
     return op.by_narrow_rows(sig) if narrow else op.by_rows(sig)
+
+
+def divisions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+    """See Divisible; of any other operator by rows, if it computes each for itself."""
+    if isinstance(op, Divisible):
+        return op.divisions(sig, inputs)
+    form = None if op.moves_data else row_form(op, sig)
+    return () if form is None or len(sig.outputs) > 1 else each_for_itself(form, sig)
+
+
+def each_for_itself(form: RowForm, sig: Signature) -> Sequence[Division]:
+    """The division by rows of what needs of its inputs the same rows as it makes; () if it needs others."""
+    windows = [window for window in form.windows if window is not None]
+    if form.finish or not windows or any(w.before or w.goes_on or any(w.sides) or w.span != w.stride for w in windows):
+        return ()
+    shapes = [(sig.output.shape, form.axis)]
+    shapes += [(sig.input(i).shape, w.axis) for i, w in enumerate(form.windows) if w is not None]
+    if any(math.prod(shape[:axis]) != 1 for shape, axis in shapes):
+        return ()
+
+    def portion(start: int, stop: int) -> Portion:
+        reads = tuple(
+            None if w is None else run_along(sig.input(i).shape, w.axis, start * w.stride, stop * w.stride)
+            for i, w in enumerate(form.windows)
+        )
+        makes = run_along(sig.output.shape, form.axis, start * form.rows, stop * form.rows)
+        return Portion(form.op, reads, makes)
+
+    return (Division(sig.output.shape[form.axis] // form.rows, portion),)
+
+
+def run_along(shape: Shape, axis: int, start: int, stop: int) -> Run:
+    """Some entries of the outermost axis that is longer than 1, or of one before it."""
+    return Run(start * math.prod(shape[axis + 1 :]), (*shape[:axis], stop - start, *shape[axis + 1 :]))
 
 
 def clamp_of(op: Operator) -> tuple[float, float] | None:

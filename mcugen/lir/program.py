@@ -124,6 +124,10 @@ class Control(Enum):
     """
     CASE = "case"
     """Begins, within such a block, what the events of one number do: `case`, counted from 0 in their order."""
+    FORK = "fork"
+    """Begins a block of two sides, up to ELSE and from there on, which two cores may run at once: neither reads or
+    writes a word that the other writes. What it declares of overlaps holds within a side, and for the whole block.
+    """
     END = "end"
 
 
@@ -366,10 +370,18 @@ class Program:
         return spans
 
     def head(self, layer: range) -> Instr:
-        """The instruction that speaks for a layer: of a group, the marker of its outermost block."""
+        """The instruction that speaks for a layer: of a group, the marker of its outermost block, but for forks."""
         instrs = [self.instrs[i] for i in layer]
+        if self.is_side(layer):
+            return next(i for i in instrs if i.control is Control.NONE and not i.moves_nothing)
         computing = next(i for i in instrs if i.kernel not in BRINGING)
         return next((i for i in instrs if i.control is not Control.NONE), computing)
+
+    def is_side(self, layer: range) -> bool:
+        """Whether a layer is one side of a fork: the first, or the one behind it."""
+        controls = [self.instrs[i].control for i in layer]
+        beginning = next((c for c in controls if c is not Control.NONE), Control.NONE)
+        return beginning in (Control.FORK, Control.ELSE)
 
     def loops(self) -> list[tuple[int, int]]:
         """First and last instruction (the markers) of each loop; inner loops come before those around them."""
@@ -396,7 +408,7 @@ class Program:
 
         Inputs live from −1 (before the first instruction), outputs to len(instrs). What a loop uses and its
         surroundings too lives throughout the loop; so does what several cases of a stream use, or one that does not
-        write it first. Computed, never stored.
+        write it first. What is used in a fork lives throughout it. Computed, never stored.
         """
         ranges: dict[Buffer, tuple[int, int]] = {}
         for endpoint in self.inputs:
@@ -419,7 +431,16 @@ class Program:
                     ranges[buffer] = (first, end)
                 elif start < first <= end < last:  # an earlier step may have written it
                     ranges[buffer] = (start, last)
+        self._keep_throughout_forks(ranges)
         return ranges
+
+    def _keep_throughout_forks(self, ranges: dict[Buffer, tuple[int, int]]) -> None:
+        """Lets what one side of a fork uses live while the other runs."""
+        for start, end in self.blocks():
+            if self.instrs[start].control is Control.FORK:
+                for buffer, (first, last) in ranges.items():
+                    if first <= end and last >= start:
+                        ranges[buffer] = (min(first, start), max(last, end))
 
     def _keep_between_events(self, ranges: dict[Buffer, tuple[int, int]], start: int, end: int) -> None:
         """Lets what is used within a stream live throughout it, unless it is of no use behind one event."""

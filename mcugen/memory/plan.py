@@ -44,7 +44,8 @@ def _plan_area(program: Program, area: int) -> _Plan:
         crowd.apply()
         return crowd
     best = _best_plan(_Layout(lives, True))
-    if any(instr.kernel == MOVE for instr in program.instrs):
+    copies_pay = not any(instr.control is Control.FORK for instr in program.instrs)  # they take one core's time
+    if copies_pay and any(instr.kernel == MOVE for instr in program.instrs):
         apart = _Layout(lives, False)
         best = min(best, _best_plan(apart), key=lambda plan: plan.nbytes) if apart.peak < best.nbytes else best
     best.apply()
@@ -95,7 +96,8 @@ class _Layout:
     def freedoms(self) -> dict[tuple[Buffer, Buffer], Freedom]:
         """How outputs may lie over inputs that end their lives where the outputs begin theirs."""
         program, ranges = self.lives.program, self.lives.ranges
-        ends = {start: end for start, end in program.blocks() if program.instrs[start].control is Control.STREAM}
+        wholes = (Control.STREAM, Control.FORK)
+        ends = {start: end for start, end in program.blocks() if program.instrs[start].control in wholes}
         found = {}
         for index, instr in enumerate(program.instrs):
             buffers = list(dict.fromkeys(o.buffer for o in instr.operands if o.buffer in ranges))

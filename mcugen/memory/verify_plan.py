@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
 from mcugen.errors import VerificationError
-from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Operand, Program
+from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, Instr, Operand, Program, Space
 
 
 def verify_plan(program: Program) -> None:
@@ -89,7 +90,8 @@ class _Replay:
         """
         while at < len(self.instrs) and self.instrs[at].control not in (Control.ELSE, Control.END):
             instr = self.instrs[at]
-            self._step(instr)
+            if instr.control is not Control.FORK:
+                self._step(instr)
             if instr.control is Control.IF:
                 before = self._memory.copy()
                 at = self.block(at + 1)
@@ -107,6 +109,8 @@ class _Replay:
                 at = end
             elif instr.control is Control.STREAM:
                 at = self._events(at)
+            elif instr.control is Control.FORK:
+                at = self._sides(at)
             at += 1
         return at
 
@@ -128,6 +132,35 @@ class _Replay:
             self.block(cases[event])
         self._half_read = {}
         return end
+
+    def _sides(self, at: int) -> int:
+        """Replays a fork, of which each side finds memory as it was before, and leaves the words that it changes alone
+        to itself: then no order of what the two do makes a difference. The marker that ends it.
+        """
+        middle = self.block(at + 1)
+        end = self.block(middle + 1)
+        first, second = self._words(at + 1, middle), self._words(middle + 1, end)
+        for ours, others in ((first, second), (second, first)):
+            for buffer, words in ours.written:
+                for other, used in (*others.read, *others.written):
+                    if words[0] < used[1] and used[0] < words[1]:
+                        _fail(buffer, f"written by one core while the other uses %{other.name}")
+        return end
+
+    def _words(self, start: int, stop: int) -> _Words:
+        """What instructions of one side touch of the arena, constants and the like apart."""
+        found = _Words([], [])
+        for instr in self.instrs[start:stop]:
+            for operand in instr.operands:
+                buffer = operand.buffer
+                if not buffer.planned:
+                    if operand.access is not Access.IN and buffer.space is not Space.TAKEN:
+                        _fail(buffer, f"{instr.name}: one core of two must not write it")
+                    continue
+                begin = _start(buffer) // WORD
+                words = (buffer.area, begin), (buffer.area, -(-(_start(buffer) + buffer.nbytes) // WORD))
+                (found.read if operand.access is Access.IN else found.written).append((buffer, words))
+        return found
 
     # --------------------------------------------------------------------------------------- instructions
 
@@ -161,6 +194,17 @@ class _Replay:
         if _collide(x, y) and not (instr.moves_nothing or apart):
             _fail(y, f"{instr.name}: overlaps operand %{x.name}")
         self._put(y, y_at, self._memory[self._span(self._own, x, x_at, nbytes)].copy())
+
+
+_Place = tuple[int, int]
+"""An area, and the number of a word in it."""
+
+
+class _Words(NamedTuple):
+    """Of one side of a fork: the buffers that it reads and those that it writes, from which word up to which."""
+
+    read: list[tuple[Buffer, tuple[_Place, _Place]]]
+    written: list[tuple[Buffer, tuple[_Place, _Place]]]
 
 
 def _parts(program: Program) -> list[int]:

@@ -18,6 +18,9 @@ Range = tuple[float, float]
 LONGEST_SUM = 2**43
 """Accumulators stay below: float64 counts them exactly, and their products with multipliers fit 64 bits."""
 
+PLAIN_SHIFT = 31
+"""Bits of fraction of multipliers, where no scale is 1 or above."""
+
 
 @dataclass(frozen=True)
 class Requantizer:
@@ -44,7 +47,7 @@ class Requantizer:
         """
         scales = np.minimum(np.atleast_1d(np.asarray(scale, np.float64)), 2.0**29 if sums is None else 2.0**17)
         largest = scales.max() if sums is None else max(scales.max(), (scales * sums).max() / 2**31)
-        shift = 31 if sums is None else 61 - zero_point.bit_length()
+        shift = PLAIN_SHIFT if sums is None else 61 - zero_point.bit_length()
         while np.rint(largest * 2.0**shift) >= 2**31:
             shift -= 1
         return Requantizer(np.rint(scales * 2.0**shift).astype(np.int64), shift, zero_point, ties_to_even)

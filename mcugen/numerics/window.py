@@ -74,6 +74,17 @@ class Window:
         before, after = (tuple(0 if a == axis else n for a, n in enumerate(ns)) for ns in (self.before, self.after))
         return replace(self, before=before, after=after)
 
+    def band(self, axis: int, start: int, stop: int, size: int, taps: int) -> tuple[Window, int, int]:
+        """For the positions on an axis from `start` to before `stop`: the window, and what of the input it reads.
+
+        `size` is that of the input, `taps` that of the kernel; padding that these positions do not reach is gone.
+        """
+        low = start * self.strides[axis] - self.before[axis]
+        high = (stop - 1) * self.strides[axis] - self.before[axis] + self.dilations[axis] * (taps - 1) + 1
+        before, after = list(self.before), list(self.after)
+        before[axis], after[axis] = max(-low, 0), max(high - size, 0)
+        return replace(self, before=tuple(before), after=tuple(after)), max(low, 0), min(high, size)
+
     @property
     def sides(self) -> tuple[int, int]:
         """The padding of the second axis, if there is one."""

@@ -14,8 +14,17 @@ import numpy as np
 from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Permutation, RowForm, Signature
-from mcugen.hir.traits import Channelwise, Clampable, Expressible, Paddable, Quantizable, Rowwise, Weighted
+from mcugen.hir.operator import Channels, Division, IntegerForm, Permutation, Portion, RowForm, Run, Signature
+from mcugen.hir.traits import (
+    Channelwise,
+    Clampable,
+    Divisible,
+    Expressible,
+    Paddable,
+    Quantizable,
+    Rowwise,
+    Weighted,
+)
 from mcugen.hir.types import Array, Bounds, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.direct import Arithmetic, direct_call
@@ -31,7 +40,7 @@ from mcugen.ops.movement import Permuted, reshaped, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.spatial import Spatial, window_of
-from mcugen.ops.weighted import integer_weights
+from mcugen.ops.weighted import by_output_channels, integer_weights
 
 
 def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
@@ -51,7 +60,9 @@ def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Paddable, Expressible, Spatial):
+class Conv(
+    HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Divisible, Paddable, Expressible, Spatial
+):
     """Correlation (ONNX Conv), clamped. Inputs x, weights, optional bias.
 
     Channels first: x [N, C, *space], w [O, C/groups, *kernel]; channels last: x [N, *space, C],
@@ -183,6 +194,35 @@ class Conv(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, P
         rows = replace(self.window.rows(w.shape[1 + axis], x.quant.zero_point if x.quant else 0, axis), sides=sides)
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis)
 
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """By pixels where each is for itself, by output channels of one pixel, else by rows."""
+        x, w = sig.input(0), sig.input(1)
+        if not self.is_channels_last or x.shape[0] != 1 or inputs[1] is None or inputs[1].data is None:
+            return ()
+        kernel = w.shape[1:-1]
+        if sig.output.count == len(inputs[1].data) and self.groups == 1:
+            return by_output_channels(self, sig, inputs)
+        if self.groups == 1 and math.prod(kernel) == math.prod(self.window.strides) == 1 and not self._pads:
+            return (self._pixels(sig),)
+        return (self._bands(sig, kernel),)
+
+    @property
+    def _pads(self) -> bool:
+        return any((*self.window.before, *self.window.after))
+
+    def _pixels(self, sig: Signature) -> Division:
+        """As if they stood in one line."""
+        (deep, wide), space = (t.shape[-1] for t in (sig.input(0), sig.output)), sig.output.shape[1:-1]
+        rest = (None,) * (len(sig.inputs) - 1)
+
+        def line(channels: int, start: int, stop: int) -> Run:
+            return Run(start * channels, (1, *(1,) * (len(space) - 1), stop - start, channels))
+
+        return Division(
+            math.prod(space),
+            lambda start, stop: Portion(self, (line(deep, start, stop), *rest), line(wide, start, stop)),
+        )
+
     def spec(self, node: Node) -> ConvSpec:
         """Of channels-last tensors."""
         return ConvSpec.of(node, self.window, self.groups, self.clamp)
@@ -217,6 +257,10 @@ class DirectConv(Conv):
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Stays as it is."""
         return None
+
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """Stays whole."""
+        return ()
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """int8 or int16 with constant symmetric weights."""

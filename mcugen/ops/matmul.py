@@ -14,8 +14,17 @@ import numpy as np
 from mcugen import kernels
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, RowForm, Signature, each_row, row_axis
-from mcugen.hir.traits import Channelwise, Clampable, Expressible, Quantizable, Rowwise, Weighted
+from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, RowForm, Signature, each_row, row_axis
+from mcugen.hir.traits import (
+    Channelwise,
+    Clampable,
+    Divisible,
+    Expressible,
+    Quantizable,
+    Rowwise,
+    Weighted,
+    each_for_itself,
+)
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams
@@ -39,13 +48,13 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 from mcugen.ops.packed import packed_form
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
-from mcugen.ops.weighted import integer_weights
+from mcugen.ops.weighted import by_output_channels, integer_weights
 
 # ---------------------------------------------------------------------------------------------------- dense
 
 
 @dataclass(frozen=True)
-class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Expressible, Operator):
+class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Divisible, Expressible, Operator):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]); w constant of shape [N, K], bias optional."""
 
     mnemonic: ClassVar[str] = "dense"
@@ -114,6 +123,13 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Each for itself."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
+
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """By rows, or by the output channels of one."""
+        if sig.output.count == sig.output.shape[-1]:
+            return by_output_channels(self, sig, inputs)
+        form = self.by_rows(sig)
+        return () if form is None else each_for_itself(form, sig)
 
     def spec(self, node: Node) -> ConvSpec:
         """Its rows are pixels."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from mcugen.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature
-from mcugen.hir.traits import Channelwise, Paddable, Quantizable, Rowwise, Windowed, clamp_of
+from mcugen.hir.operator import Channels, Division, IntegerForm, Operator, Permutation, RowForm, Signature
+from mcugen.hir.traits import Channelwise, Divisible, Paddable, Quantizable, Rowwise, Windowed, clamp_of
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType
 from mcugen.kernels import cmsis
 from mcugen.kernels.pool import (
@@ -127,7 +127,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
 
 
 @dataclass(frozen=True)
-class MaxPool(Quantizable, Rowwise, Paddable, Pool):
+class MaxPool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     """y = largest element under the window, which needs no arithmetic: any order-preserving element type."""
 
     mnemonic: ClassVar[str] = "max_pool"
@@ -153,13 +153,17 @@ class MaxPool(Quantizable, Rowwise, Paddable, Pool):
         dtype = sig.output.dtype
         return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
 
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """By rows."""
+        return () if self.by_rows(sig) is None else (self._bands(sig, self.kernel),)
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Four channels at a time."""
         call_max_pool(node, builder, self.spec(node))
 
 
 @dataclass(frozen=True)
-class AveragePool(Quantizable, Rowwise, Paddable, Pool):
+class AveragePool(Quantizable, Rowwise, Divisible, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of taps in the input and the padding that counts."""
 
     mnemonic: ClassVar[str] = "average_pool"
@@ -226,6 +230,12 @@ class AveragePool(Quantizable, Rowwise, Paddable, Pool):
         assert isinstance(form.op, AveragePool)
         counted = replace(self.window, before=self.counted_before, after=self.counted_after).of_one_row(axis)
         return replace(form, op=replace(form.op, counted_before=counted.before, counted_after=counted.after))
+
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """By rows, where no padding is above or below: what counts of it depends on the place."""
+        axis = self._axis_of_rows(sig, self.kernel)
+        is_padded = self.window.before[axis] or self.window.after[axis]
+        return () if is_padded or self.by_rows(sig) is None else (self._bands(sig, self.kernel),)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """With an exact int32 sum."""

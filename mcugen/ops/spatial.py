@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mcugen.errors import ModelError
-from mcugen.hir.operator import Operator, Permutation, Signature
-from mcugen.hir.traits import Permutable
+from mcugen.hir.operator import Division, Operator, Permutation, Portion, Signature
+from mcugen.hir.traits import Permutable, run_along
 from mcugen.hir.types import Shape, TensorType
 from mcugen.numerics.window import Window
 from mcugen.ops.movement import to_channels_last
@@ -45,6 +45,18 @@ class Spatial(Permutable, Operator):
         x, y = sig.input(0).shape, sig.output.shape
         is_line = len(x) == 4 and x[1] == y[1] == kernel[0] == 1 and not self.window.before[0] + self.window.after[0]
         return int(is_line)
+
+    def _bands(self, sig: Signature, kernel: Shape) -> Division:
+        """By rows, of channels-last tensors: what each portion reads of the first input overlaps at its borders."""
+        x, y = sig.input(0).shape, sig.output.shape
+        axis = self._axis_of_rows(sig, kernel)
+
+        def portion(start: int, stop: int) -> Portion:
+            window, first, last = self.window.band(axis, start, stop, x[1 + axis], kernel[axis])
+            read, made = run_along(x, 1 + axis, first, last), run_along(y, 1 + axis, start, stop)
+            return Portion(replace(self, window=window), (read, *(None,) * (len(sig.inputs) - 1)), made)
+
+        return Division(y[1 + axis], portion)
 
     def _around(self, before: Shape, after: Shape) -> tuple[Shape, Shape] | None:
         """What is added to the spatial axes, if nothing is to others."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mcugen.hir.graph import Graph, Value
-from mcugen.hir.operator import Signature
+from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
-from mcugen.numerics.fixedpoint import LONGEST_SUM, dequantize, is_quantized
-from mcugen.numerics.sums import largest_sums, most_sum, sum_dtype
+from mcugen.numerics.fixedpoint import LONGEST_SUM, PLAIN_SHIFT, dequantize, is_quantized
+from mcugen.numerics.sums import largest_sums, most_sum, requantizer, sum_dtype
 
 
 def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
@@ -38,6 +38,27 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     weights = graph.constant(f"{w.name}.symmetric", data.astype(narrow), quant)
     name = bias.name if bias is not None else f"{w.name}.bias"
     return [x, weights, graph.constant(f"{name}.int", b.astype(sum_dtype(np.abs(b)).numpy))]
+
+
+def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+    """The division of a layer with one vector of results, each a sum with weights of its own (axis 0).
+
+    Where results are codes, a portion must round as the whole does: so the scale that is largest must not tell how.
+    """
+    weights, bias = (v.data if v is not None else None for v in (*inputs, None)[1:3])
+    assert weights is not None
+    rest, shape, out = weights[0].size, weights.shape, sig.output.shape
+
+    def portion(start: int, stop: int) -> Portion:
+        reads = (None, Run(start * rest, (stop - start, *shape[1:])), Run(start, (stop - start,)))
+        return Portion(op, reads[: len(sig.inputs)], Run(start, (*out[:-1], stop - start)))
+
+    if not is_quantized(sig.output):
+        return (Division(shape[0], portion),) if sig.output.dtype.is_float else ()
+    sums = largest_sums(sig.input(0), weights, np.zeros(1, np.int64) if bias is None else bias)
+    is_plain = {t.dtype for t in (sig.input(0), sig.input(1), sig.output)} == {DType.INT8}
+    alike = is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == PLAIN_SHIFT
+    return (Division(shape[0], portion),) if alike else ()
 
 
 def _carry_constant_channels(

@@ -31,6 +31,7 @@
 #define MCUGEN_ERROR_STOPPED 8   /* MCUGEN_STOP_AFTER_LAYER asked for that */
 #define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
 #define MCUGEN_ERROR_ARENA 10    /* the arena is too small, or something wrote beside it */
+#define MCUGEN_ERROR_CORE 11     /* the other core does not answer in time, or has a worker already */
 #define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
 #define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights, or a constant, is damaged */
 #define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */

@@ -210,3 +210,50 @@ def test_an_area_that_was_not_planned():
     sketch.buffers["a"].area = 1
     with pytest.raises(VerificationError, match="%a: lies outside the arena"):
         verify_plan(sketch.program)
+
+
+def shared_layer() -> Sketch:
+    """x → y on two cores: x1 and x2 are views of x with 16 bytes in common, y1 and y2 the halves of y."""
+    sketch = Sketch()
+    sketch.input("x", 64)
+    for name in ("x1", "x2", "y1", "y2", "s1", "s2"):
+        sketch.buffer(name, 32)
+    sketch.buffers["x1"].count = sketch.buffers["x2"].count = 40 + 8
+    sketch.buffer("y", 64)
+    sketch.part("x", "x1")
+    sketch.part("x", "x2", x_at=16)
+    for side, marker in (("1", "fork"), ("2", "else")):
+        sketch.emit(marker)
+        roles = (("x", Access.IN, f"x{side}"), ("s", Access.SCRATCH, f"s{side}"), ("y", Access.OUT, f"y{side}"))
+        sketch.emit("kernel", *roles)
+    sketch.emit("end")
+    sketch.part("y1", "y", nbytes=32)
+    sketch.part("y2", "y", y_at=32, nbytes=32)
+    sketch.output("y")
+    plan_memory(sketch.program)
+    return sketch
+
+
+def test_a_layer_of_two_cores_moves_nothing():
+    sketch = shared_layer()
+    verify_plan(sketch.program)
+    assert all(i.moves_nothing for i in sketch.program.instrs if i.kernel == "move")
+    assert sketch.program.area_sizes == [64 + 64 + 2 * 32]
+
+
+@pytest.mark.parametrize(
+    ("name", "onto", "by"),
+    [("s2", "s1", 0), ("s1", "y2", 16), ("s2", "y1", 0), ("y2", "y1", 16), ("s1", "x2", 0), ("s2", "x1", 0)],
+)
+def test_what_one_core_writes_the_other_leaves_alone(name: str, onto: str, by: int):
+    sketch = shared_layer()
+    move(name, onto, by)(sketch)
+    with pytest.raises(VerificationError, match=r"while the other uses|overlaps operand|read after another"):
+        verify_plan(sketch.program)
+
+
+def test_scratch_of_two_cores_is_apart():
+    sketch = shared_layer()
+    move("s2", "s1")(sketch)
+    with pytest.raises(VerificationError, match="written by one core while the other uses"):
+        verify_plan(sketch.program)

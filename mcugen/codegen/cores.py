@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a network that another core computes: a function of its own, with what that reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from mcugen.codegen.run import OTHER_PORTION, Line
+
+CORE_NAMES = ("cores", "link", "ready", "fork", OTHER_PORTION)
+"""Names in the code of models on two cores."""
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One of the run function."""
+
+    ctype: str
+    name: str
+
+    @property
+    def declared(self) -> str:
+        """As C declares it."""
+        return f"{self.ctype}{self.name}"
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What the other core does of a fork."""
+
+    fork: int
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True)
+class Other:
+    """All portions, and the parameters, pointers into the arena and into a file of weights that they use."""
+
+    portions: Sequence[Portion]
+    parameters: Sequence[Parameter]
+    locals: Sequence[Any]
+    constant_locals: Sequence[Any]
+
+
+def words_of(lines: Sequence[Line]) -> set[str]:
+    """The names in lines and in the parameters that they make."""
+    texts = [text for line in lines for text in (line.text, *(m[2] for m in line.members))]
+    return {word for text in texts for word in _WORD.findall(text)}
+
+
+def divided(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the templates' context, what the run function keeps, and what is the `other` core's; nothing without forks."""
+    lines: Sequence[Line] = context["lines"]
+    theirs = [line for line in lines if line.portion]
+    if not theirs:
+        return {"other": None}
+    other = _other(theirs, context)
+    ours = [line for line in lines if not line.portion]
+    given = "".join(f", {parameter.name}" for parameter in other.parameters)
+    return {
+        "other": other,
+        "lines": [line.passing(given) for line in ours],
+        "locals": _used(context["locals"], words_of(ours)),
+        "constant_locals": _used(context["constant_locals"], words_of(ours)),
+    }
+
+
+def _other(lines: Sequence[Line], context: Mapping[str, Any]) -> Other:
+    words = words_of(lines)
+    pointers, constants = (_used(context[key], words) for key in ("locals", "constant_locals"))
+    words |= {context["arena"]} if pointers else set()
+    words |= {"weights"} if constants else set()
+    parameters = [Parameter(ctype, name) for ctype, name in context["parameters"] if name in words]
+    by_fork = groupby(lines, key=lambda line: line.portion)
+    return Other([Portion(fork, list(group)) for fork, group in by_fork], parameters, pointers, constants)
+
+
+def _used(pointers: Sequence[Any], words: set[str]) -> list[Any]:
+    names = [pointer["name"] if isinstance(pointer, dict) else pointer.name for pointer in pointers]
+    return [pointer for pointer, name in zip(pointers, names, strict=True) if name in words]

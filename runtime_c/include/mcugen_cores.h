@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: 0BSD */
+/* One model on two cores that share memory: what a run and a worker tell each other.
+ *
+ * NAME_run_cores posts portions of layers, NAME_worker, on the other core, computes them. Define before including,
+ * here in NAME.c's flags, what the chip has for it:
+ *   MCUGEN_CORE_SIGNAL()    wakes the other core; it may be lost, or come twice
+ *   MCUGEN_CORE_WAIT()      the worker sleeps until a signal, or any shorter time; by default it polls
+ *   MCUGEN_CORE_POLL()      what a run does while it waits for a portion; by default nothing
+ *   MCUGEN_CORE_PATIENCE    polls after which a run gives up, if mcugen_cores.patience is 0
+ *   MCUGEN_CORE_LOAD(p), MCUGEN_CORE_STORE(p, v)  words, with what was written before (acquire, release)
+ * or one of MCUGEN_CORES_SEV (cores whose SEV wakes the other's WFE, as on RP2040 and RP2350) and MCUGEN_CORES_POSIX
+ * (threads).
+ */
+#ifndef MCUGEN_CORES_H
+#define MCUGEN_CORES_H
+
+#include "mcugen.h"
+
+#if defined(MCUGEN_CORES_SEV)
+#define MCUGEN_CORE_SIGNAL() __asm volatile("dsb\n\tsev" ::: "memory")
+#define MCUGEN_CORE_WAIT() __asm volatile("wfe" ::: "memory")
+#elif defined(MCUGEN_CORES_POSIX)
+#include <sched.h>
+#define MCUGEN_CORE_WAIT() (void)sched_yield()
+#define MCUGEN_CORE_POLL() (void)sched_yield()
+#endif
+#ifndef MCUGEN_CORE_SIGNAL
+#define MCUGEN_CORE_SIGNAL() ((void)0)
+#endif
+#ifndef MCUGEN_CORE_WAIT
+#define MCUGEN_CORE_WAIT() ((void)0)
+#endif
+#ifndef MCUGEN_CORE_POLL
+#define MCUGEN_CORE_POLL() ((void)0)
+#endif
+#ifndef MCUGEN_CORE_PATIENCE
+#define MCUGEN_CORE_PATIENCE 100000000u
+#endif
+#ifndef MCUGEN_CORE_LOAD
+#if defined(__GNUC__)
+#define MCUGEN_CORE_LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define MCUGEN_CORE_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#else
+#error "define MCUGEN_CORE_LOAD and MCUGEN_CORE_STORE for this compiler"
+#endif
+#endif
+
+/* A run polls so often before it signals once more, for signals that were lost. */
+#define MCUGEN_CORE_RESIGNAL 4096u
+
+/* Zeros at first. All but `patience` belongs to the functions below. */
+typedef struct {
+    uint32_t patience; /* polls after which a run gives up; 0: MCUGEN_CORE_PATIENCE */
+    uint32_t started;  /* whether there is a worker */
+    uint32_t stopping; /* whether it is to end */
+    uint32_t posted;   /* portions so far */
+    uint32_t done;     /* of these; written by the worker alone */
+    uint32_t fork;     /* whose portion the last one is */
+} mcugen_cores;
+
+/* Waits until the worker has done all that was posted: MCUGEN_OK, or MCUGEN_ERROR_CORE if that takes too long. */
+static inline int mcugen_cores_join(mcugen_cores *cores)
+{
+    const uint32_t patience = cores->patience != 0u ? cores->patience : MCUGEN_CORE_PATIENCE;
+    uint32_t polls = 0;
+    while (MCUGEN_CORE_LOAD(&cores->done) != cores->posted) {
+        if (++polls > patience) {
+            return MCUGEN_ERROR_CORE;
+        }
+        if (polls % MCUGEN_CORE_RESIGNAL == 0u) {
+            MCUGEN_CORE_SIGNAL();
+        }
+        MCUGEN_CORE_POLL();
+    }
+    return MCUGEN_OK;
+}
+
+/* Hands the worker its portion of a fork; nothing where there is no worker (NULL). */
+static inline void mcugen_cores_post(mcugen_cores *cores, uint32_t fork)
+{
+    if (cores != NULL) {
+        cores->fork = fork;
+        MCUGEN_CORE_STORE(&cores->posted, cores->posted + 1u);
+        MCUGEN_CORE_SIGNAL();
+    }
+}
+
+/* Whether a worker waits for portions: MCUGEN_OK, MCUGEN_AGAIN if none was started, or MCUGEN_ERROR_CORE if it is
+ * still busy with an earlier run after as many polls. */
+static inline int mcugen_cores_ready(mcugen_cores *cores)
+{
+    if (MCUGEN_CORE_LOAD(&cores->started) == 0u) {
+        return MCUGEN_AGAIN;
+    }
+    return mcugen_cores_join(cores);
+}
+
+/* Begins a worker: MCUGEN_ERROR_CORE if there is one already. Two that begin in the same instant are told apart only
+ * where the CPU can exchange a word in one go. */
+static inline int mcugen_cores_start(mcugen_cores *cores)
+{
+#if defined(__GCC_ATOMIC_INT_LOCK_FREE) && __GCC_ATOMIC_INT_LOCK_FREE == 2
+    return __atomic_exchange_n(&cores->started, 1u, __ATOMIC_ACQ_REL) != 0u ? MCUGEN_ERROR_CORE : MCUGEN_OK;
+#else
+    if (MCUGEN_CORE_LOAD(&cores->started) != 0u) {
+        return MCUGEN_ERROR_CORE;
+    }
+    MCUGEN_CORE_STORE(&cores->started, 1u);
+    return MCUGEN_OK;
+#endif
+}
+
+/* Sleeps until there is a portion: the number of its fork, or 0 when the worker is to end. */
+static inline uint32_t mcugen_cores_next(mcugen_cores *cores)
+{
+    while (MCUGEN_CORE_LOAD(&cores->posted) == cores->done) {
+        if (MCUGEN_CORE_LOAD(&cores->stopping) != 0u) {
+            MCUGEN_CORE_STORE(&cores->stopping, 0u);
+            MCUGEN_CORE_STORE(&cores->started, 0u);
+            return 0;
+        }
+        MCUGEN_CORE_WAIT();
+    }
+    return cores->fork;
+}
+
+/* Tells the run that the portion is done. */
+static inline void mcugen_cores_done(mcugen_cores *cores)
+{
+    MCUGEN_CORE_STORE(&cores->done, cores->done + 1u);
+    MCUGEN_CORE_SIGNAL();
+}
+
+/* Has the worker end, as soon as it has nothing to do; runs compute on one core from then on. */
+static inline void mcugen_cores_stop(mcugen_cores *cores)
+{
+    MCUGEN_CORE_STORE(&cores->stopping, 1u);
+    MCUGEN_CORE_SIGNAL();
+}
+
+#endif /* MCUGEN_CORES_H */

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models on two cores: the bits of one, in two threads; and what becomes of workers that die, come late or twice."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compilers import assert_accepted, run
+from onnx_models import Net, optimized
+from shared_models import MODELS
+
+from mcugen.board import Board, Core, load_board
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.errors import UsageError
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.interpreter import run as interpret
+from mcugen.hir.traits import divisions
+from mcugen.lir.program import Control
+from mcugen.ops.fork import forked
+from mcugen.options import CompileOptions
+
+DEAD = 11  # MCUGEN_ERROR_CORE
+TOLD = {
+    "alone": 1,  # no worker: one core computes all
+    "portions": 0,
+    "dead": DEAD,
+    "still dead": DEAD,
+    "late": 1,
+    "twice": DEAD,
+    "same": 20,
+    "stopped": 0,
+    "alone again": 1,
+    "selftest": 0,
+}
+
+
+def two_cores(name: str) -> Board:
+    """A board with a second core like its first."""
+    board = load_board(name)
+    return replace(board, cores=(Core("a", board.cpu, board.clock_hz), Core("b", board.cpu, board.clock_hz)))
+
+
+def compiled(model: str, board: str) -> CompiledModel:
+    return compile_model(MODELS / f"{model}_int8_qdq.onnx", two_cores(board), CompileOptions("net", cores=2))
+
+
+@pytest.mark.parametrize("signals", [0, 1, 2], ids=["sent", "lost", "doubled"])
+def test_two_threads_compute_what_one_does(signals: int, tmp_path: Path) -> None:
+    """Under ThreadSanitizer, with every fault of a worker that the header names."""
+    model = compiled("resnet8_cifar10" if signals == 0 else "ds_cnn_kws", "rp2040")
+    assert sum(i.control is Control.FORK for i in model.program.instrs) > 1
+    model.write(tmp_path)
+    shutil.copy(Path(__file__).with_name("two_cores.c"), tmp_path)
+    flags = ("-O1", "-g", "-fsanitize=thread", f"-DSIGNALS={signals}", "-D_POSIX_C_SOURCE=200809L")
+    files = ("two_cores.c", "net_weights.c", "net_selftest.c")
+    run(["gcc", "-std=c99", *flags, *files, "-lpthread", "-lm", "-o", "two"], tmp_path)
+    lines = dict(line.rsplit(" ", 1) for line in run(["./two"], tmp_path).splitlines())
+    assert {key: int(value) for key, value in lines.items()} == TOLD
+
+
+def test_code_is_clean(tmp_path: Path) -> None:
+    compiled("ds_cnn_kws", "rp2040").write(tmp_path)
+    assert_accepted(tmp_path, "net.c")
+    flags = ["-DMCUGEN_CORES_POSIX", "-D_POSIX_C_SOURCE=200809L"]
+    assert_accepted(tmp_path, "net.c", by=["gcc", "clang"], flags=flags)
+
+
+def test_code_is_the_same_again() -> None:
+    assert compiled("ds_cnn_kws", "rp2350").bundle.files == compiled("ds_cnn_kws", "rp2350").bundle.files
+
+
+def test_one_core_is_as_ever() -> None:
+    files = compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "rp2040", CompileOptions("net")).bundle.files
+    assert "mcugen_cores.h" not in files and "run_cores" not in str(files["net.c"])
+
+
+def test_other_boards_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"two equal cores.*'stm32f446' lists 1"):
+        compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "stm32f446", CompileOptions(cores=2))
+
+
+@pytest.mark.parametrize("options", [CompileOptions(cores=2, steps=True), CompileOptions(cores=2, family="auto")])
+def test_what_does_not_go_together_is_refused(options: CompileOptions) -> None:
+    with pytest.raises(UsageError, match="leave one out"):
+        compile_model(MODELS / "ds_cnn_kws_int8_qdq.onnx", "rp2040", options)
+
+
+def layers() -> Net:
+    """Every kind of layer that has divisions, with odd sizes, strides, dilations and padding on some sides only."""
+    rng = np.random.default_rng(7)
+    net = Net()
+    x = net.input("x", 1, 4, 13, 7)
+    y = net.op("Conv", x, net.const(rng.normal(size=(8, 4, 3, 3))), pads=[1, 1, 1, 1], strides=[2, 1])
+    y = net.op("Relu", y)
+    y = net.op("Conv", y, net.const(rng.normal(size=(8, 1, 3, 3))), group=8, pads=[2, 2, 2, 2], dilations=[2, 2])
+    y = net.op("Add", y, net.op("Conv", y, net.const(rng.normal(size=(8, 8, 1, 1)))))
+    y = net.op("MaxPool", y, kernel_shape=[3, 3], pads=[1, 0, 0, 0], strides=[1, 2])
+    y = net.op("AveragePool", y, kernel_shape=[2, 2])
+    y = net.op("Flatten", y)
+    y = net.op("Gemm", y, net.const(rng.normal(size=(8 * 5 * 2, 12))), net.const(rng.normal(size=12)))
+    net.output(net.op("Softmax", y, out="y"))
+    return net
+
+
+def test_portions_compute_what_whole_layers_do() -> None:
+    """Every layer, every cut: in numpy, whose floats differ only where sums are added in another order."""
+    graph = optimized(layers().model())
+    feeds = [np.random.default_rng(1).normal(size=v.type.shape).astype(np.float32) for v in graph.inputs]
+    expected = interpret(graph, feeds)
+    cut = set()
+    for number, node in enumerate(graph.nodes):
+        for division in divisions(node.op, node.sig, node.inputs):
+            for at in range(1, division.length):
+                other = with_fork(graph, number, at)
+                if other is not None:
+                    cut.add(node.op.name)
+                    for found, wanted in zip(interpret(other, feeds), expected, strict=True):
+                        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert {"conv", "dense", "max_pool", "average_pool"} <= cut
+
+
+def with_fork(graph: Graph, number: int, at: int) -> Graph | None:
+    other = graph.copy()
+    node: Node = other.nodes[number]
+    (division, *_) = divisions(node.op, node.sig, node.inputs)
+    form = forked(node, division, at)
+    if form is not None:
+        inputs = [v for v in node.inputs if v is not None and not v.is_constant]
+        other.rewrite(node, form, inputs, types=[node.output.type])
+    return other if form is not None else None
