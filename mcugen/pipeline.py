@@ -198,7 +198,11 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
     if options.optimize != GOALS[0]:
         return options.optimize == "speed"
     nodes = (node for part in graph.nested() for node in part.nodes)
-    nbytes = sum(node.op.widened_bytes(node.sig) for node in nodes if isinstance(node.op, Widenable))
+    nbytes = sum(
+        node.op.widened_bytes(node.sig)
+        for node in nodes
+        if isinstance(node.op, Widenable) and not node.op.widens_by_parts(node.sig, board.features)
+    )
     return nbytes <= ENOUGH * board.total_flash
 
 

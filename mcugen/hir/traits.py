@@ -167,6 +167,10 @@ class Widenable:
         """What they would take as the numbers that are computed with, which is faster; 0: it must keep them so."""
         raise NotImplementedError
 
+    def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
+        """Whether a CPU with these features can widen them a part at a time, in little more time."""
+        raise NotImplementedError
+
 
 class Windowed:
     """Reads windows that may overlap."""

@@ -159,6 +159,17 @@ def test_tiles_are_for_cpus_with_floats_and_balanced_goals(tiled: Net):
         assert "dense_packed_tile" not in {layer.kernel for layer in layers}
 
 
+def test_tiles_leave_flash_to_layers_of_few_rows():
+    """All weights as floats would be more than a quarter of the flash, those of layers without tiles are not."""
+    net, _ = model_of({"int4 by 64": LAYERS["int4 by 64"]})
+    w = _weights(net, "tiled", Layer(8), 64, np.random.default_rng(1))
+    net.output(net.op("MatMul", net.input("pixels", 40, 64), w, out="sums"))
+    board = load_board("nrf52840")
+    memories = tuple(replace(m, size=32768) if m.kind == "flash" else m for m in board.memories)
+    layers = compile_model(net.model(), replace(board, memories=memories)).report.layers
+    assert {layer.kernel for layer in layers} == {"dense_f32_fpu", "dense_packed_tile"}
+
+
 def test_weights_have_their_own_size_in_flash(built: Built):
     layers = [instr for instr in built.compiled.program.instrs if instr.kernel == "dense_packed"]
     weights = [instr.operand("w").buffer.nbytes for instr in layers]
