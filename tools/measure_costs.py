@@ -37,11 +37,14 @@ from mcugen.compiler import compile_model
 from mcugen.errors import McugenError, UsageError
 from mcugen.hir.graph import Node
 from mcugen.hir.types import Array
+from mcugen.importer import import_model
+from mcugen.importer.load import load
 from mcugen.kernels.cost import TERMS, work
 from mcugen.kernels.library import own_kernel
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.spec import library_kernels_of, own_kernels
 from mcugen.options import CMSIS_NN, CompileOptions, LibraryFiles
+from mcugen.pipeline import optimize
 from mcugen.report.kernels import declared_kernels
 from mcugen.simulate import Setup, simulate
 from mcugen.simulate.machines import find_machine
@@ -556,9 +559,10 @@ def fitted(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:
 
 def kernels_that_fit(model: onnx.ModelProto, board_name: str) -> list[str]:
     """Names of our kernels that could compute some layer of a model."""
-    board = roomy(board_name)
-    compiled = compile_model(model, board, CompileOptions(name="costs"))
-    return sorted({name for node in compiled.graph.nodes for name in _selectable(node, board.features)})
+    graph = import_model(load(model).proto, "costs")
+    optimize(graph)
+    features = load_board(board_name).features
+    return sorted({name for node in graph.nodes for name in _selectable(node, features)})
 
 
 def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
