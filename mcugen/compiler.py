@@ -185,9 +185,9 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
         "--kernels": options.family != OWN,
         "a range of sizes (--dim)": bool(options.ranges),
     }
-    found = [name for name, is_asked in beside.items() if is_asked]
-    if options.cores > 1 and found:
-        raise UsageError("layers are shared by two cores only where each is one call", found[0], "leave one out")
+    asked = [name for name, is_asked in beside.items() if is_asked]
+    if options.cores > 1 and asked:
+        raise UsageError("layers are shared by two cores only where each is one call", asked[0], "leave one out")
 
 
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
