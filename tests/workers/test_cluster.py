@@ -58,24 +58,31 @@ def _dask(*arguments: str, home: Path) -> subprocess.Popen[bytes]:
     )
 
 
+def _address(told: Path) -> str:
+    """Of the scheduler, once it has written the whole of its file."""
+    for _ in range(600):
+        try:
+            return str(json.loads(told.read_text())["address"])
+        except (FileNotFoundError, json.JSONDecodeError):
+            time.sleep(0.1)
+    raise TimeoutError("no scheduler")
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     told = folder / "scheduler.json"
     settings = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(told)]
     scheduler = _dask("scheduler", *settings, home=folder)
+    made = Cluster("", folder)
     try:
-        for _ in range(600):
-            if told.exists():
-                break
-            time.sleep(0.1)
-        made = Cluster(json.loads(told.read_text())["address"], folder)
+        made.address = _address(told)
         made.add()
         made.add()
         yield made
-        for worker in made.workers.values():
-            worker.terminate()
     finally:
+        for worker in made.workers.values():
+            worker.kill()
         scheduler.terminate()
         scheduler.wait()
 
@@ -178,6 +185,7 @@ def test_what_kills_every_worker_ends(two: Cluster) -> None:
 # ------------------------------------------------------------------------------------------------ commands
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 def test_explore_gives_the_same_as_one_computer(two: Cluster, model: Path, tmp_path: Path) -> None:
     arguments = ["explore", model, "--boards", "stm32f446", "--calibration", model.with_name("samples.npz")]
@@ -208,6 +216,7 @@ def test_samples_run_on_a_cluster_while_a_worker_is_killed(two: Cluster, model: 
     assert killed
 
 
+@pytest.mark.slow
 def test_precisions_are_the_same_on_a_cluster(two: Cluster, model: Path) -> None:
     quantizing = Quantizing("auto", calibration=model.with_name("samples.npz"))
     judging = Judging(min_sqnr=45.0)
