@@ -53,11 +53,14 @@ def build_program(graph: Graph, board: Board, options: CompileOptions | None = N
     shared = sharing(graph, board.features, cost_table(board.cpu)) if options.cores > 1 else None
 
     def attempt(name: str, build: Build) -> Attempt:
-        restart()
-        program = build(graph, board, options)
+        def again(way: Graph) -> Program:
+            restart()
+            return build(way, board, options)
+
+        program = again(graph)
         if shared is not None:
             room = None if budget.ram is None else budget.ram - use_of(program, board, options).ram
-            program = shared_program(graph, shared, program, lambda way: build(way, board, options), room)
+            program = shared_program(graph, shared, program, again, room)
         return Attempt(name, program, use_of(program, board, options))
 
     asked = taken = attempt(AS_ASKED, _as_asked)

@@ -59,6 +59,8 @@ class Builder:
         self._used: set[Buffer] = set()
         self._group = 0
         self._groups = 0
+        self._unit = 0
+        self._units = 0
 
     def select(self, kernels: Sequence[Kernel], node: Node) -> Kernel:
         """The kernel chosen for the node, or else the first that fits it on this CPU."""
@@ -199,8 +201,11 @@ class Builder:
         x_at: int = 0,
         y_at: int = 0,
         nbytes: int | None = None,
+        stays: bool = False,
     ) -> None:
         """Copies `nbytes` bytes from `x_at` in `source` to `y_at` in `target`, if they cannot have one place.
+
+        It `stays` if it is made in any case.
 
         Without `nbytes`: as many as both have. A loop keeps `target` from step to step only if its marker names it.
         """
@@ -219,7 +224,7 @@ class Builder:
             inplace=[("y", "x")] if whole else (),
             note=note,
         )
-        self.call(node, call)
+        self.call(node, call).stays = stays
 
     def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
         """Has the caller write `rows` rows of an input of the model to `target`, and counts them in `first` (int32).
@@ -242,7 +247,16 @@ class Builder:
         yield
         self._group = around
 
+    @contextmanager
+    def one_unit(self) -> Iterator[None]:
+        """What is emitted within stays together."""
+        self._units += 1
+        self._unit = self._units
+        yield
+        self._unit = 0
+
     def _append(self, instr: Instr) -> Instr:
+        instr.unit = self._unit
         self.program.instrs.append(instr)
         self._used.update(o.buffer for o in instr.operands)
         return instr

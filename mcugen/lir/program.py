@@ -238,6 +238,10 @@ class Instr:
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     control: Control = Control.NONE
     group: int = 0
+    unit: int = 0
+    """Instructions of the same unit (other than 0) stay together in their order."""
+    stays: bool = False
+    """Of a move: whether it is made in any case, so that its ends need not have one place."""
     library: str = ""
     declaration: Kernel | None = None
     """What the kernel declares of its operands and parameters; None for markers."""

@@ -45,12 +45,13 @@ def reorder(program: Program) -> None:
 
 
 def _units(program: Program) -> list[range]:
-    """Runs of instructions that stay together: layers, and outermost blocks."""
+    """Runs of instructions that stay together: layers, outermost blocks, and what says so."""
     ends = dict(program.blocks())
     found: list[range] = []
     end = -1
     for layer in program.layers():
-        if layer.start <= end:
+        unit = program.instrs[layer.start].unit
+        if layer.start <= end or (unit and unit == program.instrs[layer.start - 1].unit):
             found[-1] = range(found[-1].start, layer.stop)
         else:
             found.append(layer)
@@ -174,7 +175,7 @@ class _Problem:
         """Source and target of each move that may vanish: nobody needs the moved bytes of the source afterwards."""
         taken: dict[int, list[range]] = defaultdict(list)
         for instr in self._program.instrs:
-            if instr.kernel != MOVE or not instr.has_fixed_parts:
+            if instr.kernel != MOVE or instr.stays or not instr.has_fixed_parts:
                 continue
             buffers = [instr.operand(role).buffer for role in "xy"]
             if any(instr.distance % max(WORD, b.dtype.nbytes) for b in buffers):

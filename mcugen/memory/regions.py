@@ -167,7 +167,7 @@ class _Move:
 def _moves(lives: Lives) -> Iterator[_Move]:
     """Those that may vanish."""
     for index, instr in enumerate(lives.program.instrs):
-        if instr.kernel == MOVE and instr.has_fixed_parts:
+        if instr.kernel == MOVE and instr.has_fixed_parts and not instr.stays:
             x, y = instr.operand("x").buffer, instr.operand("y").buffer
             if x is not y and x in lives.ranges and y in lives.ranges:
                 yield _Move(index, x, y, instr.part("x")[0], *instr.part("y"))

@@ -17,35 +17,48 @@ from mcugen.hir.operator import Division, Operator, Portion, Run, Signature
 from mcugen.hir.types import Array, QuantParams, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.lower import lower_nodes
-from mcugen.lir.program import WORD, Access, Buffer, Control, Instr, Operand, Overlap
+from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Operand, Overlap
 
-SIDES = ("first", "second")
-"""What the names of the portions' tensors end in."""
+
+@dataclass(frozen=True)
+class Share:
+    """A portion of a layer as one core computes it.
+
+    `reads` are, by input of the body, the number of the layer's input and the run of it that is read (None: all of it);
+    `makes` is the run of the output. What is made `aside` is copied to its place once the whole layer is done.
+    """
+
+    body: Graph = field(repr=False)
+    reads: tuple[tuple[int, Run | None], ...]
+    makes: Run
+    aside: bool = False
 
 
 @dataclass(frozen=True)
 class Forked(Operator):
-    """One layer, of which each of two cores computes a portion. Its inputs are those of the layer but for constants.
+    """One layer, of which two cores compute portions at once, in one or several stages with a barrier behind each.
 
-    `reads` are, by portion and input of its body, the number of the layer's input and the run of it that is read (None:
-    all of it); `makes` are the runs of the output, one behind the other, whose type is `output`.
+    Its inputs are those of the layer but for constants, `output` is the type of what all shares make together.
     """
 
     mnemonic: ClassVar[str] = "forked"
-    portions: tuple[Graph, Graph] = field(repr=False)
-    reads: tuple[tuple[tuple[int, Run | None], ...], ...] = field(repr=False)
-    makes: tuple[Run, Run] = field(repr=False)
+    stages: tuple[tuple[Share, Share], ...] = field(repr=False)
     output: TensorType = field(repr=False)
 
     @property
+    def shares(self) -> list[Share]:
+        """Of all stages."""
+        return [share for stage in self.stages for share in stage]
+
+    @property
     def bodies(self) -> tuple[Graph, ...]:
-        """The portions."""
-        return self.portions
+        """Those of the shares."""
+        return tuple(share.body for share in self.shares)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """As the whole layer."""
-        for body, reads in zip(self.portions, self.reads, strict=True):
-            for formal, (index, part) in zip(body.inputs, reads, strict=True):
+        for share in self.shares:
+            for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
                 x = inputs[index]
                 at = part.at if part else 0
                 if x is None or x.dtype is not formal.type.dtype or at + formal.type.count > x.count:
@@ -54,49 +67,63 @@ class Forked(Operator):
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Portion by portion."""
-        made = []
-        for body, reads in zip(self.portions, self.reads, strict=True):
-            flat = (arrays[index].reshape(-1)[part.at if part else 0 :] for index, part in reads)
-            given = [x[: f.type.count].reshape(f.type.shape) for x, f in zip(flat, body.inputs, strict=True)]
-            made += [result.reshape(-1) for result in run(body, given)]
-        return (np.concatenate(made).reshape(self.output.shape),)
+        made = np.empty(self.output.count, self.output.dtype.numpy)
+        for share in self.shares:
+            flat = (arrays[index].reshape(-1)[part.at if part else 0 :] for index, part in share.reads)
+            given = [x[: f.type.count].reshape(f.type.shape) for x, f in zip(flat, share.body.inputs, strict=True)]
+            (result,) = run(share.body, given)
+            made[share.makes.at : share.makes.at + result.size] = result.reshape(-1)
+        return (made.reshape(self.output.shape),)
 
     def macs(self, sig: Signature) -> int:
-        """Those of both."""
-        return sum(node.op.macs(node.sig) for body in self.portions for node in body.nodes)
+        """Those of all portions."""
+        return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """A block with two sides. What portions read and make are parts of the layer's tensors: nothing is moved."""
-        made = [builder.buffer(body.outputs[0]) for body in self.portions]
-        with builder.one_layer():
-            for side in range(2):
-                self._take(node, builder, side)
-            builder.mark(node, Control.FORK)
-            marker = builder.program.instrs[-1]
-            lower_nodes(self.portions[0], builder)
-        with builder.one_layer():
-            builder.mark(node, Control.ELSE)
-            lower_nodes(self.portions[1], builder)
-            builder.mark(node, Control.END)
-            for part, run_ in zip(made, self.makes, strict=True):
-                at = run_.at * self.output.dtype.nbytes
-                builder.move(node, part, builder.buffer(node.output), "portion", y_at=at, nbytes=part.nbytes)
-        _declare(marker, builder.program.instrs, made)
+        """A block of two sides a stage. What portions read and make are parts of the layer's tensors, if not aside."""
+        made = [builder.buffer(body.outputs[0]) for body in self.bodies]
+        with builder.one_unit():
+            for number, (first, second) in enumerate(self.stages):
+                with builder.one_layer():
+                    for share in self.shares if number == 0 else ():
+                        _take(node, builder, share)
+                    builder.mark(node, Control.FORK)
+                    marker = builder.program.instrs[-1]
+                    lower_nodes(first.body, builder)
+                with builder.one_layer():
+                    builder.mark(node, Control.ELSE)
+                    lower_nodes(second.body, builder)
+                    builder.mark(node, Control.END)
+                    _declare(marker, builder.program.instrs, made[2 * number : 2 * number + 2])
+                    if number == len(self.stages) - 1:
+                        self._put(node, builder, aside=False)
+            if any(share.aside for share in self.shares):
+                with builder.one_layer():
+                    self._put(node, builder, aside=True)
 
-    def _take(self, node: Node, builder: Builder, side: int) -> None:
-        """The buffers of what a portion reads."""
-        for formal, (index, part) in zip(self.portions[side].inputs, self.reads[side], strict=True):
-            whole = builder.buffer(node.input(index))
-            if part is None:
-                builder.bind(formal, whole)
-            else:
-                target, at = builder.buffer(formal), part.at * formal.type.dtype.nbytes
-                builder.move(node, whole, target, "portion", x_at=at, nbytes=target.nbytes)
+    def _put(self, node: Node, builder: Builder, *, aside: bool) -> None:
+        """Portions become parts of the output."""
+        for share in self.shares:
+            if share.aside is aside:
+                part, at = builder.buffer(share.body.outputs[0]), share.makes.at * self.output.dtype.nbytes
+                whole = builder.buffer(node.output)
+                builder.move(node, part, whole, "portion", y_at=at, nbytes=part.nbytes, stays=aside)
+
+
+def _take(node: Node, builder: Builder, share: Share) -> None:
+    """The buffers of what a portion reads."""
+    for formal, (index, part) in zip(share.body.inputs, share.reads, strict=True):
+        whole = builder.buffer(node.input(index))
+        if part is None:
+            builder.bind(formal, whole)
+        else:
+            target, at = builder.buffer(formal), part.at * formal.type.dtype.nbytes
+            builder.move(node, whole, target, "portion", x_at=at, nbytes=target.nbytes)
 
 
 def _declare(marker: Instr, instrs: Sequence[Instr], made: Sequence[Buffer]) -> None:
     """Lets the marker say what portions' results may lie over: what only the instruction reads that makes them."""
-    inside = instrs[next(i for i, instr in enumerate(instrs) if instr is marker) + 1 :]
+    inside = [i for i in instrs[next(i for i, instr in enumerate(instrs) if instr is marker) + 1 :] if i.kernel != MOVE]
     operands, overlaps = list[Operand](), list[Overlap]()
     for side, result in enumerate(made):
         makers = [i for i in inside if i.control is Control.NONE and any(o.buffer is result for o in i.operands)]
@@ -116,26 +143,33 @@ def _declare(marker: Instr, instrs: Sequence[Instr], made: Sequence[Buffer]) -> 
 # --------------------------------------------------------------------------------------------------- making
 
 
-def forked(node: Node, division: Division, cut: int) -> Forked | None:
-    """The layer with its units before `cut` in the first portion; None where a portion would begin within a word."""
-    portions = [division.portion(0, cut), division.portion(cut, division.length)]
-    runs = [(v, r) for p in portions for v, r in zip(node.inputs, p.reads, strict=True) if v and not v.is_constant]
-    runs += [(node.output, p.makes) for p in portions]
-    if any(r is not None and r.at * v.type.dtype.nbytes % WORD for v, r in runs):
-        return None
-    first, second = (p.makes for p in portions)
-    if (first.at, second.at) != (0, math.prod(first.shape)):
-        return None
-    bodies = [_body(node, portion, side) for portion, side in zip(portions, SIDES, strict=True)]
-    reads = [
-        tuple(enumerate(r for v, r in zip(node.inputs, p.reads, strict=True) if v and not v.is_constant))
-        for p in portions
-    ]
-    return Forked((bodies[0], bodies[1]), tuple(reads), (first, second), node.output.type)
+Cut = tuple[int, int, bool]
+"""Of a portion: its units from the first to before the last, and whether it is made aside."""
 
 
-def _body(node: Node, portion: Portion, side: str) -> Graph:
-    body = Graph(f"{node.output.name}.{side}")
+def forked(node: Node, division: Division, stages: Sequence[tuple[Cut, Cut]]) -> Forked | None:
+    """The layer in portions of these units; None where a portion would begin within a word, or would be empty."""
+    cuts = [cut for stage in stages for cut in stage]
+    if any(start >= stop for start, stop, _ in cuts):
+        return None
+    portions = [(division.portion(start, stop), aside) for start, stop, aside in cuts]
+    computed = [(v, [p.reads[i] for p, _ in portions]) for i, v in enumerate(node.inputs) if v and not v.is_constant]
+    computed.append((node.output, [p.makes for p, _ in portions]))
+    if any(r is not None and r.at * v.type.dtype.nbytes % WORD for v, runs in computed for r in runs):
+        return None
+    shares = [_share(node, portion, f"part{i + 1}", aside) for i, (portion, aside) in enumerate(portions)]
+    pairs = [(shares[i], shares[i + 1]) for i in range(0, len(shares), 2)]
+    return Forked(tuple(pairs), node.output.type)
+
+
+def _share(node: Node, portion: Portion, suffix: str, aside: bool) -> Share:
+    inputs = zip(node.inputs, portion.reads, strict=True)
+    reads = tuple(enumerate(r for v, r in inputs if v is not None and not v.is_constant))
+    return Share(_body(node, portion, suffix), reads, portion.makes, aside)
+
+
+def _body(node: Node, portion: Portion, suffix: str) -> Graph:
+    body = Graph(f"{node.output.name}.{suffix}")
     inputs: list[Value | None] = []
     for value, part in zip(node.inputs, portion.reads, strict=True):
         if value is None:
@@ -144,9 +178,9 @@ def _body(node: Node, portion: Portion, side: str) -> Graph:
             inputs.append(_constant(body, value, part))
         else:
             shape = value.type.shape if part is None else part.shape
-            inputs.append(body.add_input(f"{value.name}.{side}", replace(value.type, shape=shape)))
+            inputs.append(body.add_input(f"{value.name}.{suffix}", replace(value.type, shape=shape)))
     type_ = replace(node.output.type, shape=portion.makes.shape)
-    name = f"{node.output.name}.{side}"
+    name = f"{node.output.name}.{suffix}"
     body.add_output(name, body.add(portion.op, inputs, node.origin, names=[name], types=[type_]).output)
     return body
 

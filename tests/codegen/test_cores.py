@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run as interpret
 from mcugen.hir.traits import divisions
 from mcugen.lir.program import Control
-from mcugen.ops.fork import forked
+from mcugen.ops.fork import Cut, forked
 from mcugen.options import CompileOptions
 
 DEAD = 11  # MCUGEN_ERROR_CORE
@@ -115,8 +116,8 @@ def test_portions_compute_what_whole_layers_do() -> None:
     cut = set()
     for number, node in enumerate(graph.nodes):
         for division in divisions(node.op, node.sig, node.inputs):
-            for at in range(1, division.length):
-                other = with_fork(graph, number, at)
+            for stages in ways(division.length):
+                other = with_fork(graph, number, stages)
                 if other is not None:
                     cut.add(node.op.name)
                     for found, wanted in zip(interpret(other, feeds), expected, strict=True):
@@ -124,11 +125,22 @@ def test_portions_compute_what_whole_layers_do() -> None:
     assert {"conv", "dense", "max_pool", "average_pool"} <= cut
 
 
-def with_fork(graph: Graph, number: int, at: int) -> Graph | None:
+def ways(length: int) -> Iterator[list[tuple[Cut, Cut]]]:
+    """Two halves at every cut, with borders aside, and two stages."""
+    for at in range(1, length):
+        yield [((0, at, False), (at, length, False))]
+        if 1 < at < length - 1:
+            aside: tuple[Cut, Cut] = ((at - 1, at, True), (at, at + 1, True))
+            yield [aside, ((0, at - 1, False), (at + 1, length, False))]
+        if at > 1 and length - at > 1:
+            yield [((0, 1, False), (1, at, False)), ((at, at + 1, False), (at + 1, length, False))]
+
+
+def with_fork(graph: Graph, number: int, stages: list[tuple[Cut, Cut]]) -> Graph | None:
     other = graph.copy()
     node: Node = other.nodes[number]
     (division, *_) = divisions(node.op, node.sig, node.inputs)
-    form = forked(node, division, at)
+    form = forked(node, division, stages)
     if form is not None:
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
         other.rewrite(node, form, inputs, types=[node.output.type])
