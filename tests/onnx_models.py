@@ -19,12 +19,13 @@ from mcugen.hir.types import Array
 from mcugen.hir.verify import verify_graph
 from mcugen.importer import import_model
 from mcugen.importer.load import prepare_model
+from mcugen.ops.training import TRAINING
 from mcugen.passes.rewrite import Rewriting
 from mcugen.pipeline import optimize
 
 Feeds = Mapping[str, Array]
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
-DOMAINS = {MICROSOFT: 1, ML: 3}
+DOMAINS = {MICROSOFT: 1, ML: 3, TRAINING: 1}
 """Versions of the sets of operators that are not ONNX's own."""
 
 

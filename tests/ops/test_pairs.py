@@ -15,13 +15,14 @@ import numpy as np
 import onnx
 import pytest
 from batch import combine
-from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, random_feeds
+from onnx_models import Feeds, Net, assert_close, onnxruntime_outputs, random_feeds, reference_outputs
 from pairs import CONSUMERS, PLACES, PRODUCERS, SHAPE, model_of
 
 from mcugen.compiled import CompiledModel
 from mcugen.compiler import compile_model
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.onnx_node import BUILT_IN
+from mcugen.ops.training import TRAINING
 from mcugen.options import GOALS, CompileOptions
 from mcugen.simulate import Setup, simulate
 
@@ -149,7 +150,8 @@ def test_every_operator_of_several_outputs_is_a_consumer() -> None:
     def most_outputs(domain: str, name: str) -> int:
         return onnx.defs.get_schema(name, domain).max_output if onnx.defs.has(name, domain) else 1
 
-    several = {name for domain, name in BUILT_IN.importers if most_outputs(domain, name) > 1}
+    importers = [(domain, name) for domain, name in BUILT_IN.importers if domain != TRAINING]  # see below
+    several = {name for domain, name in importers if most_outputs(domain, name) > 1}
     net = Net(opset=18)
     for number, consumer in enumerate(CONSUMERS):
         PLACES["plain"](net, f"x{number}", "relu", consumer)
@@ -172,3 +174,21 @@ def test_a_linear_layer_before_a_recurrent_one_that_keeps_its_state(producer: st
     frames = [{"x": random_feeds(net.model(), step)["x"]} for step in range(STEPS)]
     found = model.run({"x": np.stack([frame["x"] for frame in frames])}, sanitize=True)
     assert_close({"y": found["y"]}, {"y": np.stack([o["y"] for o in model.reference(frames)])})
+
+
+@pytest.mark.parametrize(("optimizer", "kept"), [("Adagrad", 1), ("Adam", 2), ("Momentum", 1)])
+def test_a_layer_before_an_optimizer(optimizer: str, kept: int) -> None:
+    """ONNX Runtime has none of these: ONNX's reference has. Gradient's own tests are test_gradient.py."""
+    rng = np.random.default_rng(0)
+    net = Net()
+    product = net.op("MatMul", net.input("x", 2, 4), net.const(rng.normal(size=(4, 3))))
+    gradient = net.op("Add", product, net.const(rng.normal(size=3)))
+    states = [net.input(f"v{number}", 2, 3) for number in range(kept + 1)]
+    rest = {"alpha": 0.9, "beta": 1.0, "mode": "standard", "norm_coefficient": 0.1} if optimizer == "Momentum" else {}
+    inputs = [net.const(0.1), net.const(2, np.int64), states[0], gradient, *states[1:]]
+    made = net.ops(optimizer, *inputs, outs=[f"y{number}" for number in range(kept + 1)], domain=TRAINING, **rest)
+    net.output(*made, shape=(2, 3))
+    feeds = {name: np.abs(array) for name, array in random_feeds(net.model()).items()}
+    model = compile_model(net.model(), "host", CompileOptions(name="net"))
+    wanted = {name: np.float32(array) for name, array in reference_outputs(net.model(), feeds).items()}
+    assert_close(model.interpret(feeds), wanted, 1e-5)

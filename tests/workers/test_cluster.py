@@ -230,9 +230,7 @@ def test_precisions_are_the_same_on_a_cluster(two: Cluster, model: Path) -> None
     assert shared.search.steps == alone.search.steps
 
 
-def test_a_cluster_of_this_computer(model: Path, tmp_path: Path) -> None:
-    samples = model.with_name("samples.npz")
-    arguments = ["quantize", model, "--precision", "int8", "--calibration", samples, "-q", "-o"]
-    assert mcugen(*arguments, tmp_path / "one.onnx").code == 0
+def test_a_cluster_of_this_computer() -> None:
+    before = signal.getsignal(signal.SIGINT)
     assert dict(Workers(1, "local").each_done(partial(pow, 2), range(3))) == {0: 1, 1: 2, 2: 4}
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
