@@ -91,8 +91,9 @@ def emit_copy(
     x, y = node.input(index).type, node.output.type
     x_buffer, y_buffer = builder.buffer(node.input(index)), builder.buffer(node.output)
     if loops.run is not None and not loops.outer and not builder.any_size:
-        at = {"x_at": source.offset * x.dtype.nbytes, "y_at": target.offset * y.dtype.nbytes}
-        builder.move(node, x_buffer, y_buffer, "", **at, nbytes=math.prod(shape) * y.dtype.nbytes)
+        x_at, y_at = source.offset * x.dtype.nbytes, target.offset * y.dtype.nbytes
+        nbytes = math.prod(shape) * y.dtype.nbytes
+        builder.move(node, x_buffer, y_buffer, "", x_at=x_at, y_at=y_at, nbytes=nbytes)
         return
     from_start = access is Access.OUT and not target.offset and list(target.strides) == dense_strides(shape)
     may_overlap = from_start and not node.input(index).is_constant
