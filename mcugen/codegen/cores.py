@@ -54,6 +54,11 @@ def words_of(lines: Sequence[Line]) -> set[str]:
     return {word for text in texts for word in _WORD.findall(text)}
 
 
+def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constants: Sequence[Any]) -> set[str]:
+    """The names in lines, and what their pointers point into: the arena, the file of weights."""
+    return words | ({arena} if pointers else set()) | ({"weights"} if constants else set())
+
+
 def divided(context: Mapping[str, Any]) -> dict[str, Any]:
     """Of the templates' context, what the run function keeps, and what is the `other` core's; nothing without forks."""
     lines: Sequence[Line] = context["lines"]
@@ -74,8 +79,7 @@ def divided(context: Mapping[str, Any]) -> dict[str, Any]:
 def _other(lines: Sequence[Line], context: Mapping[str, Any]) -> Other:
     words = words_of(lines)
     pointers, constants = (_used(context[key], words) for key in ("locals", "constant_locals"))
-    words |= {context["arena"]} if pointers else set()
-    words |= {"weights"} if constants else set()
+    words = with_memories(words, context["arena"], pointers, constants)
     parameters = [Parameter(ctype, name) for ctype, name in context["parameters"] if name in words]
     by_fork = groupby(lines, key=lambda line: line.portion)
     return Other([Portion(fork, list(group)) for fork, group in by_fork], parameters, pointers, constants)

@@ -15,7 +15,7 @@ import numpy as np
 from mcugen.codegen.bundle import Bundle, InputCode, Port
 from mcugen.codegen.checks import Entry, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
-from mcugen.codegen.cores import CORE_NAMES, divided, words_of
+from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
 from mcugen.codegen.draft import Draft, Form, Sample
 from mcugen.codegen.environment import environment
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
@@ -286,9 +286,8 @@ def _steps_context(form: Form, lines: Sequence[Line]) -> dict[str, Any]:
 
 def _read_by_steps(context: Mapping[str, Any]) -> list[dict[str, object]]:
     """The parameters of the run function, and whether what it does after its checks reads them."""
-    words = words_of(context["lines"])
-    words |= {context["arena"]} if context["locals"] else set()
-    words |= {"weights"} if context["constant_locals"] else set()
+    pointers, constants = context["locals"], context["constant_locals"]
+    words = with_memories(words_of(context["lines"]), context["arena"], pointers, constants)
     return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in context["parameters"]]
 
 

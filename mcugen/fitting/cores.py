@@ -19,7 +19,7 @@ from mcugen.memory.regions import bytes_taken
 from mcugen.ops.fork import Cut, Forked, forked
 
 BARRIER = 150
-"""Instructions that posting a portion and waiting for it take the slower core, a little more than measured."""
+"""Instructions that posting a portion and waiting for it take the slower core: a guess, not measured."""
 
 MOST_RAM = 1.1
 """A layer stays whole where its portions would make RAM grow beyond so many times what one core takes."""

@@ -38,7 +38,17 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """In flash."""
-        return self.data.size + (self.zeros.size if self.zeros.size > 1 else 0)
+        return self.data.size + (self.zeros.size if self.has_zeros else 0)
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether zero points are stored: they differ."""
+        return self.zeros.size > 1
+
+    @property
+    def zero(self) -> int:
+        """What stands for 0 where that is one number, else 0."""
+        return 0 if self.has_zeros else int(self.zeros[0])
 
     @staticmethod
     def of(codes: Array, group: int) -> Packed | None:

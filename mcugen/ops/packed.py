@@ -176,29 +176,26 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     def _lower_tiles(self, node: Node, builder: Builder) -> None:
         sig, site = node.sig, Site(builder, node, DENSE_PACKED_TILE)
         codes, scales, *more = _constants(node)
-        packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
-        assert packed is not None, "layers are made of codes that fit"
-        rows, apart = sig.output.count // channels, packed.zeros.size > 1
+        packed, size = self._packed(codes, sig.output)
         operands = {"x": site.x, "w": site.const("w", packed.data), "scale": site.const("scale", scales)}
-        if apart:
+        if packed.has_zeros:
             operands["zeros"] = site.const("zeros", packed.zeros)
         if more:
             operands["bias"] = site.const("bias", more[0])
-        patch, tile = tile_sizes(rows, depth)
+        patch, tile = tile_sizes(size.rows, size.depth)
         operands |= {"y": site.y, "patch": site.scratch("patch", DType.FLOAT32, patch)}
         operands["tile"] = site.scratch("tile", DType.FLOAT32, tile)
         low, high = self.clamp or (-math.inf, math.inf)
-        size = GroupedRows(rows=rows, depth=depth, channels=channels, group=self.group)
         limits = FloatLimits(low=low, high=None if math.isinf(high) else high)
         options = TileOptions(
             bits=packed.bits,
-            zero=0 if apart else int(packed.zeros[0]),
-            zeros=apart,
+            zero=packed.zero,
+            zeros=packed.has_zeros,
             bias=bool(more),
             rows=TILE_ROWS,
         )
-        starts = np.arange(0, rows, TILE_ROWS)
-        order = Traversal(starts * depth, np.append(starts[1:], rows) * channels)
+        starts = np.arange(0, size.rows, TILE_ROWS)
+        order = Traversal(starts * size.depth, np.append(starts[1:], size.rows) * size.channels)
         clamps = [clamp_options(low, high), UpperLimit(high=limits.high is not None)]
         overlaps = overlap(sig.input(0), sig.output, order)
         variant = f"w{packed.bits}"
@@ -208,12 +205,9 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         """Each weight is widened for four rows."""
         sig, site = node.sig, Site(builder, node, DENSE_PACKED)
         codes, scales, *more = _constants(node)
-        packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
-        assert packed is not None, "layers are made of codes that fit"
+        packed, rows = self._packed(codes, sig.output)
         constants, params, shift = self._store(sig, codes, scales, more[0] if more else None)
-        rows = GroupedRows(rows=sig.output.count // channels, depth=depth, channels=channels, group=self.group)
-        apart = packed.zeros.size > 1
-        if apart:
+        if packed.has_zeros:
             constants["zeros"] = packed.zeros
         constants["w"] = packed.data
         order = [name for name in ("w", "scale", "zeros", "bias") if name in constants]
@@ -224,8 +218,8 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
             x_t=sig.input(0).dtype.c,
             y_t=sig.output.dtype.c,
             bits=packed.bits,
-            zero=0 if apart else int(packed.zeros[0]),
-            zeros=apart,
+            zero=packed.zero,
+            zeros=packed.has_zeros,
             bias="bias" in constants,
             clamp=self.clamp is not None and not shift,
             several=rows.rows >= LANES,
@@ -233,6 +227,12 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         )
         variant = f"w{packed.bits}_{sig.input(0).dtype.tag}_{sig.output.dtype.tag}"
         builder.call(node, site.call(operands, [rows, *params], [options], overlaps=_overlaps(sig), variant=variant))
+
+    def _packed(self, codes: Array, y: TensorType) -> tuple[Packed, GroupedRows]:
+        """The weights as they are stored, and the layer's sizes."""
+        packed, (channels, depth) = Packed.of(codes, self.group), codes.shape
+        assert packed is not None, "layers are made of codes that fit"
+        return packed, GroupedRows(rows=y.count // channels, depth=depth, channels=channels, group=self.group)
 
     def _lower_widened(self, node: Node, builder: Builder) -> None:
         """As a dense layer of floats, four times as large at least."""

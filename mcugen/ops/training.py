@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from onnx import helper
 
 from mcugen.hir.graph import Value
 from mcugen.hir.types import DType
@@ -41,6 +42,11 @@ class Formula:
     def scaled(self, factor: float, x: Value) -> Value:
         """A multiple."""
         return x if factor == 1 else self("Mul", x, factor)
+
+    @property
+    def updates(self) -> Value:
+        """How often was updated (T), as a number of the tensors' type."""
+        return self._node.call("Cast", self._node.input(_COUNT), to=helper.np_dtype_to_tensor_dtype(self._dtype))
 
     def updated_before(self, yes: Operand | float, no: Operand | float) -> Value:
         """`yes` unless this is the first update (T = 0)."""
@@ -88,8 +94,7 @@ def _adagrad(node: OnnxNode, formula: Formula, group: list[Value]) -> list[Value
     rate = node.input(_RATE)
     decay = float(node.attr("decay_factor", 0.0))
     if decay:
-        times = node.call("Cast", node.input(_COUNT), to=_onnx_type(x))
-        rate = formula("Div", rate, formula("Add", formula.scaled(decay, times), 1.0))
+        rate = formula("Div", rate, formula("Add", formula.scaled(decay, formula.updates), 1.0))
     root = formula("Add", formula("Sqrt", squares), float(node.attr("epsilon", 1e-6)))
     return [formula("Sub", x, formula("Div", formula("Mul", gradient, rate), root)), squares]
 
@@ -102,15 +107,14 @@ def _adam(node: OnnxNode, formula: Formula, group: list[Value]) -> list[Value]:
     square = formula("Mul", gradient, gradient)
     squares = formula("Add", formula.scaled(beta, squares), formula.scaled(1 - beta, square))
     root = formula("Add", formula("Sqrt", squares), float(node.attr("epsilon", 1e-6)))
-    new = formula("Sub", x, formula("Div", formula("Mul", mean, _unbiased_rate(node, formula, x)), root))
+    new = formula("Sub", x, formula("Div", formula("Mul", mean, _unbiased_rate(node, formula)), root))
     return [formula.scaled(1 - float(node.attr("norm_coefficient_post", 0.0)), new), mean, squares]
 
 
-def _unbiased_rate(node: OnnxNode, formula: Formula, x: Value) -> Value:
+def _unbiased_rate(node: OnnxNode, formula: Formula) -> Value:
     """Averages begin at 0: they are too small at first."""
-    times = node.call("Cast", node.input(_COUNT), to=_onnx_type(x))
     missing = [
-        formula("Sub", 1.0, formula("Pow", float(node.attr(name, default)), times))
+        formula("Sub", 1.0, formula("Pow", float(node.attr(name, default)), formula.updates))
         for name, default in (("alpha", 0.9), ("beta", 0.999))
     ]
     factor = formula("Div", formula("Sqrt", missing[1]), missing[0])
@@ -126,11 +130,6 @@ def _momentum(node: OnnxNode, formula: Formula, group: list[Value]) -> list[Valu
     nesterov = node.attr("mode", "standard") == "nesterov"
     step = formula("Add", formula.scaled(alpha, velocity), gradient) if nesterov else velocity
     return [formula("Sub", x, formula("Mul", step, node.input(_RATE))), velocity]
-
-
-def _onnx_type(value: Value) -> int:
-    """ONNX's number of a real tensor's element type."""
-    return 11 if value.type.dtype is DType.FLOAT64 else 1
 
 
 @onnx_operator("Adagrad", domain=TRAINING, types=FLOATS, kernels=(COMPOSED,))

@@ -19,22 +19,18 @@ from mcugen.ops.training import TRAINING
 )
 def _import_gradient(node: OnnxNode) -> list[Value]:
     """By the tensors `xs`, which are its first inputs, of `y`, in the graph so far."""
-    names = [_text(name) for name in node.attr("xs", ())]
+    names = list(node.attr("xs", ()))
     by = [node.input(index) for index in range(len(names))]
     for name, value in zip(names, by, strict=True):
         _require(value.data is None, f"'{name}' is a constant", "make it an input, which --state can keep")
         _require(value is node.named(name), f"input '{value.name}' for '{name}'", "give it the tensors that it names")
-    y = _text(node.attr("y", ""))
+    y = node.attr("y", "")
     of = node.named(y)
     if of is None:
         raise _misplaced(f"'{y}' is not computed before it", "put it behind what it differentiates")
     for value in (of, *by):
         node.require_dtype(value, DType.FLOAT32, DType.FLOAT64)
     return gradients(node.graph, of, by)
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def _misplaced(found: str, remedy: str) -> Refusal:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 from mcugen.hir.graph import Node, Value
+from mcugen.hir.traits import clamp_of
 from mcugen.hir.types import Shape
 from mcugen.numerics.window import Window
 from mcugen.ops.conv import Conv, DirectConv
@@ -64,7 +65,7 @@ def _of_conv(back: Backward, node: Node, gradient: Value) -> Parts:
 
 def _require_plain(node: Node, x: Value) -> None:
     """Refusal of codes, and of layers that took in an activation, which are not differentiated."""
-    if x.type.quant is not None or getattr(node.op, "clamp", None) is not None:
+    if x.type.quant is not None or clamp_of(node.op) is not None:
         raise Refusal("layers are differentiated before they are fused", node.place, "train what lies behind it")
 
 
