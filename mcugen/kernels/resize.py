@@ -10,7 +10,6 @@ from typing import Annotated
 from mcugen.hir.types import DType
 from mcugen.kernels.walks import AxisWalk
 from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, writes
-from mcugen.lir.program import Wide
 
 # -------------------------------------------------------------------------------------------------- nearest
 
@@ -83,11 +82,12 @@ class LinearOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Rescaling(Params):
-    """From the sum of weighted codes to a code of y: (sum · multiplier + offset) >> (32 + shift_more)."""
+    """From the sum of weighted codes to a code of y: ((sum - x_zero) · multiplier / 2^32 + offset) >> shift_more."""
 
     multiplier: Annotated[Trained, "scale of x / scale of y, Q0.31 and more"]
-    offset: Annotated[Wide, "zero points and one half, in units of the product"]
-    shift_more: Annotated[Trained, "bits behind the point of the product's upper word"]
+    offset: Annotated[Trained, "zero point of y and one half, in units of the product's upper word"]
+    shift_more: Annotated[Trained, "bits behind the point of the product's upper word, 1 at least"]
+    x_zero: Annotated[Trained | None, "zero point of x, in units of the sum; of 16 bits it is 0"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

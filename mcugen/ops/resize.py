@@ -34,7 +34,7 @@ from mcugen.kernels.resize import (
 from mcugen.kernels.walks import AxisWalk, dense_strides, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
-from mcugen.lir.program import Buffer, Wide
+from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal, nested, overlap
 from mcugen.numerics.fixedpoint import Requantizer, is_quantized, same_codes
 from mcugen.ops.conversion import Cast
@@ -259,7 +259,7 @@ class ResizeLinear(Quantizable, Permutable, Operator):
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """In fixed point with one rounding."""
         fits = is_quantized(sig.input(0)) and is_quantized(sig.output)
-        return (self, inputs) if fits and self._requantizer(sig).shift >= 32 else None
+        return (self, inputs) if fits and self._requantizer(sig).shift > 32 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """The axes change places."""
@@ -290,11 +290,11 @@ class ResizeLinear(Quantizable, Permutable, Operator):
         builder.call(node, call)
 
     def _by_lanes(self, sig: Signature, walk: LinearWalk, features: frozenset[str]) -> bool:
-        """Whether weights have few bits, and channels fill words; on Thumb-1 only if codes need no product."""
+        """Whether weights have few bits and channels fill words; not if codes need a product on Thumb-1 or Helium."""
         x, y = sig.input(0), sig.output
         bits = sum(_fewest_bits(taps) for taps in self.taps if taps is not None)
         fits = x.dtype is y.dtype is DType.INT8 and walk.inner % LANES == 0 and bits <= MOST_LANE_BITS
-        return fits and (same_codes(x, y) or "thumb1" not in features)
+        return fits and (same_codes(x, y) or not features & {"thumb1", "mve"})
 
     def _lower_lanes(self, node: Node, builder: Builder, walk: LinearWalk) -> None:
         """By weights of few bits behind the point; the sum has one at least, for rounding."""
@@ -341,10 +341,15 @@ class ResizeLinear(Quantizable, Permutable, Operator):
         )
 
     def _rescaling(self, sig: Signature) -> Rescaling:
+        """One half and the zero point of y have no bits below the upper word of a product: nothing carries over."""
         requantize = self._requantizer(sig)
-        multiplier = int(requantize.multiplier[0])
-        offset = requantize.offset - (sig.input(0).q.zero_point << _BITS) * multiplier
-        return Rescaling(multiplier=multiplier, offset=Wide(offset), shift_more=requantize.shift - 32)
+        zero_point, has_zero = sig.input(0).q.zero_point, sig.input(0).dtype is DType.INT8
+        return Rescaling(
+            multiplier=int(requantize.multiplier[0]),
+            offset=requantize.offset >> 32,
+            shift_more=requantize.shift - 32,
+            x_zero=zero_point << _BITS if has_zero else None,
+        )
 
     def _codes_options(self, sig: Signature) -> CodesOptions:
         low, high = sig.output.dtype.limits

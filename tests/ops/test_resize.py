@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from checks import SPREAD, Cases, check_c
@@ -158,10 +160,24 @@ def test_linear_by_weights_of_few_bits():
     cases.check_int8(share=0.1)
 
 
+def _any_weights() -> Cases:
+    """Weights of many bits, and channels that fill no vector."""
+    cases = Cases()
+    for x, y in (((0.05, -128), (0.071, 9)), ((0.05, 127), (0.011, -128)), ((0.05, 3), (0.05, 3))):
+        for shape, sizes in (
+            ((1, 5, 7, 5), (1, 11, 10, 5)),
+            ((2, 6, 7, 1), (2, 11, 7, 1)),
+            ((1, 3, 4, 18), (1, 3, 7, 18)),
+        ):
+            cases.add_int8("Resize", shape, x, y, *_sizes(*sizes), mode="linear")
+    return cases
+
+
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", ["nrf52840", "corstone300", "rp2040"])
-def test_weights_of_few_bits_on_targets(board: str):
-    model = _pixels().net.model()
+@pytest.mark.parametrize("write", [_pixels, _any_weights])
+def test_linear_on_targets(write: Callable[[], Cases], board: str):
+    model = write().net.model()
     feeds = random_feeds(model)
     (found,) = compile_model(model, roomy(board)).simulate([feeds], measure=False).outputs
     for name, wanted in numpy_outputs(model, feeds).items():
