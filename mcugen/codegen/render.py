@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, InputCode, Port
+from mcugen.codegen.bundle import Bundle, InputCode, Lesson, Port
 from mcugen.codegen.checks import Entry, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
 from mcugen.codegen.draft import Draft, Form, Sample
 from mcugen.codegen.environment import environment
+from mcugen.codegen.golden import RATE
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
 from mcugen.codegen.libraries import LIBRARIES
@@ -62,8 +63,9 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     inputs, outputs = _input_ports(program), _output_ports(program)
     memory = MemoryContext(program, draft.placement, form.weights, shared)
     is_shared = any(instr.control is Control.FORK for instr in program.instrs)
-    taken = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared) | shared.names
-    renderer = Renderer(program, env, draft.source.features, own_names(taken), memory, shared)
+    is_learning = program.lesson is not None
+    taken = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared, is_learning=is_learning)
+    renderer = Renderer(program, env, draft.source.features, own_names(taken | shared.names), memory, shared)
     stored = [memory.blob.place] if memory.blob else []
     sized = SizedParams(program.symbols, size_expressions(renderer), renderer.unique, *stored)
     lines = lines_of(renderer, sized, form.steps)
@@ -98,6 +100,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         outputs,
         tuple(layer.name for layer in layers),
         has_state=bool(program.states),
+        lesson=_lesson_ports(program),
         symbols=tuple(program.symbols),
         steps=step_layers(lines) if form.steps else (),
         arena_sizes=tuple(area.size for area in memory.areas) if draft.placement.names_arena else (),
@@ -202,7 +205,9 @@ def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str,
     }
 
 
-def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, *, is_shared: bool) -> set[str]:
+def _taken(
+    name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, *, is_shared: bool, is_learning: bool
+) -> set[str]:
     """Identifiers that nothing of the model may have."""
     own: tuple[str, ...] = (
         "run",
@@ -216,6 +221,8 @@ def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, 
         *VALIDATION_FUNCTIONS,
     )
     local: tuple[str, ...] = ("state", "status", "read", "context", "layer_names")
+    if is_learning:
+        own, local = (*own, "train", "loss"), (*local, "compute", "is_target", "phase")
     shared = (("worker", "run_cores", "cores"), CORE_NAMES) if is_shared else ((), ())
     own, local = (*own, *shared[0]), (*local, *shared[1])
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
@@ -247,6 +254,7 @@ def _interface(
         "outputs": [tensor for name, tensor in tensors if name not in computed],
         "size_outputs": [{**tensor, "symbol": computed[name]} for name, tensor in tensors if name in computed],
         "states": [_state(e, renderer) for e in program.states],
+        "lesson": _lesson(renderer),
     }
 
 
@@ -436,7 +444,9 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: Renderer, memory: MemoryCo
 
 
 def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
-    """A member of the state struct, and what it holds before the first call: real zeros."""
+    """A member of the state struct, and what it holds before the first call: real zeros, or the array `first`."""
+    lesson = renderer.program.lesson
+    first = lesson.first.get(endpoint.name) if lesson is not None else None
     return {
         "name": renderer.names[endpoint.buffer],
         "onnx_name": comment(endpoint.name),
@@ -445,7 +455,37 @@ def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
         "shape": [str(s) for s in endpoint.shape],
         "count": endpoint.buffer.count,
         "start": endpoint.quant.zero_point if endpoint.quant else 0,
+        "first": renderer.array(first) if first is not None else "",
     }
+
+
+def _lesson(renderer: Renderer) -> dict[str, object] | None:
+    """What the functions are told that learn: how their parameters are called."""
+    lesson = renderer.program.lesson
+    if lesson is None:
+        return None
+    target = lesson.target
+    return {
+        "target": renderer.names[target.buffer],
+        "ctype": target.dtype.c,
+        "shape": [str(s) for s in target.shape],
+        "classes": lesson.classes,
+        "rate": renderer.names[lesson.rate.buffer],
+        "loss": renderer.names[lesson.loss.buffer],
+        "what": lesson.what,
+    }
+
+
+def _lesson_ports(program: Program) -> Lesson | None:
+    """Of a model that learns, what callers of its functions have."""
+    lesson = program.lesson
+    if lesson is None:
+        return None
+    target, rate, loss = (
+        Port(e.name, role, e.dtype.numpy.name, e.shape, e.buffer.nbytes, is_lent=True)
+        for role, e in (("target", lesson.target), ("rate", lesson.rate), ("loss", lesson.loss))
+    )
+    return Lesson(target, rate, loss, lesson.classes)
 
 
 class _Closeness(NamedTuple):
@@ -488,10 +528,15 @@ def _sample_context(
         "inputs": rows(program.inputs, inputs, sample.inputs),
         "outputs": rows(program.outputs, outputs, sample.outputs),
     }
+    lesson = _lesson_ports(program)
+    taught = rows([program.lesson.target], (lesson.target,), sample.inputs) if program.lesson and lesson else []
+    taught += rows([program.lesson.loss], (lesson.loss,), sample.outputs) if program.lesson and lesson else []
     lent = [(row, f"golden_{row['accessor']}") for row in sides["inputs"] if row["is_lent"]]
     lent += [(row, f"{row['accessor']}_buffer") for row in sides["outputs"] if row["is_lent"]]
     return {
         **sides,
+        "lesson": taught,
+        "rate": c_float(RATE),
         "lent": [word if row["count"] else "NULL" for row, word in lent],
         "uses_math": any(is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
         "steps": sample.steps,

@@ -27,6 +27,7 @@ from mcugen.hir.traits import (
 )
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.direct import dense_call
 from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams
 from mcugen.kernels.specs import ConvSpec, MatMulSpec
 from mcugen.lir.builder import Builder
@@ -142,6 +143,42 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
 
 def _rows_by_weights(x: Array, w: Array) -> Array:
     return exact_product(x, w.T)
+
+
+@dataclass(frozen=True)
+class DirectDense(Dense):
+    """The same in float32, whose weights may be computed, or learned."""
+
+    mnemonic: ClassVar[str] = "direct_dense"
+    kernels: ClassVar[tuple[Kernel, ...]] = ()
+    library: ClassVar[tuple[Kernel, ...]] = ()
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """All of them are computed."""
+        return None
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """Stays real."""
+        return None
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """Derivatives ask for sums as they are."""
+        return None
+
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """Stays whole."""
+        return ()
+
+    def spec(self, node: Node) -> Node:  # type: ignore[override]
+        """There is no choice."""
+        return node
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Weights as they lie."""
+        roles = zip(("x", "w", "bias"), node.inputs, strict=False)
+        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        channels, depth = node.input(1).type.shape
+        builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
 
 
 # --------------------------------------------------------------------------------------------------- matmul
