@@ -178,6 +178,9 @@ DENSE_DIRECT = Kernel(
     ),
     params=(Rows,),
     options=(DenseDirectOptions,),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+    net (float[1, 9] x, float[8, 9] v, float[6, 8] w, float[6] b) => (float[1, 6] y)
+    { h = Gemm<transB = 1>(x, v)  y = Gemm<transB = 1>(h, w, b) }""",
 )
 
 

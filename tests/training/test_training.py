@@ -15,8 +15,8 @@ from mcugen import CompileOptions, compile_model
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.hir.types import Array
-from mcugen.options import Training
 from mcugen.ops.onnx_node import Refusal
+from mcugen.options import Training
 
 RNG = np.random.default_rng(7)
 
@@ -196,7 +196,7 @@ def test_what_has_no_derivative_is_refused_with_what_has() -> None:
     scores = net.op("Gemm", sums, net.const(rng.normal(size=(8, 5))), net.const(rng.normal(size=5)))
     net.output(scores)
     assert learning(net.model(), "last:1").bundle.lesson is not None
-    with pytest.raises(Refusal, match="cumsum.*try: train only what lies behind it"):
+    with pytest.raises(Refusal, match=r"cumsum.*try: train only what lies behind it"):
         learning(net.model(), "last:2")
 
 
