@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, InputCode, Lesson, Port
+from mcugen.codegen.bundle import Bundle, InputCode, Port
 from mcugen.codegen.checks import Entry, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
@@ -21,6 +21,7 @@ from mcugen.codegen.environment import environment
 from mcugen.codegen.golden import RATE
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
+from mcugen.codegen.learned import lesson_context, lesson_ports
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
@@ -88,8 +89,8 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     making = _input_files(env, made, context)
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
-    if context["other"]:
-        texts[CORES_HEADER] = (resource_dir("runtime_c") / "include" / CORES_HEADER).read_text("utf-8")
+    for file in [CORES_HEADER] * bool(context["other"]) + [STORE_HEADER] * is_learning:
+        texts[file] = (resource_dir("runtime_c") / "include" / file).read_text("utf-8")
     if not shared.name:
         texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
     return Bundle(
@@ -100,7 +101,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         outputs,
         tuple(layer.name for layer in layers),
         has_state=bool(program.states),
-        lesson=_lesson_ports(program),
+        lesson=lesson_ports(program),
         symbols=tuple(program.symbols),
         steps=step_layers(lines) if form.steps else (),
         arena_sizes=tuple(area.size for area in memory.areas) if draft.placement.names_arena else (),
@@ -130,6 +131,7 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "io_align": max([WORD, *(e.dtype.nbytes for e in (*program.inputs, *program.outputs))]),
         "weights_size": program.weights_size,
         **_interface(renderer, memory, inputs, outputs),
+        "lesson": lesson_context(renderer, draft.provenance.sha256),
         "sizes": given,
         "parameters": parameters,
         "run_parameters": "".join(f", {ctype}{word}" for ctype, word in parameters).removeprefix(", "),
@@ -188,8 +190,8 @@ def _code(
     }
 
 
-CORES_HEADER = "mcugen_cores.h"
-"""What a model on two cores needs of the runtime besides."""
+CORES_HEADER, STORE_HEADER = "mcugen_cores.h", "mcugen_store.h"
+"""What a model on two cores, or one that learns, needs of the runtime besides."""
 
 _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
 """What the header's inline functions do with inputs and outputs."""
@@ -222,7 +224,8 @@ def _taken(
     )
     local: tuple[str, ...] = ("state", "status", "read", "context", "layer_names")
     if is_learning:
-        own, local = (*own, "train", "loss"), (*local, "compute", "is_target", "phase")
+        own = (*own, "train", "loss", "store", "load", "stored_bytes")
+        local = (*local, "compute", "is_target", "phase", "stored_model")
     shared = (("worker", "run_cores", "cores"), CORE_NAMES) if is_shared else ((), ())
     own, local = (*own, *shared[0]), (*local, *shared[1])
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
@@ -254,7 +257,6 @@ def _interface(
         "outputs": [tensor for name, tensor in tensors if name not in computed],
         "size_outputs": [{**tensor, "symbol": computed[name]} for name, tensor in tensors if name in computed],
         "states": [_state(e, renderer) for e in program.states],
-        "lesson": _lesson(renderer),
     }
 
 
@@ -459,35 +461,6 @@ def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
     }
 
 
-def _lesson(renderer: Renderer) -> dict[str, object] | None:
-    """What the functions are told that learn: how their parameters are called."""
-    lesson = renderer.program.lesson
-    if lesson is None:
-        return None
-    target = lesson.target
-    return {
-        "target": renderer.names[target.buffer],
-        "ctype": target.dtype.c,
-        "shape": [str(s) for s in target.shape],
-        "classes": lesson.classes,
-        "rate": renderer.names[lesson.rate.buffer],
-        "loss": renderer.names[lesson.loss.buffer],
-        "what": lesson.what,
-    }
-
-
-def _lesson_ports(program: Program) -> Lesson | None:
-    """Of a model that learns, what callers of its functions have."""
-    lesson = program.lesson
-    if lesson is None:
-        return None
-    target, rate, loss = (
-        Port(e.name, role, e.dtype.numpy.name, e.shape, e.buffer.nbytes, is_lent=True)
-        for role, e in (("target", lesson.target), ("rate", lesson.rate), ("loss", lesson.loss))
-    )
-    return Lesson(target, rate, loss, lesson.classes)
-
-
 class _Closeness(NamedTuple):
     """How the self-test compares elements of a type: as `real` numbers, got by the function `read` if there is one."""
 
@@ -528,7 +501,7 @@ def _sample_context(
         "inputs": rows(program.inputs, inputs, sample.inputs),
         "outputs": rows(program.outputs, outputs, sample.outputs),
     }
-    lesson = _lesson_ports(program)
+    lesson = lesson_ports(program)
     taught = rows([program.lesson.target], (lesson.target,), sample.inputs) if program.lesson and lesson else []
     taught += rows([program.lesson.loss], (lesson.loss,), sample.outputs) if program.lesson and lesson else []
     lent = [(row, f"golden_{row['accessor']}") for row in sides["inputs"] if row["is_lent"]]

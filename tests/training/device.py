@@ -14,7 +14,54 @@ from mcugen.compiled import CompiledModel
 from mcugen.hir.types import Array
 from mcugen.lir.program import aligned
 
-OK, TARGET, RATE, DIVERGED = 0, 12, 13, 14
+OK, TARGET, RATE, DIVERGED, STORAGE, STORED = 0, 12, 13, 14, 15, 21
+
+READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+ERASE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
+
+
+class Storage(ctypes.Structure):
+    """mcugen_storage."""
+
+    _fields_ = (
+        ("read", READ),
+        ("erase", ERASE),
+        ("write", READ),
+        ("context", ctypes.c_void_p),
+        ("slot_bytes", ctypes.c_uint32),
+    )
+
+
+class Flash:
+    """Two slots of NOR flash: erasing sets bits, writing clears them. `power` bytes can be changed until it is gone."""
+
+    def __init__(self, slot_bytes: int, *, erases: bool = True) -> None:
+        self.cells = np.full(2 * slot_bytes, 0x5A, np.uint8)
+        self.power, self.erases = 10**9, erases
+        erase = ERASE(self._erase) if erases else ERASE()
+        self.storage = Storage(READ(self._read), erase, READ(self._write), None, slot_bytes)
+
+    def changes(self, count: int) -> int:
+        """How many of so many bytes can be changed."""
+        done = min(count, self.power)
+        self.power -= done
+        return done
+
+    def _read(self, _context: None, offset: int, to: int, nbytes: int) -> int:
+        ctypes.memmove(to, self.cells[offset : offset + nbytes].tobytes(), nbytes)
+        return 0 if self.power else 1
+
+    def _erase(self, _context: None, offset: int, nbytes: int) -> int:
+        done = self.changes(nbytes)
+        self.cells[offset : offset + done] = 0xFF
+        return 0 if done == nbytes else 1
+
+    def _write(self, _context: None, offset: int, source: int, nbytes: int) -> int:
+        done = self.changes(nbytes)
+        data = np.frombuffer(ctypes.string_at(source, done), np.uint8)
+        old = self.cells[offset : offset + done]
+        self.cells[offset : offset + done] = old & data if self.erases else data
+        return 0 if done == nbytes else 1
 
 
 @dataclass
@@ -59,6 +106,14 @@ class Device:
     def train(self, x: Array, target: int | Array, rate: float) -> tuple[int, float]:
         """Status and loss."""
         return self._taught("train", x, target, ctypes.c_float(rate))
+
+    def store(self, flash: Flash) -> int:
+        """Status."""
+        return self.library[f"{self.model.bundle.name}_store"](ctypes.byref(flash.storage), address(self.state))
+
+    def load(self, flash: Flash) -> int:
+        """Status."""
+        return self.library[f"{self.model.bundle.name}_load"](ctypes.byref(flash.storage), address(self.state))
 
     def learned(self, name: str) -> Array:
         """What a state holds, by the end of its name."""
