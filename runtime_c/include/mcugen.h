@@ -35,7 +35,7 @@
 #define MCUGEN_ERROR_TARGET 12   /* the target of learning is no class of the model, or missing */
 #define MCUGEN_ERROR_RATE 13     /* the learning rate is negative, or no finite number */
 #define MCUGEN_ERROR_DIVERGED 14 /* the loss is no finite number: nothing was learned */
-#define MCUGEN_ERROR_STORAGE 15  /* what was learned could not be stored, or read: too small, worn, or a function failed */
+#define MCUGEN_ERROR_STORAGE 15  /* what was learned cannot be stored or read: no room, worn, or a function failed */
 #define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
 #define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights, or a constant, is damaged */
 #define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */

@@ -11,9 +11,9 @@
 #define MCUGEN_STORE_FORMAT 1u  /* of a slot: its head is eight words */
 #define MCUGEN_STORE_MAGIC 0x4c47434du
 
-/* Memory that keeps what it holds without power, by functions of the caller's that return 0 if they did it. Offsets count
- * from the beginning of the first slot; the second one begins `slot_bytes` behind it: that is a multiple of what can be
- * erased at once, and NAME_STORED_BYTES at least. Numbers lie in the CPU's own byte order. */
+/* Memory that keeps what it holds without power, by functions of the caller's that return 0 if they did it. Offsets
+ * count from the beginning of the first slot; the second one begins `slot_bytes` behind it: that is a multiple of what
+ * can be erased at once, and NAME_STORED_BYTES at least. Numbers lie in the CPU's own byte order. */
 typedef struct {
     int (*read)(void *context, uint32_t offset, void *to, uint32_t nbytes);
     int (*erase)(void *context, uint32_t offset, uint32_t nbytes); /* NULL if memory need not be erased */
@@ -77,9 +77,10 @@ static inline int32_t mcugen_store_newest(const mcugen_storage *storage, const u
 
 /* Writes a state to the slot that is not the newest: MCUGEN_OK if that is whole then, else MCUGEN_ERROR_STORAGE, and
  * what was stored before is still there. */
-static inline int mcugen_store_state(const mcugen_storage *storage, const uint32_t *model, const void *state, uint32_t nbytes)
+static inline int mcugen_store_state(const mcugen_storage *storage, const uint32_t *model, const void *state,
+    uint32_t nbytes)
 {
-    uint32_t head[MCUGEN_STORE_WORDS], slot, sequence;
+    uint32_t head[MCUGEN_STORE_WORDS], slot, sequence, first;
     int32_t newest;
     if (mcugen_store_is_null(storage) != 0 || state == NULL) {
         return MCUGEN_ERROR_NULL;
@@ -89,6 +90,7 @@ static inline int mcugen_store_state(const mcugen_storage *storage, const uint32
     }
     newest = mcugen_store_newest(storage, model, nbytes, head);
     slot = newest == 0 ? 1u : 0u;
+    first = slot * storage->slot_bytes;
     sequence = newest < 0 ? 0u : head[MCUGEN_STORE_SEQUENCE] + 1u;
     head[0] = MCUGEN_STORE_MAGIC;
     head[1] = MCUGEN_STORE_FORMAT;
@@ -98,13 +100,13 @@ static inline int mcugen_store_state(const mcugen_storage *storage, const uint32
     head[MCUGEN_STORE_BYTES] = nbytes;
     head[6] = 0u;
     head[MCUGEN_STORE_CRC] = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof *head), state, nbytes);
-    if (storage->erase != NULL && storage->erase(storage->context, slot * storage->slot_bytes, storage->slot_bytes) != 0) {
+    if (storage->erase != NULL && storage->erase(storage->context, first, storage->slot_bytes) != 0) {
         return MCUGEN_ERROR_STORAGE;
     }
-    if (storage->write(storage->context, slot * storage->slot_bytes + MCUGEN_STORE_HEAD, state, nbytes) != 0) {
+    if (storage->write(storage->context, first + MCUGEN_STORE_HEAD, state, nbytes) != 0) {
         return MCUGEN_ERROR_STORAGE;
     }
-    if (storage->write(storage->context, slot * storage->slot_bytes, head, MCUGEN_STORE_HEAD) != 0) {
+    if (storage->write(storage->context, first, head, MCUGEN_STORE_HEAD) != 0) {
         return MCUGEN_ERROR_STORAGE;
     }
     return mcugen_store_is_whole(storage, slot, model, nbytes, head) != 0 ? MCUGEN_OK : MCUGEN_ERROR_STORAGE;
@@ -114,7 +116,7 @@ static inline int mcugen_store_state(const mcugen_storage *storage, const uint32
  * MCUGEN_ERROR_STORAGE if it cannot be read a second time; then `state` holds anything. */
 static inline int mcugen_load_state(const mcugen_storage *storage, const uint32_t *model, void *state, uint32_t nbytes)
 {
-    uint32_t head[MCUGEN_STORE_WORDS], from;
+    uint32_t head[MCUGEN_STORE_WORDS], from, crc;
     int32_t newest;
     if (mcugen_store_is_null(storage) != 0 || state == NULL) {
         return MCUGEN_ERROR_NULL;
@@ -127,9 +129,8 @@ static inline int mcugen_load_state(const mcugen_storage *storage, const uint32_
     if (storage->read(storage->context, from, state, nbytes) != 0) {
         return MCUGEN_ERROR_STORAGE;
     }
-    return mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof *head), state, nbytes) == head[MCUGEN_STORE_CRC]
-        ? MCUGEN_OK
-        : MCUGEN_ERROR_STORAGE;
+    crc = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof crc), state, nbytes);
+    return crc == head[MCUGEN_STORE_CRC] ? MCUGEN_OK : MCUGEN_ERROR_STORAGE;
 }
 
 #endif
