@@ -32,14 +32,17 @@ from mcugen.options import (
     FAMILIES,
     FEW_BITS,
     GOALS,
+    LOSSES,
     METHODS,
     METRICS,
     MIXED,
+    OPTIMIZERS,
     OWN,
     PRECISIONS,
     CompileOptions,
     LibraryFiles,
     Places,
+    Training,
 )
 from mcugen.tasks import Judging, Quantizing
 from mcugen.workers.sharing import Workers
@@ -239,6 +242,22 @@ def cpus(jobs: int) -> int:
     return jobs or os.cpu_count() or 1
 
 
+Train = Annotated[
+    str,
+    typer.Option(
+        help="makes the model one that learns where it runs: last:N layers, names of layers, bias or bias:N, "
+        "with commas between them (docs/training.md)",
+        show_default=False,
+    ),
+]
+Loss = Annotated[
+    str, typer.Option(help=f"what learning lowers: {', '.join(LOSSES)}", autocompletion=_completion(*LOSSES))
+]
+OptimizerName = Annotated[
+    str, typer.Option(help=f"how it learns: {', '.join(OPTIMIZERS)}", autocompletion=_completion(*OPTIMIZERS))
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileArguments:
     """The options that all commands share which compile."""
@@ -269,6 +288,9 @@ class CompileArguments:
     steps: Steps = False
     max_step_cycles: MaxStepCycles = None
     cores: Cores = 1
+    train: Train = ""
+    loss: Loss = LOSSES[0]
+    optimizer: OptimizerName = OPTIMIZERS[0]
     helpers: Helpers = False
     labels: Labels = None
     cmsis_nn_include: CmsisNnInclude = None
@@ -305,6 +327,7 @@ class CompileArguments:
             steps=self.steps or self.max_step_cycles is not None,
             max_step_cycles=self.max_step_cycles,
             cores=self.cores,
+            training=Training(self.train, self.loss, self.optimizer) if self.train else None,
             helpers=self.helpers or self.labels is not None,
             labels=_labels(self.labels),
             library=library_files(self.cmsis_nn_include, self.cmsis_nn_lib),
@@ -530,6 +553,7 @@ PANELS = {
     "Memory": ("max_ram", "max_flash", "place", "stream_input", "external_io"),
     "Weights apart from the code": ("weights_blob", "updatable", "weights_version", "weights_reader"),
     "Time": ("max_latency", "max_cycles", "steps", "max_step_cycles", "cores", "wait_states"),
+    "Learning on the device": ("train", "loss", "optimizer"),
     "What the code offers": ("name", "state", "helpers", "labels"),
     "Safety": ("stack_bound", "check_weights", "checked_arena", "checked_indices"),
     "Kernels": ("kernels", "kernel", "cmsis_nn_include", "cmsis_nn_lib"),

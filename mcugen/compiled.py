@@ -78,7 +78,9 @@ class CompiledModel:
     @property
     def reference_name(self) -> str:
         """Whose results `reference` gives: onnxruntime knows only ONNX's own operators, and none that train."""
-        known = all(onnx.defs.has(n.op_type, n.domain) and n.domain != TRAINING for n in self.model.graph.node)
+        known = self.graph.lesson is None and all(
+            onnx.defs.has(n.op_type, n.domain) and n.domain != TRAINING for n in self.model.graph.node
+        )
         return "ONNX Runtime" if known else "numpy"
 
     def reference(
@@ -112,11 +114,16 @@ class CompiledModel:
     @property
     def first_states(self) -> dict[str, Array]:
         """What the inputs that hold states are at first."""
-        return {v.name: first_state(v.type) for v in self.graph.inputs if v.name in self.options.states.values()}
+        return {v.name: first_state(self.graph, v) for v in self.graph.inputs if v.name in self.options.states.values()}
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs for one sample, states among it, by the numpy references of operators and kernels."""
-        return interpret(self._graph_for(sample), sample, references=self._references)
+        """The outputs for one sample, states among it, by the numpy references of operators and kernels.
+
+        A sample without a target and a rate is no lesson: nothing is learned from it.
+        """
+        lesson = self.bundle.lesson.given if self.bundle.lesson else ()
+        none = {port.name: np.zeros(port.shape, port.dtype) for port in lesson}
+        return interpret(self._graph_for(sample), {**none, **sample}, references=self._references)
 
     @cached_property
     def _references(self) -> Mapping[Node, Reference]:

@@ -29,7 +29,7 @@ from mcugen.lir.program import Program
 from mcugen.lir.weights import largest_read
 from mcugen.memory.place import copied_bytes, memory_of_arena, memory_of_weights, place
 from mcugen.numerics.threads import one_thread
-from mcugen.options import FAMILIES, GOALS, OWN, CompileOptions
+from mcugen.options import FAMILIES, GOALS, LOSSES, OPTIMIZERS, OWN, CompileOptions
 from mcugen.parameters import require_room
 from mcugen.pipeline import Trace, optimize
 from mcugen.pipelines import bind
@@ -37,6 +37,7 @@ from mcugen.plugins import registry_of
 from mcugen.quant.quantize import Quantization
 from mcugen.report.basis import Basis
 from mcugen.report.figures import InputFigures, Report, describe, memory_use
+from mcugen.training.lesson import teach
 from mcugen.variants import Variants, check_ranges
 
 
@@ -65,6 +66,7 @@ def compile_model(
     variants = Variants(source.proto, name, options, target)
     with cpu_seconds("compilation"), one_thread():
         graph = variants.graph({key: high for key, (_, high) in options.ranges.items()})
+        options = (variants := _taught(graph, variants)).options
         symbols = variants.symbols(graph)
         optimize(graph, trace)
         require_room(graph, target, options)
@@ -99,6 +101,14 @@ def compile_model(
     kernel_source = KernelSource(hardware.features, registry.templates)
     draft = Draft(program, provenance, sample, figures.to_json(), placement, form, kernel_source)
     return CompiledModel(source.proto, hardware, graph, program, render(draft), figures, options, quantized, draft)
+
+
+def _taught(graph: Graph, variants: Variants) -> Variants:
+    """With what the graph keeps from call to call if it is to learn, which it is made to here."""
+    options = variants.options
+    if options.training is None:
+        return variants
+    return replace(variants, options=replace(options, states=teach(graph, options.training)))
 
 
 def _with_input(
@@ -190,6 +200,31 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
         raise UsageError("layers are shared by two cores only where each is one call", asked[0], "leave one out")
 
 
+def _check_training(options: CompileOptions) -> None:
+    """UsageError for what a model that learns cannot have besides."""
+    training = options.training
+    if training is None:
+        return
+    for option, value, known in (("loss", training.loss, LOSSES), ("optimizer", training.optimizer, OPTIMIZERS)):
+        if value not in known:
+            raise UsageError(f"--{option} must be known", f"'{value}'", f"one of: {', '.join(known)}")
+    beside = {
+        "--state": bool(options.states),
+        "--steps": options.steps,
+        "--cores": options.cores > 1,
+        "--stream-input": options.stream_input,
+        "--external-io": options.external_io,
+        "a file of weights": options.weights_blob or options.updatable or options.weights_reader,
+        "--validation": options.validation,
+        "--checked-arena": options.checked_arena,
+        "--input-pipeline": bool(options.input_pipeline),
+        "a range of sizes (--dim)": bool(options.ranges),
+    }
+    asked = [name for name, is_asked in beside.items() if is_asked]
+    if asked:
+        raise UsageError("--train does not go together with everything yet", asked[0], "leave one out")
+
+
 def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
     """How weights are a file, if they are. UsageError for options that cannot be, or not together."""
     if options.optimize not in GOALS:
@@ -211,5 +246,6 @@ def _checked(options: CompileOptions, board: Board) -> WeightsFile | None:
             "--check-weights is for weights in the firmware", "a file of weights", "it has such a function"
         )
     _check_cores(options, board)
+    _check_training(options)
     is_file = options.weights_blob or options.updatable or options.weights_reader
     return WeightsFile(options.updatable, options.weights_version, options.weights_reader) if is_file else None

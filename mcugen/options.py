@@ -20,6 +20,9 @@ OWN, CMSIS_NN, AUTO = "own", "cmsis-nn", "auto"
 FAMILIES = (OWN, CMSIS_NN, AUTO)
 """Whose kernels compute layers: mcugen's own; those of the library wherever it has one; whichever serves the goal."""
 
+LOSSES = ("cross-entropy", "mse", "mae", "huber")
+OPTIMIZERS = ("sgd", "momentum", "adam")
+"""By which models go on learning where they run; see mcugen.training."""
 METHODS = ("minmax", "moving_average", "percentile", "entropy", "mse")
 """Ways to choose the range of an activation from its profile."""
 
@@ -87,6 +90,19 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Training:
+    """How a model goes on learning: which `layers` (see mcugen.training.layers), by which loss and optimizer."""
+
+    layers: str
+    loss: str = LOSSES[0]
+    optimizer: str = OPTIMIZERS[0]
+
+    def describe(self) -> str:
+        """As the banner has it."""
+        return f"trains {self.layers} by {self.loss} with {self.optimizer}"
+
+
+@dataclass(frozen=True)
 class CompileOptions:
     """`name` prefixes all C symbols (default: from the model's file name); `dims` fixes symbolic dimensions.
 
@@ -115,7 +131,8 @@ class CompileOptions:
     part of `mcugen validate`, and changes no other file. With `stack_bound` the header tells the most stack that a call
     takes when the board's compiler builds it (see mcugen.stack_bounds). `check_weights`: functions that compare the
     constants with checksums, `checked_arena`: ones that take the arena's size, or look at canaries. With
-    `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise.
+    `checked_indices` no damaged constant leads out of memory, which some kernels cannot promise. With `training` there
+    is a function that goes on training the model, which has what it learned in its state (see mcugen.training).
     """
 
     name: str = ""
@@ -152,6 +169,7 @@ class CompileOptions:
     max_latency: float | None = None
     most_instructions: float = math.inf
     cores: int = 1
+    training: Training | None = None
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -187,6 +205,7 @@ class CompileOptions:
         parts += ["stack bound"] * self.stack_bound + ["checked weights"] * self.check_weights
         parts += ["checked arena"] * self.checked_arena + ["checked indices"] * self.checked_indices
         parts += [f"{self.cores} cores"] * (self.cores > 1)
+        parts += [self.training.describe()] if self.training else []
         parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]
         parts += [f"at most {n} bytes of flash" for n in (self.max_flash,) if n is not None]

@@ -41,6 +41,18 @@ MCUNET_VWW = (
 """As the networks of MCUNet are built (Lin et al., 2020)."""
 
 
+MOBILENET_V2_035 = (
+    Block(1, 3, 8),
+    *(Block(6, 3, 8, 2), Block(6, 3, 8)),
+    *(Block(6, 3, 16, 2), Block(6, 3, 16), Block(6, 3, 16)),
+    *(Block(6, 3, 24, 2), Block(6, 3, 24), Block(6, 3, 24), Block(6, 3, 24)),
+    *(Block(6, 3, 32), Block(6, 3, 32), Block(6, 3, 32)),
+    *(Block(6, 3, 56, 2), Block(6, 3, 56), Block(6, 3, 56)),
+    Block(6, 3, 112),
+)
+"""MobileNetV2 of width 0.35 (Sandler et al., 2018); its head has 1280 channels."""
+
+
 class QuantizedNet(Net):
     """A network whose tensors stand between Quantize and Dequantize; all are named by their dequantized form."""
 
@@ -88,15 +100,21 @@ def mobile_net(
     blocks: Sequence[Block] = MCUNET_VWW,
     *,
     first: int = 16,
+    head: int = 0,
     classes: int = 2,
     is_integer: bool = False,
 ) -> onnx.ModelProto:
-    """A network of inverted residuals over an image of three channels; its input is float32 or int8."""
+    """A network of inverted residuals over an image of three channels; its input is float32 or int8.
+
+    Pixels get so many channels as `head` says before their mean is taken, if it says any.
+    """
     net = QuantizedNet(size, is_integer=is_integer)
     y, channels = net.conv(net.x, 3, first, 3, 2), first
     for block in blocks:
         y = net.inverted_residual(y, channels, block)
         channels = block.channels
+    if head:
+        y, channels = net.conv(y, channels, head, 1), head
     mean = net.fake(net.op("GlobalAveragePool", y), SCALE)
     flat = net.op("Flatten", mean)
     net.op("Gemm", flat, net.weights(classes, channels), transB=1, out="scores")

@@ -41,6 +41,7 @@ LAYERS = {
     "plugins": 7,
     "pipeline": 7,
     "fitting": 8,
+    "training": 8,
     "report": 9,
     "variants": 9,
     "quant": 10,

@@ -11,23 +11,29 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from make_learning import HERE, KNOWN, LESSON_RATE, STATES, Array, Weights, softmax
+from make_learning import HERE, KNOWN, LESSON_RATE, Array, Weights, softmax
 from onnx import numpy_helper
 
 from mcugen import CompiledModel, CompileOptions, compile_model
+from mcugen.options import Training
 
 Samples = list[dict[str, np.ndarray]]
 
 
 def compiled(board: str) -> CompiledModel:
-    """The network that learns, for a board."""
-    return compile_model(HERE / "learning.onnx", board, CompileOptions(states=STATES))
+    """The network for a board, whose last layer learns."""
+    return compile_model(HERE / "learning.onnx", board, CompileOptions(training=Training("last:1")))
 
 
-def calls(images: Array, labels: np.ndarray, rate: float) -> Samples:
+def runs(images: Array) -> Samples:
     """One call an image."""
+    return [{"image": image[None]} for image in images]
+
+
+def lessons(images: Array, labels: np.ndarray, rate: float = LESSON_RATE) -> Samples:
+    """The same, from which the network learns."""
     return [
-        {"image": image[None], "target": label[None], "rate": np.asarray(rate, np.float32)}
+        {"image": image[None], "target": np.asarray([label], np.int32), "rate": np.asarray([rate], np.float32)}
         for image, label in zip(images, labels, strict=True)
     ]
 
@@ -58,8 +64,8 @@ def accuracies(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[float,
 def main(board: str) -> None:
     """One run: an examination, the lesson, the examination again."""
     data = np.load(HERE / "lesson.npz")
-    exam = calls(data["eval_images"], data["eval_labels"], 0)
-    samples = [*exam, *calls(data["images"], data["labels"], LESSON_RATE), *exam]
+    exam = runs(data["eval_images"])
+    samples = [*exam, *lessons(data["images"], data["labels"]), *exam]
     scores = [o["scores"] for o in compiled(board).simulate(samples, measure=False).outputs]
     for when, part in (("before", scores[: len(exam)]), ("after", scores[-len(exam) :])):
         known, new = accuracies(part, data["eval_labels"])

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small network on the digits 0 to 7 and writes it as one that goes on learning: learning.onnx, lesson.npz.
+"""Trains a small network on the digits 0 to 7, and chooses what it is shown later: learning.onnx, lesson.npz.
 
-Each call of the model classifies an image and moves its last layer by the gradient of the loss, `rate` times: a rate of
-0 only classifies. What was learned is the difference to the weights in flash, so that a reset leaves the network as it
-was. Needs scikit-learn for the data; everything else is numpy.
+Needs scikit-learn for the data; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -17,15 +15,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 HERE = Path(__file__).parent
-STATES = {"dw_new": "dw", "db_new": "db"}
-"""Output → input: what the device keeps."""
 CLASSES, KNOWN = 10, 8
 HIDDEN = 48
 EVALUATED, TAUGHT, REMEMBERED = 400, 20, 20
 """Images that judge; of each new digit, that are shown; of each known one, that are shown in between."""
 EPOCHS, BATCH, RATE = 60, 32, 0.3
 LESSONS, LESSON_RATE = 15, 0.05
-TRAINING = "ai.onnx.preview.training"
 
 Array = NDArray[np.float32]
 
@@ -74,33 +69,18 @@ def trained(images: Array, labels: NDArray[np.int64]) -> Weights:
     return net
 
 
-def learning_model(net: Weights) -> onnx.ModelProto:
-    """The network that learns: its loss, and ONNX's own Gradient by what its last layer has learned."""
-    call = helper.make_node
+def model_of(net: Weights) -> onnx.ModelProto:
+    """The network as it is exported for inference: it says nothing of learning."""
+    call, info = helper.make_node, helper.make_tensor_value_info
     nodes = [
         call("Gemm", ["image", "w1", "b1"], ["sums"], transB=1),
         call("Relu", ["sums"], ["features"]),
-        call("Add", ["w2", "dw"], ["weights"]),
-        call("Add", ["b2", "db"], ["bias"]),
-        call("Transpose", ["weights"], ["columns"], perm=[1, 0]),
-        call("MatMul", ["features", "columns"], ["products"]),
-        call("Add", ["products", "bias"], ["scores"]),
-        call("SoftmaxCrossEntropyLoss", ["scores", "target"], ["loss"], reduction="mean"),
-        call("Gradient", ["dw", "db"], ["by_w", "by_b"], domain=TRAINING, xs=["dw", "db"], y="loss"),
-        *(call("Mul", [f"by_{n}", "rate"], [f"step_{n}"]) for n in "wb"),
-        *(call("Sub", [f"d{n}", f"step_{n}"], [f"d{n}_new"]) for n in "wb"),
+        call("Gemm", ["features", "w2", "b2"], ["scores"], transB=1),
     ]
-    shapes = {"dw": [CLASSES, HIDDEN], "db": [CLASSES]}
-    real, whole = TensorProto.FLOAT, TensorProto.INT64
-    info = helper.make_tensor_value_info
-    inputs = [info("image", real, [1, 64]), info("target", whole, [1]), info("rate", real, [])]
-    inputs += [info(name, real, shape) for name, shape in shapes.items()]
-    outputs = [info("scores", real, [1, CLASSES]), info("loss", real, [])]
-    outputs += [info(f"{name}_new", real, shape) for name, shape in shapes.items()]
+    inputs, outputs = [info("image", TensorProto.FLOAT, [1, 64])], [info("scores", TensorProto.FLOAT, [1, CLASSES])]
     constants = [numpy_helper.from_array(array, name) for name, array in vars(net).items()]
     graph = helper.make_graph(nodes, "learning", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(TRAINING, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 def lesson(labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -121,7 +101,7 @@ def main() -> None:
     images, labels = (data.data / 16).astype(np.float32)[order], data.target.astype(np.int64)[order]
     known = np.flatnonzero(labels[EVALUATED:] < KNOWN) + EVALUATED
     net = trained(images[known], labels[known])
-    onnx.save(learning_model(net), HERE / "learning.onnx")
+    onnx.save(model_of(net), HERE / "learning.onnx")
     shown = EVALUATED + lesson(labels[EVALUATED:])
     np.savez_compressed(
         HERE / "lesson.npz",

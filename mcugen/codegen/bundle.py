@@ -157,6 +157,23 @@ class Validation:
 
 
 @dataclass(frozen=True)
+class Lesson:
+    """Arguments of `NAME_train` behind the state's: the target (the number of one of `classes` if there are some, else
+    a tensor), the learning rate, and where the loss goes.
+    """
+
+    target: Port
+    rate: Port
+    loss: Port
+    classes: int
+
+    @property
+    def given(self) -> tuple[Port, Port]:
+        """What the caller hands over."""
+        return self.target, self.rate
+
+
+@dataclass(frozen=True)
 class Bundle:
     """What `mcugen compile` writes: C files by name, and how to call them.
 
@@ -176,6 +193,8 @@ class Bundle:
     layers: tuple[str, ...]
     has_state: bool = False
     """Whether the run function takes a `NAME_state *` too, which `NAME_reset` makes ready."""
+    lesson: Lesson | None = None
+    """What `NAME_train` takes and gives besides, if the model learns: samples with a target and a rate are lessons."""
     symbols: tuple[Symbol, ...] = ()
     """Sizes known at run time only: those without `output` are int32_t arguments of the run function, the last ones."""
     arena_sizes: tuple[int, ...] = ()

@@ -10,7 +10,10 @@ import numpy as np
 from mcugen.codegen.draft import Sample
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import Reference, interpret
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType
+
+RATE = 2.0**-6
+"""At which the self-test learns."""
 
 FLOAT_TOLERANCE = 1e-4
 """Relative to the largest output: sums are taken in another order on the target."""
@@ -27,14 +30,20 @@ def golden_sample(
     `references` are of nodes whose kernels do not round as their operators do.
     """
     random = np.random.default_rng(seed)
-    inputs = {v.name: first_state(v.type) if v.name in kept else _random(v, random) for v in graph.inputs}
+    inputs = {v.name: first_state(graph, v) if v.name in kept else _random(v, random) for v in graph.inputs}
+    if graph.lesson is not None:
+        inputs[graph.lesson.rate] = np.full_like(inputs[graph.lesson.rate], RATE)
+        inputs[graph.lesson.target] *= 0 if graph.lesson.classes else 1
     outputs = interpret(graph, inputs, references=references)
     floats = any(v.type.dtype.is_float or v.type.dtype.is_half for g in graph.nested() for v in g.values())
     return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
 
 
-def first_state(type_: TensorType) -> Array:
-    """What a state holds before the first call: real zeros."""
+def first_state(graph: Graph, state: Value) -> Array:
+    """What a state holds before the first call: real zeros, or the weights that learning begins with."""
+    type_ = state.type
+    if graph.lesson is not None and state.name in graph.lesson.first:
+        return graph.lesson.first[state.name]
     return np.full(type_.shape, type_.quant.zero_point if type_.quant else 0, type_.dtype.numpy)
 
 

@@ -18,8 +18,10 @@ from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divided, with_memories, words_of
 from mcugen.codegen.draft import Draft, Form, Sample
 from mcugen.codegen.environment import environment
+from mcugen.codegen.golden import RATE
 from mcugen.codegen.identifiers import c_string, comment, identifier, own_names
 from mcugen.codegen.labels import has_order, label_literals, labelled
+from mcugen.codegen.learned import lesson_context, lesson_ports
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_rows
 from mcugen.codegen.manual import Facts, layer_table, manual
@@ -62,8 +64,9 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     inputs, outputs = _input_ports(program), _output_ports(program)
     memory = MemoryContext(program, draft.placement, form.weights, shared)
     is_shared = any(instr.control is Control.FORK for instr in program.instrs)
-    taken = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared) | shared.names
-    renderer = Renderer(program, env, draft.source.features, own_names(taken), memory, shared)
+    is_learning = program.lesson is not None
+    taken = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared, is_learning=is_learning)
+    renderer = Renderer(program, env, draft.source.features, own_names(taken | shared.names), memory, shared)
     stored = [memory.blob.place] if memory.blob else []
     sized = SizedParams(program.symbols, size_expressions(renderer), renderer.unique, *stored)
     lines = lines_of(renderer, sized, form.steps)
@@ -86,8 +89,8 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
     making = _input_files(env, made, context)
     texts |= making
     context["c_files"] += [file for file in making if file.endswith(".c")]
-    if context["other"]:
-        texts[CORES_HEADER] = (resource_dir("runtime_c") / "include" / CORES_HEADER).read_text("utf-8")
+    for file in [CORES_HEADER] * bool(context["other"]) + [STORE_HEADER] * is_learning:
+        texts[file] = (resource_dir("runtime_c") / "include" / file).read_text("utf-8")
     if not shared.name:
         texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
     return Bundle(
@@ -98,6 +101,7 @@ def render(draft: Draft, shared: Shared = ALONE) -> Bundle:
         outputs,
         tuple(layer.name for layer in layers),
         has_state=bool(program.states),
+        lesson=lesson_ports(program),
         symbols=tuple(program.symbols),
         steps=step_layers(lines) if form.steps else (),
         arena_sizes=tuple(area.size for area in memory.areas) if draft.placement.names_arena else (),
@@ -127,6 +131,7 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "io_align": max([WORD, *(e.dtype.nbytes for e in (*program.inputs, *program.outputs))]),
         "weights_size": program.weights_size,
         **_interface(renderer, memory, inputs, outputs),
+        "lesson": lesson_context(renderer, draft.provenance.sha256),
         "sizes": given,
         "parameters": parameters,
         "run_parameters": "".join(f", {ctype}{word}" for ctype, word in parameters).removeprefix(", "),
@@ -185,8 +190,8 @@ def _code(
     }
 
 
-CORES_HEADER = "mcugen_cores.h"
-"""What a model on two cores needs of the runtime besides."""
+CORES_HEADER, STORE_HEADER = "mcugen_cores.h", "mcugen_store.h"
+"""What a model on two cores, or one that learns, needs of the runtime besides."""
 
 _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
 """What the header's inline functions do with inputs and outputs."""
@@ -202,7 +207,9 @@ def _helpers(form: Form, program: Program, outputs: Sequence[Port]) -> dict[str,
     }
 
 
-def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, *, is_shared: bool) -> set[str]:
+def _taken(
+    name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, *, is_shared: bool, is_learning: bool
+) -> set[str]:
     """Identifiers that nothing of the model may have."""
     own: tuple[str, ...] = (
         "run",
@@ -216,6 +223,9 @@ def _taken(name: str, memory: MemoryContext, ports: Sequence[Port], form: Form, 
         *VALIDATION_FUNCTIONS,
     )
     local: tuple[str, ...] = ("state", "status", "read", "context", "layer_names")
+    if is_learning:
+        own = (*own, "train", "loss", "store", "load", "stored_bytes")
+        local = (*local, "compute", "is_target", "phase", "stored_model")
     shared = (("worker", "run_cores", "cores"), CORE_NAMES) if is_shared else ((), ())
     own, local = (*own, *shared[0]), (*local, *shared[1])
     external = {f"{name}_{word}" for word in (*own, *memory.functions)}
@@ -436,7 +446,9 @@ def _tensor(endpoint: Endpoint, port: Port, renderer: Renderer, memory: MemoryCo
 
 
 def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
-    """A member of the state struct, and what it holds before the first call: real zeros."""
+    """A member of the state struct, and what it holds before the first call: real zeros, or the array `first`."""
+    lesson = renderer.program.lesson
+    first = lesson.first.get(endpoint.name) if lesson is not None else None
     return {
         "name": renderer.names[endpoint.buffer],
         "onnx_name": comment(endpoint.name),
@@ -445,6 +457,7 @@ def _state(endpoint: Endpoint, renderer: Renderer) -> dict[str, object]:
         "shape": [str(s) for s in endpoint.shape],
         "count": endpoint.buffer.count,
         "start": endpoint.quant.zero_point if endpoint.quant else 0,
+        "first": renderer.array(first) if first is not None else "",
     }
 
 
@@ -488,10 +501,15 @@ def _sample_context(
         "inputs": rows(program.inputs, inputs, sample.inputs),
         "outputs": rows(program.outputs, outputs, sample.outputs),
     }
+    lesson = lesson_ports(program)
+    taught = rows([program.lesson.target], (lesson.target,), sample.inputs) if program.lesson and lesson else []
+    taught += rows([program.lesson.loss], (lesson.loss,), sample.outputs) if program.lesson and lesson else []
     lent = [(row, f"golden_{row['accessor']}") for row in sides["inputs"] if row["is_lent"]]
     lent += [(row, f"{row['accessor']}_buffer") for row in sides["outputs"] if row["is_lent"]]
     return {
         **sides,
+        "lesson": taught,
+        "rate": c_float(RATE),
         "lent": [word if row["count"] else "NULL" for row, word in lent],
         "uses_math": any(is_unbounded(array) for side in (sample.inputs, sample.outputs) for array in side.values()),
         "steps": sample.steps,

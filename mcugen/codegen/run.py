@@ -25,6 +25,7 @@ from mcugen.lir.program import (
     READ_ROWS,
     READ_WEIGHTS,
     STAGE_WEIGHTS,
+    STOP,
     Access,
     Buffer,
     Control,
@@ -135,6 +136,8 @@ class Line:
     """The number of the layer that it ends."""
     portion: int = 0
     """The number of the fork whose portion for the other core it is a part of; 0: of none."""
+    stops: bool = False
+    """Whether calls may end here: behind its layer."""
     opens: bool = False
     """Whether a step begins with it, and whether one ends."""
     closes: bool = False
@@ -192,7 +195,7 @@ def lines_of(renderer: Renderer, sized: SizedParams, steps: bool) -> list[Line]:
                 begun.append(instr)
             line = replace(line, indent=" " * depth, comment=text, opens=opens, closes=not begun)
             lines.append(replace(line, portion=forks.portion))
-        last = max(i for i in range(first, len(lines)) if not lines[i].portion)
+        last = max(i for i in range(first, len(lines)) if not lines[i].portion and not lines[i].stops)
         lines[last] = replace(lines[last], done=number)
     return lines
 
@@ -301,6 +304,8 @@ def _call(renderer: Renderer, instr: Instr, sized: SizedParams, indent: int) -> 
         return _reading(renderer, instr, indent)
     if instr.kernel == STAGE_WEIGHTS:
         return _staging(renderer, instr, indent)
+    if instr.kernel == STOP:
+        return _stop(renderer, instr, indent)
     function = renderer.functions.of(instr).name
     params = sized.members(instr)
     params_name = renderer.of_layer(instr, "params") if params else ""
@@ -329,6 +334,20 @@ def _callback(renderer: Renderer, instr: Instr, indent: int) -> Line:
     first, rows = (argument(renderer, instr.operand(role).buffer) for role in ("next", "y"))
     check = [f"if (read(context, *{first}, {rows}) != 0) {{", "    return MCUGEN_ERROR_INPUT;", "}"]
     return Line(_stacked([*check, f"*{first} += {instr.params['rows']};"], indent - 8), _heading(renderer, instr))
+
+
+def _stop(renderer: Renderer, instr: Instr, indent: int) -> Line:
+    """The call ends here if it goes no further, or cannot."""
+    phase = int(instr.params["phase"])
+    text = [f"if (phase < {phase + 1}) {{", "    return MCUGEN_OK;", "}"]
+    for operand in instr.operands:
+        loss = f"*{argument(renderer, operand.buffer)}"
+        finite = fitted(f"if (!({loss} >= -3.4028234e38f && {loss} <= 3.4028234e38f)) {{", indent - 4)
+        text = [finite, "    return MCUGEN_ERROR_DIVERGED;", "}", *text]
+    return Line(_stacked(text, indent - 8), (_STOPS[phase],), stops=True)
+
+
+_STOPS = ("a run ends here", "the loss is known")
 
 
 def _reading(renderer: Renderer, instr: Instr, indent: int) -> Line:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Protocol, overload
 
 from mcugen.errors import VerificationError
+from mcugen.hir.lesson import Lesson
 from mcugen.hir.names import Names
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, QuantParams, TensorType
@@ -214,6 +215,8 @@ class Graph:
         """The computed sizes for which this graph is made; others are taken to be as large as they can be."""
         self.shapes_vary = False
         """Whether one program serves other shapes, too: what is computed must not depend on these."""
+        self.lesson: Lesson | None = None
+        """What of it learns, if anything does."""
         self.external_io = False
         """Whether inputs and outputs lie in memory of the caller's."""
         self.dropped = Dropped()

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType, Shape, TensorType
+from mcugen.kernels.portable import Rows
 from mcugen.kernels.specs import WeightedSpec
 from mcugen.kernels.walks import WindowWalk, pitches
-from mcugen.kernels.weighted import CodeStore
+from mcugen.kernels.weighted import BLOCK, CodeStore
 from mcugen.lir.kernel import ByAxis, Call, Kernel, Options, Params, Real, reads, writes
 from mcugen.lir.program import Buffer, real_param
 from mcugen.numerics.fixedpoint import Range
@@ -153,6 +154,40 @@ def direct_call(
     params = [*filter(None, [how.params]), channels, planes, walk, FilterPitch(w_pitch=pitches("w_pitch", kernel))]
     variant = f"{len(kernel)}d_{x.dtype.tag}" + (f"_{w.dtype.tag}" if w.dtype is not x.dtype else "")
     return Call(CONV_DIRECT, operands, params, [options], variant=variant)
+
+
+# ------------------------------------------------------------------------------------------------------ dense
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseDirectOptions(Options):
+    """Of a fully connected layer."""
+
+    bias: Annotated[bool, "whether sums begin with a bias"]
+    rest: Annotated[bool, "whether channels are left over"]
+
+
+DENSE_DIRECT = Kernel(
+    "dense_direct",
+    what="a fully connected layer whose weights are computed or learned: four channels at a time, as they lie",
+    operands=(
+        reads("x", "input", DType.FLOAT32),
+        reads("w", "weights, a row for each output channel", DType.FLOAT32),
+        reads("bias", "by output channel", DType.FLOAT32, optional=True),
+        writes("y", "output", DType.FLOAT32),
+    ),
+    params=(Rows,),
+    options=(DenseDirectOptions,),
+    example="""<ir_version: 10, opset_import: ["": 21]>
+    net (float[1, 9] x, float[8, 9] v, float[6, 8] w, float[6] b) => (float[1, 6] y)
+    { h = Gemm<transB = 1>(x, v)  y = Gemm<transB = 1>(h, w, b) }""",
+)
+
+
+def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: int) -> Call:
+    """A fully connected layer of so many rows."""
+    options = DenseDirectOptions(bias="bias" in operands, rest=channels % BLOCK != 0)
+    return Call(DENSE_DIRECT, operands, [Rows(rows=rows, depth=depth, channels=channels)], [options], variant="f32")
 
 
 # --------------------------------------------------------------------------------------- transposed convolution

@@ -54,6 +54,9 @@ class Linking:
         """As each is compiled, without the others."""
         models = [net.compiled for net in self.nets]
         names = [model.bundle.name for model in models]
+        learning = next((model.bundle.name for model in models if model.options.training), None)
+        if learning is not None:
+            raise UsageError("models of a firmware do not learn yet", f"'{learning}'", "leave out --train")
         if not models:
             raise UsageError("a firmware must have models", "none", "give some")
         if len({model.board.name for model in models}) > 1:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from mcugen.errors import VerificationError
@@ -11,6 +11,7 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.lir.builder import Builder
 from mcugen.lir.external import lend_buffers
 from mcugen.lir.kernel import Kernel
+from mcugen.lir.lesson import lesson_names, lesson_ports, phases, stops
 from mcugen.lir.program import Program, Space
 from mcugen.lir.state import Move, keep_state
 
@@ -45,27 +46,48 @@ def lower(
     builder = Builder(program, features, optimize, choices, any_size, remarks, widens)
     kept = set(states.values())
     program.states = [builder.endpoint(v.name, v, Space.STATE) for v in graph.inputs if v.name in kept]
-    program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept]
-    lower_nodes(graph, builder)
+    apart = lesson_names(graph)
+    program.inputs = [builder.endpoint(v.name, v, Space.INPUT) for v in graph.inputs if v.name not in kept | apart]
+    _lower_phases(graph, builder)
     moves = []
     of_input = {e.name: e for e in program.states}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         if name in states:
             moves.append(Move(of_input[states[name]], builder.buffer(value)))
-        else:
+        elif name not in apart:
             program.outputs.append(builder.endpoint(name, value, Space.OUTPUT))
     keep_state(program, moves)
     if graph.external_io:
         lend_buffers(program)
     used = {o.buffer for i in program.instrs for o in i.operands}
     used |= {e.buffer for e in (*program.inputs, *program.outputs, *program.states)}
+    used |= set(program.lesson.buffers if program.lesson else ())
     program.buffers = [b for b in program.buffers if b in used]
     return program
 
 
+def _lower_phases(graph: Graph, builder: Builder) -> None:
+    """The instructions of a graph; of one that learns, what a run needs comes first, then the loss, then the rest."""
+    program = builder.program
+    if graph.lesson is None:
+        return lower_nodes(graph, builder)
+    runs, judges, learns = phases(graph, graph.lesson)
+    _lower(runs, builder)
+    program.lesson = lesson_ports(graph, graph.lesson, builder)
+    after_run, after_loss = stops(program, program.lesson)
+    program.instrs.append(after_run)
+    _lower(judges, builder)
+    program.instrs.append(after_loss)
+    _lower(learns, builder)
+
+
 def lower_nodes(graph: Graph, builder: Builder) -> None:
     """The instructions of a graph, or of the body of an operator, whose inputs have buffers already."""
-    for node in graph.nodes:
+    _lower(graph.nodes, builder)
+
+
+def _lower(nodes: Iterable[Node], builder: Builder) -> None:
+    for node in nodes:
         if (kernel := builder.of_library(node)) is not None:
             builder.emit_by(kernel, node)
             continue

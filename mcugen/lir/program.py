@@ -155,6 +155,13 @@ other axes in their order. It advances the counter; what the caller returns, if 
 """
 
 
+STOP = "stop"
+"""The kernel at which a call ends that goes no further: `phase` 0 is a run, 1 a call that only judges what it found.
+
+There it ends, too, if the loss (`x`) is no finite number. What stands before it stays before it.
+"""
+
+
 class Double(float):
     """A parameter that C holds as double; any other float it holds as float."""
 
@@ -312,6 +319,27 @@ class Endpoint:
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else n for a, n in enumerate(self.shape))
 
 
+@dataclass(frozen=True)
+class LessonPorts:
+    """What a call that learns takes and gives besides: in memory of the caller's.
+
+    `first` are the constants that states are at first, by the states' names. See mcugen.hir.lesson.
+    """
+
+    target: Endpoint
+    rate: Endpoint
+    loss: Endpoint
+    classes: int
+    what: str
+    """The loss, in words."""
+    first: Mapping[str, Buffer]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All of them."""
+        return [self.target.buffer, self.rate.buffer, self.loss.buffer, *self.first.values()]
+
+
 @dataclass
 class Program:
     """The instructions in order, with all buffers.
@@ -330,6 +358,8 @@ class Program:
     area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes known at run time only."""
+    lesson: LessonPorts | None = None
+    """Of a model that learns."""
     instructions_estimate: float | None = None
     """Of the layers that have a choice of kernels, by measured costs; None where there is none."""
 
@@ -364,10 +394,13 @@ class Program:
         return sum(aligned(e.buffer.nbytes) for e in self.states)
 
     def layers(self) -> list[range]:
-        """The instructions by layers: one each, but for groups, and for moves that vanished."""
+        """The instructions by layers: one each, but for groups, and for moves that vanished. A stop ends the layer
+        before it.
+        """
         spans: list[range] = []
         for index, instr in enumerate(self.instrs):
-            if instr.group and index and self.instrs[index - 1].group == instr.group:
+            is_same = instr.group and index and self.instrs[index - 1].group == instr.group
+            if is_same or (instr.kernel == STOP and spans):
                 spans[-1] = range(spans[-1].start, index + 1)
             elif instr.group or not instr.moves_nothing:
                 spans.append(range(index, index + 1))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mcugen.lir.overlap import extent
-from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Program, Space, aligned
+from mcugen.lir.program import MOVE, STOP, WORD, Access, Buffer, Control, Instr, Program, Space, aligned
 
 MOST_SETS = 8_000
 """So many sets of done layers are looked at in all, about: with fewer the order is the best one."""
@@ -51,11 +51,14 @@ def _units(program: Program) -> list[range]:
     end = -1
     for layer in program.layers():
         unit = program.instrs[layer.start].unit
+        stops = [i for i in layer if program.instrs[i].kernel == STOP]
+        layer = range(layer.start, stops[0] if stops else layer.stop)
         if layer.start <= end or (unit and unit == program.instrs[layer.start - 1].unit):
             found[-1] = range(found[-1].start, layer.stop)
         else:
             found.append(layer)
         end = max(end, *(ends.get(i, i) for i in layer))
+        found += [range(i, i + 1) for i in stops]
     return found
 
 
@@ -67,7 +70,11 @@ def _dependencies(program: Program, units: Sequence[range]) -> list[int]:
     before = [0] * len(units)
     writers: dict[Buffer, int] = defaultdict(int)
     readers: dict[Buffer, int] = defaultdict(int)
+    stop = 0
     for number, unit in enumerate(units):
+        before[number] |= stop
+        if program.instrs[unit.start].kernel == STOP:
+            before[number], stop = (1 << number) - 1, 1 << number
         for instr, operand in ((program.instrs[i], o) for i in unit for o in program.instrs[i].operands):
             buffer = operand.buffer
             if buffer.space is Space.CONST:

@@ -27,6 +27,7 @@ from mcugen.hir.traits import (
 )
 from mcugen.hir.types import Array, Bounds, DType, Shape, TensorType
 from mcugen.kernels import cmsis
+from mcugen.kernels.direct import dense_call
 from mcugen.kernels.matmul import DET, MATMUL, DetOptions, DetParams
 from mcugen.kernels.specs import ConvSpec, MatMulSpec
 from mcugen.lir.builder import Builder
@@ -142,6 +143,42 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
 
 def _rows_by_weights(x: Array, w: Array) -> Array:
     return exact_product(x, w.T)
+
+
+@dataclass(frozen=True)
+class DirectDense(Dense):
+    """The same in float32, whose weights may be computed, or learned."""
+
+    mnemonic: ClassVar[str] = "direct_dense"
+    kernels: ClassVar[tuple[Kernel, ...]] = ()
+    library: ClassVar[tuple[Kernel, ...]] = ()
+
+    def channels(self, sig: Signature) -> Channels | None:
+        """All of them are computed."""
+        return None
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """Stays real."""
+        return None
+
+    def with_clamp(self, low: float, high: float) -> Self | None:
+        """Derivatives ask for sums as they are."""
+        return None
+
+    def divisions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Division]:
+        """Stays whole."""
+        return ()
+
+    def spec(self, node: Node) -> Node:  # type: ignore[override]
+        """There is no choice."""
+        return node
+
+    def lower(self, node: Node, builder: Builder) -> None:
+        """Weights as they lie."""
+        roles = zip(("x", "w", "bias"), node.inputs, strict=False)
+        operands = {role: builder.buffer(v) for role, v in roles if v is not None} | {"y": builder.buffer(node.output)}
+        channels, depth = node.input(1).type.shape
+        builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
 
 
 # --------------------------------------------------------------------------------------------------- matmul
@@ -272,6 +309,8 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     a, b = node.input(0), node.input(1)
     bias = node.input(2) if node.has(2) else None
     _require_numbers(node, a, b, *([bias] if bias else []))
+    if node.attr("transB", 0) and _is_row_by_computed(node, a, b):
+        return [_layer_of_row(node, a, b, bias)]
     if node.attr("transA", 0):
         a = node.emit(Transpose((1, 0)), a, suffix="at")
     if node.attr("transB", 0):
@@ -281,6 +320,25 @@ def _import_gemm(node: OnnxNode) -> list[Value]:
     if bias is None:
         return [result]
     return [emit_elementwise(node, Binary("Add"), result, _scaled(node, bias, float(node.attr("beta", 1.0)), "beta"))]
+
+
+def _is_row_by_computed(node: OnnxNode, a: Value, b: Value) -> bool:
+    """Whether one row is multiplied by weights that are computed, as they lie."""
+    source = b.producer
+    is_known = b.is_constant or (source is not None and all(v is None or v.is_constant for v in source.inputs))
+    plain = not node.attr("transA", 0) and float(node.attr("alpha", 1.0)) == 1
+    return plain and not is_known and a.type.dtype is DType.FLOAT32 and a.type.shape[:-1] == (1,) and b.type.rank == 2
+
+
+def _layer_of_row(node: OnnxNode, a: Value, b: Value, bias: Value | None) -> Value:
+    """A fully connected layer, with its bias or before it."""
+    if bias is None:
+        return node.emit(DirectDense(), a, b)
+    beta = float(node.attr("beta", 1.0))
+    if bias.type.shape == b.type.shape[:1] and beta == 1:
+        return node.emit(DirectDense(), a, b, bias)
+    product = node.emit(DirectDense(), a, b, suffix="product")
+    return emit_elementwise(node, Binary("Add"), product, _scaled(node, bias, beta, "beta"))
 
 
 def _scaled(node: OnnxNode, value: Value, factor: float, suffix: str) -> Value:

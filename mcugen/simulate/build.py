@@ -218,6 +218,7 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             outputs=bundle.outputs,
             streamed=bundle.streamed,
             has_state=bundle.has_state,
+            lesson=bundle.lesson,
             sizes=len(bundle.arguments),
             arena_sizes=bundle.arena_sizes,
             arena_sections=[section.name for section in bundle.sections if section.kind == "arena"],

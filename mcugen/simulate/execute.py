@@ -110,7 +110,7 @@ def execute(
     _write_inputs(folder / "input.bin", bundle, samples, measure, swaps, first)
     (folder / "output.bin").write_bytes(b"")
     crc_bytes = 4 if bundle.input_code else 0
-    sample_bytes = crc_bytes + sum(port.nbytes for port in bundle.outputs)
+    sample_bytes = crc_bytes + sum(port.nbytes for port in _written(bundle))
     exit_code = _watch(program, folder, sample_bytes, timeout, progress, first)
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
@@ -136,6 +136,10 @@ def _write_inputs(
             for port in bundle.inputs:
                 data = _swapped(input_array(port, sample, index, sizes), swaps).tobytes()
                 file.write(data + b"\xa5" * (port.nbytes - len(data)))
+            for port in bundle.lesson.given if bundle.lesson else ():
+                none = np.zeros(port.shape, port.dtype)  # a run
+                given = {port.name: sample.get(port.name, none)}
+                file.write(_swapped(input_array(port, given, index, sizes), swaps).tobytes())
 
 
 def raw_samples(bundle: Bundle, samples: Sequence[Sample]) -> list[np.ndarray]:
@@ -202,9 +206,16 @@ def _read_outputs(
         for sample in samples:
             if bundle.input_code:
                 crcs += _swapped(np.frombuffer(file.read(4), np.uint32), swaps).tolist()
-            arrays = {port.name: _swapped(_output(port, file.read(port.nbytes)), swaps) for port in bundle.outputs}
+            arrays = {port.name: _swapped(_output(port, file.read(port.nbytes)), swaps) for port in _written(bundle)}
             outputs.append(cut_outputs(bundle, sample, arrays))
+            if bundle.lesson and np.any(sample.get(bundle.lesson.rate.name, 0)):
+                outputs[-1][bundle.lesson.loss.name] = arrays[bundle.lesson.loss.name]
     return outputs, tuple(crcs)
+
+
+def _written(bundle: Bundle) -> tuple[Port, ...]:
+    """What the harness writes of each sample; the loss of a run is 0."""
+    return (*bundle.outputs, *([bundle.lesson.loss] if bundle.lesson else []))
 
 
 def cut_outputs(bundle: Bundle, sample: Sample, arrays: Sample) -> dict[str, np.ndarray]:

@@ -32,11 +32,16 @@
 #define MCUGEN_ERROR_STEP 9      /* no run has begun, or it has ended */
 #define MCUGEN_ERROR_ARENA 10    /* the arena is too small, or something wrote beside it */
 #define MCUGEN_ERROR_CORE 11     /* the other core does not answer in time, or has a worker already */
+#define MCUGEN_ERROR_TARGET 12   /* the target of learning is no class of the model, or missing */
+#define MCUGEN_ERROR_RATE 13     /* the learning rate is negative, or no finite number */
+#define MCUGEN_ERROR_DIVERGED 14 /* the loss is no finite number: nothing was learned */
+#define MCUGEN_ERROR_STORAGE 15  /* what was learned cannot be stored or read: no room, worn, or a function failed */
 #define MCUGEN_ERROR_STRUCTURE 16 /* the file of weights is for a model of another structure */
 #define MCUGEN_ERROR_CHECKSUM 17  /* the file of weights, or a constant, is damaged */
 #define MCUGEN_ERROR_VERSION 18   /* the file of weights is older than the caller allows */
 #define MCUGEN_ERROR_SIGNATURE 19 /* the caller's function does not accept the file's signature */
 #define MCUGEN_ERROR_READ 20      /* the caller's function could not read the file of weights */
+#define MCUGEN_ERROR_STORED 21    /* nothing that this model learned is stored whole */
 
 /* What NAME_step returns, besides errors. */
 #define MCUGEN_DONE 0     /* the outputs are there */

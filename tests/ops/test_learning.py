@@ -1,75 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that learn on the device: ONNX's operators for training, and states that hold what was learned."""
+"""ONNX's operators for training in models that say themselves how they learn."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
+from mcugen import compile_model
 from mcugen.errors import UnsupportedError
 from mcugen.ops.training import TRAINING
-
-LEARNING = Path(__file__).parents[2] / "examples" / "learning"
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch):
-    """The scripts of examples/learning."""
-    monkeypatch.syspath_prepend(str(LEARNING))
-    import learn
-
-    yield learn
-    for name in ("learn", "make_learning"):
-        sys.modules.pop(name, None)
-
-
-def with_weights() -> onnx.ModelProto:
-    """The example's model, which tells its weights, too."""
-    model = onnx.load(LEARNING / "learning.onnx")
-    for name, first, shape in (("w2", "dw", [10, 48]), ("b2", "db", [10])):
-        model.graph.node.append(helper.make_node("Add", [name, f"{first}_new"], [f"{name}_new"]))
-        model.graph.output.append(helper.make_tensor_value_info(f"{name}_new", TensorProto.FLOAT, shape))
-    return model
-
-
-def test_the_device_learns_the_weights_that_numpy_learns(example) -> None:
-    data = np.load(LEARNING / "lesson.npz")
-    images, labels = data["images"], data["labels"]
-    model = compile_model(with_weights(), "host", CompileOptions(states=example.STATES))
-    run = model.simulate(example.calls(images, labels, example.LESSON_RATE), measure=False, sanitize=True)
-    wanted = example.learned(example.known_weights(), images, labels)
-    assert np.abs(wanted.w2[8:]).max() > 0.1
-    np.testing.assert_allclose(run.outputs[-1]["w2_new"], wanted.w2, atol=1e-5)
-    np.testing.assert_allclose(run.outputs[-1]["b2_new"], wanted.b2, atol=1e-5)
-
-
-def test_it_learns_new_digits_and_keeps_the_known_ones(example) -> None:
-    data = np.load(LEARNING / "lesson.npz")
-    exam = example.calls(data["eval_images"], data["eval_labels"], 0)
-    lesson = example.calls(data["images"], data["labels"], example.LESSON_RATE)
-    run = example.compiled("host").simulate([*exam, *lesson, *exam], measure=False)
-    scores = [o["scores"] for o in run.outputs]
-    known, new = example.accuracies(scores[: len(exam)], data["eval_labels"])
-    later_known, later_new = example.accuracies(scores[-len(exam) :], data["eval_labels"])
-    assert known > 0.95 and new == 0
-    assert later_known > known - 0.05 and later_new > 0.75
-
-
-@pytest.mark.qemu
-@pytest.mark.parametrize("board", ["rp2040", "nrf52840", "corstone300"])
-def test_targets_learn_as_the_host_does(example, board: str) -> None:
-    data = np.load(LEARNING / "lesson.npz")
-    lesson = example.calls(data["images"][:40], data["labels"][:40], example.LESSON_RATE)
-    outputs = [example.compiled(b).simulate(lesson, measure=False).outputs for b in (board, "host")]
-    for here, there in zip(*outputs, strict=True):
-        np.testing.assert_allclose(here["scores"], there["scores"], atol=1e-5)
 
 
 def small_network() -> onnx.ModelProto:

@@ -40,9 +40,15 @@ def _of_dense(back: Backward, node: Node, gradient: Value) -> Parts:
     _require_plain(node, x)
     rows = math.prod(x.type.shape[:-1])
     wide = back.reshaped(gradient, (rows, w.type.shape[0]))
+
+    def by_weights() -> Value:
+        if rows == 1:  # an outer product, which joins the loop that adds it to the weights
+            return back.mul(back.reshaped(wide, (w.type.shape[0], 1)), back.reshaped(x, (1, w.type.shape[1])))
+        return back.emit(MatMul(), _turned(back, wide), back.reshaped(x, (rows, w.type.shape[1])))
+
     return {
         0: lambda: back.reshaped(back.emit(MatMul(), wide, w), x.type.shape),
-        1: lambda: back.emit(MatMul(), _turned(back, wide), back.reshaped(x, (rows, w.type.shape[1]))),
+        1: by_weights,
         2: lambda: back.reshaped(back.reduced("sum", wide, [0]), (w.type.shape[0],)),
     }
 

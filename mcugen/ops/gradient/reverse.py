@@ -13,15 +13,17 @@ from mcugen.ops.gradient.rule import Backward, rule_of
 from mcugen.ops.onnx_node import Refusal
 
 
-def gradients(graph: Graph, of: Value, by: Sequence[Value]) -> list[Value]:
+def gradients(graph: Graph, of: Value, by: Sequence[Value], seed: Value | None = None) -> list[Value]:
     """What the sum of the elements of `of` changes by with each element of values that it may depend on.
 
+    With a `seed`, of the type of `of`: the sum of their products with its elements.
     Adds nodes at the end of the graph; a value that `of` does not depend on has a gradient of zeros. Refusal, which
     names the operator and what can be differentiated by nevertheless, where one on the way has no derivative.
     """
     way = _way(graph, of, by)
     _require_rules(graph, of, by, way)
-    found: dict[Value, Value] = {of: graph.constant(f"{of.name}.seed", np.ones(of.type.shape, of.type.dtype.numpy))}
+    ones = np.ones(of.type.shape, of.type.dtype.numpy)
+    found: dict[Value, Value] = {of: graph.constant(f"{of.name}.seed", ones) if seed is None else seed}
     varying = {*by, *(output for node in way for output in node.outputs)}
     for node in reversed(way):
         gradient = found.get(node.outputs[0])

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model that learns tells of itself: names of parameters, and whose state a stored one is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+
+from mcugen.codegen.bundle import Lesson, Port
+from mcugen.codegen.run import Renderer
+from mcugen.lir.program import Program
+
+
+def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
+    """What templates are told; `model` is the hash of the model's file."""
+    lesson = renderer.program.lesson
+    if lesson is None:
+        return None
+    target = lesson.target
+    return {
+        "target": renderer.names[target.buffer],
+        "ctype": target.dtype.c,
+        "shape": [str(s) for s in target.shape],
+        "classes": lesson.classes,
+        "rate": renderer.names[lesson.rate.buffer],
+        "loss": renderer.names[lesson.loss.buffer],
+        "what": lesson.what,
+        "model": _identity(renderer.program, model),
+    }
+
+
+def _identity(program: Program, model: str) -> list[str]:
+    """Two words in C: the same where model, trained tensors and optimizer are."""
+    states = [(e.name, e.dtype.value, list(e.shape)) for e in program.states]
+    text = json.dumps([model, states])
+    return [f"0x{int(word):08x}u" for word in np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], "<u4")]
+
+
+def lesson_ports(program: Program) -> Lesson | None:
+    """Of a model that learns, what callers of its functions have."""
+    lesson = program.lesson
+    if lesson is None:
+        return None
+    target, rate, loss = (
+        Port(e.name, role, e.dtype.numpy.name, e.shape, e.buffer.nbytes, is_lent=True)
+        for role, e in (("target", lesson.target), ("rate", lesson.rate), ("loss", lesson.loss))
+    )
+    return Lesson(target, rate, loss, lesson.classes)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers are trained: what `--train` says, and what a model has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mcugen.errors import UsageError, listed
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.types import DType
+from mcugen.ops.conv import Conv
+from mcugen.ops.conversion import Dequantize
+from mcugen.ops.matmul import Dense
+
+LAST, BIAS = re.compile(r"last:(\d{1,6})"), re.compile(r"bias(?::(\d{1,6}))?")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer whose weights are trained, and its bias; or this alone."""
+
+    node: Node
+    weights: bool
+
+
+def layer_name(node: Node) -> str:
+    """What users call it: as reports do."""
+    return node.outputs[0].name
+
+
+def chosen(graph: Graph, text: str) -> list[Layer]:
+    """Those that `last:N`, names, `bias` or `bias:N`, with commas between them, say; in order.
+
+    UsageError for names that no layer has, or that has no weights to train: with those that could be.
+    """
+    known = trainable(graph)
+    if not known:
+        rule = "--train: the model must have dense layers or convolutions with constant weights"
+        raise UsageError(rule, "none", "train another model")
+    weights, bias = dict[Node, None](), dict[Node, None]()
+    for part in (text or "").split(","):
+        if last := LAST.fullmatch(part):
+            weights |= dict.fromkeys(_last(known, part, int(last[1])))
+        elif only := BIAS.fullmatch(part):
+            bias |= dict.fromkeys(known if only[1] is None else _last(known, part, int(only[1])))
+        else:
+            weights |= dict.fromkeys([_named(graph, known, part)])
+    return [Layer(node, node in weights) for node in known if node in weights or node in bias]
+
+
+def trainable(graph: Graph) -> list[Node]:
+    """The layers whose weights are constant reals, or codes of such, and that a result depends on."""
+    return [node for node in graph.nodes if type(node.op) in (Conv, Dense) and _has_weights(node)]
+
+
+def _has_weights(node: Node) -> bool:
+    real = node.output.type.dtype is DType.FLOAT32 and node.output.type.quant is None
+    return real and all(v is None or is_known(v) for v in node.inputs[1:])
+
+
+def is_known(value: Value) -> bool:
+    """Whether a value is a constant, or dequantized of one."""
+    source = value.producer
+    return value.is_constant or (
+        source is not None and isinstance(source.op, Dequantize) and source.input(0).is_constant
+    )
+
+
+def _last(layers: list[Node], part: str, count: int) -> list[Node]:
+    if not 1 <= count <= len(layers):
+        raise UsageError(f"--train {part}: the model has {len(layers)} layers that could be trained", f"{count}")
+    return layers[-count:]
+
+
+def _named(graph: Graph, layers: list[Node], name: str) -> Node:
+    """The layer of that name, or of that ONNX node."""
+    for node in layers:
+        if name == layer_name(node) or name in node.origin:
+            return node
+    there = any(name in (layer_name(node), *node.origin) for node in graph.nodes)
+    rule = "--train: a layer must have weights to train" if there else "--train must name layers of the model"
+    could = listed(f"'{layer_name(node)}'" for node in layers)
+    raise UsageError(rule, f"'{name}'", f"last:N, bias, or some of: {could}")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses: what a model's result and a target make of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.errors import UnsupportedError
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import DType, TensorType
+from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.pointwise import Unary
+from mcugen.ops.softmax import Softmax
+from mcugen.training.onnx_calls import OnnxCalls
+
+SCALAR = (1,)
+"""The shape of losses and rates."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A loss (float32 [1]), the target that it reads, and how many classes that is one of; 0: it is a tensor."""
+
+    loss: Value
+    target: Value
+    classes: int = 0
+
+
+def cross_entropy(graph: Graph, result: Value) -> Judged:
+    """−log softmax(scores)[target], the scores of one sample; what a model ends with as softmax of these, is taken off.
+
+    Refusal of anything but scores of two classes or more.
+    """
+    last, scores = result.producer, result
+    if last is not None and isinstance(last.op, Softmax) and not last.op.log:
+        scores = last.input(0)
+    shape = scores.type.shape
+    classes = shape[-1] if shape else 1
+    if classes < 2 or scores.type.count != classes:
+        raise Refusal("--loss cross-entropy: the output must be scores of classes", f"{shape}", "--loss mse")
+    if last is not None and isinstance(last.op, Unary) and last.op.function == "Sigmoid":
+        raise Refusal("--loss cross-entropy: the output must be scores of classes", "a sigmoid", "--loss mse")
+    if last is not None and isinstance(last.op, Softmax) and last.op.axis != len(shape) - 1:
+        raise Refusal("--loss cross-entropy: softmax must be along the last axis", f"{last.op.axis}", "--loss mse")
+    target = graph.add_input("target", TensorType(SCALAR, DType.INT32))
+    call = OnnxCalls(graph, "loss")
+    is_target = call("Equal", np.arange(classes, dtype=np.int32).reshape(1, classes), target)
+    hit = call("Cast", is_target, to=int(_FLOAT))
+    logarithm = call("LogSoftmax", call("Reshape", scores, np.asarray([1, classes])), axis=-1)
+    total = call("ReduceSum", call("Mul", hit, logarithm), np.asarray([1]), keepdims=0)
+    return Judged(call("Neg", total), target, classes)
+
+
+_FLOAT = 1
+"""TensorProto.FLOAT."""
+
+
+def _of_differences(each: Callable[[OnnxCalls, Value], Value]) -> Loss:
+    """The mean over all elements of what each difference counts."""
+
+    def loss(graph: Graph, result: Value) -> Judged:
+        target = graph.add_input("target", result.type)
+        call = OnnxCalls(graph, "loss")
+        counted = call("Reshape", each(call, call("Sub", result, target)), np.asarray([-1]))
+        return Judged(call("ReduceMean", counted, np.asarray([0]), keepdims=1), target)
+
+    return loss
+
+
+def _square(call: OnnxCalls, difference: Value) -> Value:
+    return call("Mul", difference, difference)
+
+
+def _absolute(call: OnnxCalls, difference: Value) -> Value:
+    return call("Abs", difference)
+
+
+def _huber(call: OnnxCalls, difference: Value) -> Value:
+    """½d² up to 1, then |d| − ½."""
+    one, half = np.ones((), np.float32), np.full((), 0.5, np.float32)
+    size = call("Abs", difference)
+    inner = call("Mul", call("Mul", difference, difference), half)
+    return call("Where", call("Less", size, one), inner, call("Sub", size, half))
+
+
+Loss = Callable[[Graph, Value], Judged]
+
+LOSSES: Mapping[str, Loss] = {
+    "cross-entropy": cross_entropy,
+    "mse": _of_differences(_square),
+    "mae": _of_differences(_absolute),
+    "huber": _of_differences(_huber),
+}
+
+
+def judged(graph: Graph, result: Value, loss: str) -> Judged:
+    """Adds a loss and its target to a graph. Refusal, or UnsupportedError, where it does not fit the result."""
+    if result.type.dtype is not DType.FLOAT32:
+        found = f"'{graph.output_names[0]}' is {result.type.dtype.value}"
+        raise UnsupportedError("--train: the first output must be float32, or codes of reals", found, "cast it")
+    return LOSSES[loss](graph, result)

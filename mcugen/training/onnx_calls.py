@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX operators on values of a graph: losses and optimizers are written as the field writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import helper
+
+from mcugen.errors import UnsupportedError
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array
+from mcugen.importer.scope import Scope
+from mcugen.ops.training import TRAINING
+
+_OPSETS = {"": 21, TRAINING: 1}
+
+
+@dataclass(frozen=True)
+class OnnxCalls:
+    """Adds nodes whose values have names that begin with `stem`."""
+
+    graph: Graph
+    stem: str
+
+    def __call__(self, op_type: str, *operands: Value | Array, **attributes: object) -> Value:
+        """The result of an operator of one."""
+        return self.several(op_type, operands, 1, "", **attributes)[0]
+
+    def several(
+        self, op_type: str, operands: Sequence[Value | Array], outputs: int, domain: str, **attributes: object
+    ) -> list[Value]:
+        """The results of an operator. UnsupportedError where it is not for these types."""
+        values = [v if isinstance(v, Value) else self._constant(np.asarray(v)) for v in operands]
+        names = [f"v{index}" for index in range(len(values))]
+        results = [f"{self.stem}.{op_type.lower()}{index or ''}" for index in range(outputs)]
+        node = helper.make_node(op_type, names, results, self.stem, domain=domain, **attributes)
+        scope = Scope(self.graph, _OPSETS, dict(zip(names, values, strict=True)))
+        scope.import_nodes([node])
+        found = [value for name in results if (value := scope.lookup(name)) is not None]
+        if scope.refusals or len(found) < outputs:
+            raise UnsupportedError("--train: the loss and the update must be computed", "; ".join(scope.refusals))
+        return found
+
+    def _constant(self, array: Array) -> Value:
+        return self.graph.constant(f"{self.stem}.constant", array)

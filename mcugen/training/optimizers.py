@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers: what becomes of a tensor by its gradient. Those with a memory are ONNX's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugen.hir.graph import Graph, Value
+from mcugen.hir.types import Array
+from mcugen.ops.training import TRAINING
+from mcugen.training.onnx_calls import OnnxCalls
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tensor, its gradient, what is remembered of it; the rate, and how often was updated, this time included."""
+
+    tensor: Value
+    gradient: Value
+    memories: Sequence[Value]
+    rate: Value
+    count: Value | None
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`memories` are the names of what it remembers of each tensor. If it `scales`, gradients are times the rate."""
+
+    update: Callable[[OnnxCalls, Group], Sequence[Value]]
+    """The new tensor and memories."""
+    memories: tuple[str, ...] = ()
+    scales: bool = False
+    counts: bool = False
+    """Whether it asks how often was updated."""
+
+
+def _sgd(call: OnnxCalls, group: Group) -> Sequence[Value]:
+    """w − r·g, g being r times the gradient already."""
+    return [call("Sub", group.tensor, group.gradient)]
+
+
+def _momentum(call: OnnxCalls, group: Group) -> Sequence[Value]:
+    """v = 0.9·v + g, w − r·v."""
+    settings = {"alpha": 0.9, "beta": 1.0, "norm_coefficient": 0.0, "mode": "standard"}
+    return call.several("Momentum", _operands(group), 2, TRAINING, **settings)
+
+
+def _adam(call: OnnxCalls, group: Group) -> Sequence[Value]:
+    """With averages over some 10 and 1000 steps, which are corrected for having begun at 0."""
+    settings = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-7, "norm_coefficient": 0.0, "norm_coefficient_post": 0.0}
+    return call.several("Adam", _operands(group), 3, TRAINING, **settings)
+
+
+def _operands(group: Group) -> Sequence[Value | Array]:
+    count = np.ones((), np.int64) if group.count is None else group.count
+    return group.rate, count, group.tensor, group.gradient, *group.memories
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "sgd": Optimizer(_sgd, scales=True),
+    "momentum": Optimizer(_momentum, ("velocity",)),
+    "adam": Optimizer(_adam, ("mean", "squares"), counts=True),
+}
+
+
+def updated(graph: Graph, optimizer: Optimizer, group: Group) -> list[Value]:
+    """The new tensor and memories; elements that would be no finite numbers stay as they were."""
+    call = OnnxCalls(graph, f"{group.tensor.name}.update")
+    new = optimizer.update(call, group)
+    old = [group.tensor, *group.memories]
+    return [_kept_finite(call, was, value) for was, value in zip(old, new, strict=True)]
+
+
+def _kept_finite(call: OnnxCalls, old: Value, new: Value) -> Value:
+    """∞ − ∞ is no number."""
+    return call("Where", call("IsNaN", call("Sub", new, new)), old, new)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies behind the first trained layer computes with reals: codes between its layers go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.traits import Clampable
+from mcugen.ops.conv import Conv
+from mcugen.ops.conversion import Dequantize, Quantize
+from mcugen.ops.matmul import Dense
+from mcugen.ops.movement import Movement
+from mcugen.ops.pointwise import Clamp
+
+
+def behind(graph: Graph, first: Iterable[Node]) -> list[Node]:
+    """These nodes and all that depends on them, in order."""
+    found = dict.fromkeys(first)
+    for node in graph.nodes:
+        if any(v is not None and v.producer in found for v in node.inputs):
+            found[node] = None
+    return [node for node in graph.nodes if node in found]
+
+
+def compute_reals(graph: Graph, part: Iterable[Node]) -> None:
+    """Dequantize(Quantize(x)) → x among `part`, with moves of codes in between; results of the model stay codes."""
+    real: dict[Value, Value] = {}
+    for node in part:
+        if isinstance(node.op, Quantize):
+            real[node.output] = node.input(0)
+            continue
+        source = real.get(node.input(0)) if node.inputs and node.inputs[0] is not None else None
+        if source is not None and isinstance(node.op, Dequantize):
+            graph.replace(node.output, source)
+        elif source is not None and isinstance(node.op, Movement):
+            real[node.output] = graph.add(node.op, [source, *node.inputs[1:]], node.origin, before=node).output
+
+
+def real_result(value: Value) -> Value:
+    """A result of the model before it becomes codes."""
+    node = value.producer
+    return node.input(0) if node is not None and isinstance(node.op, Quantize) else value
+
+
+def part_clamps(graph: Graph, part: Iterable[Node]) -> None:
+    """Layers with weights that clamp → layers, and clamps behind them: derivatives ask for what they were before."""
+    for node in part:
+        op, clamp = node.op, node.op.clamp if isinstance(node.op, Clampable) else None
+        if clamp is None or not isinstance(op, Conv | Dense):
+            continue
+        plain = op.without_clamp()
+        assert plain is not None
+        layer = graph.rewrite(node, plain, node.inputs, types=[node.output.type]).output
+        limited = graph.add(Clamp(*clamp), [layer], node.origin, types=[layer.type])
+        graph.replace(layer, limited.output)
+        limited.set_input(0, layer)
+    graph.sort()

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: 0BSD */
+/* What a model has learned, kept over resets and losses of power: two slots in memory of the caller's, of which one is
+ * whole at any time. The older one is overwritten, its head last; a head has a checksum of itself and of what follows.
+ */
+#ifndef MCUGEN_STORE_H
+#define MCUGEN_STORE_H
+
+#include "mcugen.h"
+
+#define MCUGEN_STORE_HEAD 32u   /* bytes: a power of two, so that no row of a flash with ECC is written twice */
+#define MCUGEN_STORE_FORMAT 1u  /* of a slot: its head is eight words */
+#define MCUGEN_STORE_MAGIC 0x4c47434du
+
+/* Memory that keeps what it holds without power, by functions of the caller's that return 0 if they did it. Offsets
+ * count from the beginning of the first slot; the second one begins `slot_bytes` behind it: that is a multiple of what
+ * can be erased at once, and NAME_STORED_BYTES at least. Numbers lie in the CPU's own byte order. */
+typedef struct {
+    int (*read)(void *context, uint32_t offset, void *to, uint32_t nbytes);
+    int (*erase)(void *context, uint32_t offset, uint32_t nbytes); /* NULL if memory need not be erased */
+    int (*write)(void *context, uint32_t offset, const void *from, uint32_t nbytes);
+    void *context;
+    uint32_t slot_bytes;
+} mcugen_storage;
+
+/* The words of a head: magic, format, whose state it is (two words), sequence number, bytes, 0, checksum. */
+enum { MCUGEN_STORE_SEQUENCE = 4,
+    MCUGEN_STORE_BYTES = 5,
+    MCUGEN_STORE_CRC = 7,
+    MCUGEN_STORE_WORDS = 8 };
+
+static inline int mcugen_store_is_null(const mcugen_storage *storage)
+{
+    return storage == NULL || storage->read == NULL || storage->write == NULL ? 1 : 0;
+}
+
+/* Reads a slot's head, and whether the slot is whole and of this model. */
+static inline int mcugen_store_is_whole(const mcugen_storage *storage, uint32_t slot, const uint32_t *model,
+    uint32_t nbytes, uint32_t *head)
+{
+    const uint32_t first = slot * storage->slot_bytes;
+    uint32_t block[16], crc, at;
+    if (storage->read(storage->context, first, head, MCUGEN_STORE_HEAD) != 0) {
+        return 0;
+    }
+    if (head[0] != MCUGEN_STORE_MAGIC || head[1] != MCUGEN_STORE_FORMAT || head[MCUGEN_STORE_BYTES] != nbytes) {
+        return 0;
+    }
+    if (head[2] != model[0] || head[3] != model[1]) {
+        return 0;
+    }
+    crc = mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof crc);
+    for (at = 0; at < nbytes; at += (uint32_t)sizeof block) {
+        const uint32_t left = nbytes - at, size = left < (uint32_t)sizeof block ? left : (uint32_t)sizeof block;
+        if (storage->read(storage->context, first + MCUGEN_STORE_HEAD + at, block, size) != 0) {
+            return 0;
+        }
+        crc = mcugen_crc32_next(crc, block, size);
+    }
+    return crc == head[MCUGEN_STORE_CRC] ? 1 : 0;
+}
+
+/* The number of the newest whole slot, and its head; -1 if there is none. Sequence numbers may wrap. */
+static inline int32_t mcugen_store_newest(const mcugen_storage *storage, const uint32_t *model, uint32_t nbytes,
+    uint32_t *head)
+{
+    uint32_t other[MCUGEN_STORE_WORDS];
+    const int first = mcugen_store_is_whole(storage, 0u, model, nbytes, head);
+    if (mcugen_store_is_whole(storage, 1u, model, nbytes, other) == 0) {
+        return first != 0 ? 0 : -1;
+    }
+    if (first != 0 && head[MCUGEN_STORE_SEQUENCE] - other[MCUGEN_STORE_SEQUENCE] < 0x80000000u) {
+        return 0;
+    }
+    (void)memcpy(head, other, sizeof other);
+    return 1;
+}
+
+/* Writes a state to the slot that is not the newest: MCUGEN_OK if that is whole then, else MCUGEN_ERROR_STORAGE, and
+ * what was stored before is still there. */
+static inline int mcugen_store_state(const mcugen_storage *storage, const uint32_t *model, const void *state,
+    uint32_t nbytes)
+{
+    uint32_t head[MCUGEN_STORE_WORDS], slot, sequence, first;
+    int32_t newest;
+    if (mcugen_store_is_null(storage) != 0 || state == NULL) {
+        return MCUGEN_ERROR_NULL;
+    }
+    if (storage->slot_bytes < MCUGEN_STORE_HEAD || storage->slot_bytes - MCUGEN_STORE_HEAD < nbytes) {
+        return MCUGEN_ERROR_STORAGE;
+    }
+    newest = mcugen_store_newest(storage, model, nbytes, head);
+    slot = newest == 0 ? 1u : 0u;
+    first = slot * storage->slot_bytes;
+    sequence = newest < 0 ? 0u : head[MCUGEN_STORE_SEQUENCE] + 1u;
+    head[0] = MCUGEN_STORE_MAGIC;
+    head[1] = MCUGEN_STORE_FORMAT;
+    head[2] = model[0];
+    head[3] = model[1];
+    head[MCUGEN_STORE_SEQUENCE] = sequence;
+    head[MCUGEN_STORE_BYTES] = nbytes;
+    head[6] = 0u;
+    head[MCUGEN_STORE_CRC] = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof *head), state, nbytes);
+    if (storage->erase != NULL && storage->erase(storage->context, first, storage->slot_bytes) != 0) {
+        return MCUGEN_ERROR_STORAGE;
+    }
+    if (storage->write(storage->context, first + MCUGEN_STORE_HEAD, state, nbytes) != 0) {
+        return MCUGEN_ERROR_STORAGE;
+    }
+    if (storage->write(storage->context, first, head, MCUGEN_STORE_HEAD) != 0) {
+        return MCUGEN_ERROR_STORAGE;
+    }
+    return mcugen_store_is_whole(storage, slot, model, nbytes, head) != 0 ? MCUGEN_OK : MCUGEN_ERROR_STORAGE;
+}
+
+/* Reads the newest state that is whole: MCUGEN_OK, or MCUGEN_ERROR_STORED if there is none of this model, or
+ * MCUGEN_ERROR_STORAGE if it cannot be read a second time; then `state` holds anything. */
+static inline int mcugen_load_state(const mcugen_storage *storage, const uint32_t *model, void *state, uint32_t nbytes)
+{
+    uint32_t head[MCUGEN_STORE_WORDS], from, crc;
+    int32_t newest;
+    if (mcugen_store_is_null(storage) != 0 || state == NULL) {
+        return MCUGEN_ERROR_NULL;
+    }
+    newest = mcugen_store_newest(storage, model, nbytes, head);
+    if (newest < 0) {
+        return MCUGEN_ERROR_STORED;
+    }
+    from = (newest == 0 ? 0u : storage->slot_bytes) + MCUGEN_STORE_HEAD;
+    if (storage->read(storage->context, from, state, nbytes) != 0) {
+        return MCUGEN_ERROR_STORAGE;
+    }
+    crc = mcugen_crc32_next(mcugen_crc32(head, MCUGEN_STORE_HEAD - sizeof crc), state, nbytes);
+    return crc == head[MCUGEN_STORE_CRC] ? MCUGEN_OK : MCUGEN_ERROR_STORAGE;
+}
+
+#endif

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are made to learn where they run: the same weights as in numpy, errors that keep the state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from device import DIVERGED, OK, RATE, TARGET, Device
+from onnx_models import Net
+
+from mcugen import CompileOptions, compile_model
+from mcugen.compiled import CompiledModel
+from mcugen.errors import UsageError
+from mcugen.hir.types import Array
+from mcugen.ops.onnx_node import Refusal
+from mcugen.options import Training
+
+RNG = np.random.default_rng(7)
+
+
+def perceptron(softmax: bool = True) -> onnx.ModelProto:
+    """Two dense layers with an activation between them."""
+    rng, net = np.random.default_rng(1), Net()
+    net.input("x", 1, 6)
+    hidden = net.op("Relu", net.op("Gemm", "x", net.const(rng.normal(0, 0.5, (6, 8))), net.const(rng.normal(size=8))))
+    scores = net.op("Gemm", hidden, net.const(rng.normal(0, 0.5, (8, 5))), net.const(rng.normal(size=5)))
+    net.output(net.op("Softmax", scores) if softmax else scores)
+    return net.model()
+
+
+def convolutional(quantized: bool = False) -> onnx.ModelProto:
+    """A convolution, a depthwise and a pointwise one, a mean, a dense layer; perhaps with codes in between."""
+    rng, net = np.random.default_rng(2), Net()
+
+    def codes(x: str, scale: float) -> str:
+        return net.fake(x, scale) if quantized else x
+
+    def weights(*shape: int) -> str:
+        return codes(net.const(rng.normal(0, 0.4, shape)), 0.01)
+
+    net.input("x", 1, 2, 8, 8)
+    x = net.op(
+        "Relu",
+        net.op(
+            "Conv",
+            codes("x", 0.02),
+            weights(4, 2, 3, 3),
+            net.const(rng.normal(size=4)),
+            strides=[2, 2],
+            pads=[1, 1, 1, 1],
+        ),
+    )
+    x = net.op(
+        "Relu",
+        net.op("Conv", codes(x, 0.05), weights(4, 1, 3, 3), net.const(rng.normal(size=4)), group=4, pads=[1, 1, 1, 1]),
+    )
+    x = net.op("Relu", net.op("Conv", codes(x, 0.05), weights(6, 4, 1, 1), net.const(rng.normal(size=6))))
+    x = net.op("Flatten", net.op("GlobalAveragePool", codes(x, 0.05)))
+    scores = net.op("Gemm", codes(x, 0.05), weights(6, 3), net.const(rng.normal(size=3)))
+    net.output(net.op("Softmax", codes(scores, 0.05)))
+    return net.model()
+
+
+def learning(model: onnx.ModelProto, layers: str, loss: str = "cross-entropy", optimizer: str = "sgd") -> CompiledModel:
+    return compile_model(model, "host", CompileOptions(training=Training(layers, loss, optimizer)))
+
+
+def lessons(model: CompiledModel, count: int, rate: float = 0.05) -> list[dict[str, Array]]:
+    """Samples with targets."""
+    lesson = model.bundle.lesson
+    assert lesson is not None
+    found = []
+    for index in range(count):
+        sample = {e.name: RNG.normal(size=e.shape).astype(np.float32) for e in model.program.inputs}
+        real = RNG.normal(size=lesson.target.shape).astype(np.float32)
+        target = np.asarray([index % lesson.classes], np.int32) if lesson.classes else real
+        found.append({**sample, "target": target, "rate": np.asarray([rate], np.float32)})
+    return found
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "mse", "mae", "huber"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_losses_and_optimizers_in_c_are_those_of_the_reference(loss: str, optimizer: str) -> None:
+    model = learning(perceptron(loss == "cross-entropy"), "last:2", loss, optimizer)
+    given = lessons(model, 6)
+    found = model.simulate(given, measure=False, sanitize=True).outputs
+    for here, there in zip(found, model.reference(given), strict=True):
+        for name in here:
+            np.testing.assert_allclose(here[name], there[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["last:1", "last:2", "last:3", "last:4", "bias", "last:1,bias:2"])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_any_layers_of_a_network_learn(layers: str, quantized: bool) -> None:
+    model = learning(convolutional(quantized), layers)
+    given = [lesson | {"target": np.asarray([1], np.int32)} for lesson in lessons(model, 1, 0.02) * 12]
+    found = model.simulate(given, measure=False, sanitize=True).outputs
+    losses = [float(o["loss"][0]) for o in found]
+    assert losses[-1] < 0.9 * losses[0]
+    for here, there in zip(found[:3], model.reference(given[:3]), strict=True):
+        np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+def test_frozen_layers_stay_integers() -> None:
+    model = learning(convolutional(quantized=True), "last:1")
+    dtypes = [node.input(0).type.dtype.value for node in model.graph.nodes if node.op.name == "conv"]
+    assert dtypes == ["int8"] * 3
+    assert [n.op.name for n in model.graph.nodes].count("dequantize") == 1
+
+
+def test_the_last_layer_learns_what_numpy_learns(tmp_path: Path) -> None:
+    model = learning(perceptron(), "last:1")
+    device = Device(model, tmp_path)
+    constants = {t.name: onnx.numpy_helper.to_array(t) for t in perceptron().graph.initializer}
+    w1, b1, w2, b2 = (array.astype(np.float64) for array in constants.values())
+    for index in range(200):
+        x = RNG.normal(size=(1, 6)).astype(np.float32)
+        hidden = np.maximum(x @ w1 + b1, 0)
+        scores = hidden @ w2 + b2
+        error = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        loss = -np.log(error[0, index % 5])
+        error[0, index % 5] -= 1
+        w2, b2 = w2 - 0.05 * hidden.T @ error, b2 - 0.05 * error[0]
+        status, found = device.train(x, index % 5, 0.05)
+        assert status == OK and found == pytest.approx(loss, abs=1e-4)
+    np.testing.assert_allclose(device.learned("weights"), w2.T, atol=1e-5)
+    np.testing.assert_allclose(device.learned("bias"), b2, atol=1e-5)
+
+
+def test_runs_read_what_was_learned_until_a_reset(tmp_path: Path) -> None:
+    model = learning(perceptron(), "last:1")
+    device, x = Device(model, tmp_path), RNG.normal(size=(1, 6)).astype(np.float32)
+    plain = compile_model(perceptron()).run({"x": x[None]})
+    first = device.run(x)
+    np.testing.assert_allclose(first, next(iter(plain.values()))[0], rtol=1e-5)
+    for _ in range(30):
+        device.train(x, 4, 0.2)
+    assert device.run(x)[0, 4] > 0.9
+    device.reset()
+    np.testing.assert_array_equal(device.run(x), first)
+
+
+def test_judging_learns_nothing(tmp_path: Path) -> None:
+    device, x = Device(learning(perceptron(), "last:2"), tmp_path), RNG.normal(size=(1, 6)).astype(np.float32)
+    before = device.state.copy()
+    assert device.loss(x, 2)[0] == OK
+    np.testing.assert_array_equal(device.state, before)
+
+
+@pytest.mark.parametrize(
+    ("x", "target", "rate", "status"),
+    [
+        (1.0, 5, 0.1, TARGET),
+        (1.0, -1, 0.1, TARGET),
+        (1.0, 0, -0.1, RATE),
+        (1.0, 0, np.nan, RATE),
+        (1.0, 0, np.inf, RATE),
+        (np.nan, 0, 0.1, DIVERGED),
+        (np.inf, 0, 0.1, DIVERGED),
+    ],
+)
+def test_what_cannot_be_learned_keeps_the_state(
+    tmp_path: Path, x: float, target: int, rate: float, status: int
+) -> None:
+    device = Device(learning(perceptron(), "last:2"), tmp_path)
+    before = device.state.copy()
+    assert device.train(np.full((1, 6), x, np.float32), target, rate)[0] == status
+    np.testing.assert_array_equal(device.state, before)
+
+
+def test_weights_stay_finite_whatever_the_rate(tmp_path: Path) -> None:
+    device = Device(learning(perceptron(softmax=False), "last:2", "mse"), tmp_path)
+    x = np.full((1, 6), 1e10, np.float32)
+    for _ in range(5):
+        device.train(x, np.zeros((1, 5), np.float32), 3e38)
+    assert np.isfinite(device.learned("weights")).all()
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [("nothing", "last:N, bias, or some of"), ("last:0", "2 layers"), ("last:3", "2 layers"), ("", "must name layers")],
+)
+def test_layers_that_are_not_there_are_refused(layers: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        learning(perceptron(), layers)
+
+
+def test_what_has_no_derivative_is_refused_with_what_has() -> None:
+    rng, net = np.random.default_rng(1), Net()
+    net.input("x", 1, 6)
+    hidden = net.op("Gemm", "x", net.const(rng.normal(size=(6, 8))), net.const(rng.normal(size=8)))
+    sums = net.op("CumSum", hidden, net.const([1], np.int64))
+    scores = net.op("Gemm", sums, net.const(rng.normal(size=(8, 5))), net.const(rng.normal(size=5)))
+    net.output(scores)
+    assert learning(net.model(), "last:1").bundle.lesson is not None
+    with pytest.raises(Refusal, match=r"cumsum.*try: train only what lies behind it"):
+        learning(net.model(), "last:2")
+
+
+def test_classes_need_scores() -> None:
+    net = Net()
+    net.input("x", 1, 6)
+    net.output(
+        net.op("Sigmoid", net.op("Gemm", "x", net.const(RNG.normal(size=(6, 4))), net.const(RNG.normal(size=4))))
+    )
+    with pytest.raises(Refusal, match="must be scores of classes"):
+        learning(net.model(), "last:1")
