@@ -29,7 +29,7 @@ def golden_sample(
     random = np.random.default_rng(seed)
     inputs = {v.name: first_state(v.type) if v.name in kept else _random(v, random) for v in graph.inputs}
     outputs = interpret(graph, inputs, references=references)
-    floats = any(v.type.dtype.is_float or v.type.dtype.is_half for g in graph.nested() for v in g.values())
+    floats = any(v.type.dtype.is_float or v.type.dtype.is_narrow_float for g in graph.nested() for v in g.values())
     return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
 
 
