@@ -107,6 +107,12 @@ def as_stored(array: Array) -> Array:
     return array.view(f"u{array.itemsize}") if DType.of(array).is_narrow_float else array
 
 
+def are_halves(array: Array) -> bool:
+    """Whether float16 holds each element as it is."""
+    with np.errstate(over="ignore"):
+        return bool((array.astype(np.float16) == array).all())
+
+
 @dataclass(frozen=True)
 class QuantParams:
     """Affine quantization: real = scale · (q − zero_point).

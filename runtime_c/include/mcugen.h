@@ -866,6 +866,11 @@ static inline uint64_t mcugen_power(uint64_t base, int64_t exponent)
 /* The value of IEEE half-precision bits. */
 static inline float mcugen_half_to_float(uint16_t h)
 {
+#if defined(MCUGEN_FPU)
+    float v = mcugen_float(h);
+    __asm__("vcvtb.f32.f16 %0, %0" : "+t"(v));
+    return v;
+#else
     const uint32_t sign = ((uint32_t)h & 0x8000u) << 16, magnitude = (uint32_t)h & 0x7fffu;
     uint32_t bits;
     if (magnitude < 0x400u) { /* denormal: units of 2^-24 */
@@ -875,7 +880,18 @@ static inline float mcugen_half_to_float(uint16_t h)
     bits = sign | (magnitude << 13);
     bits += magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
     return mcugen_float(bits);
+#endif
 }
+
+#if defined(MCUGEN_MVE_FLOAT)
+/* The values of four halves. The register is told, as GNU's assembler (2.40) encodes others than q0 wrongly. */
+static inline float32x4_t mcugen_halves_to_floats(const uint16_t *h)
+{
+    register uint32x4_t v __asm__("q0") = vldrhq_u32(h);
+    __asm__("vcvtb.f32.f16 q0, q0" : "+w"(v));
+    return vreinterpretq_f32_u32(v);
+}
+#endif
 
 /* The value of a smaller float without infinities: its sign (the float's top bit), its other bits, of which `mantissa`
  * follow an exponent of this bias. */
