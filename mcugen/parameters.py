@@ -11,7 +11,7 @@ import numpy as np
 from mcugen.board import Board, board_names, load_board
 from mcugen.errors import DoesNotFitError, shortened
 from mcugen.hir.graph import Graph, Value
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, are_halves
 from mcugen.importer import import_model
 from mcugen.importer.load import LoadedModel
 from mcugen.kernels.packed import Packed
@@ -98,7 +98,7 @@ def _weights(graph: Graph) -> list[Value]:
 
 
 def _nbytes(weights: Value, options: CompileOptions) -> int:
-    """The least that they take: there are kernels for weights of 4 bits, and of fewer in groups."""
+    """The least that they take: there are kernels for weights of 4 bits, of fewer in groups, for halves."""
     data = weights.data
     assert data is not None
     reader = weights.users[0].op
@@ -106,6 +106,7 @@ def _nbytes(weights: Value, options: CompileOptions) -> int:
     if packed is not None:
         return packed.nbytes
     halved = data.dtype == np.int8 and (options.family != OWN or _are_nibbles(data))
+    halved |= data.dtype == np.float32 and are_halves(data)
     return data.nbytes // (2 if halved else 1)
 
 

@@ -141,7 +141,7 @@ def random_feeds(model: onnx.ModelProto, seed: int = 0, spread: float = 1.0) -> 
 def _random(info: onnx.ValueInfoProto, random: np.random.Generator, spread: float) -> Array:
     shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
-    if dtype.kind == "f":
+    if dtype.name.startswith(("float", "bfloat")):
         return np.asarray(random.standard_normal(shape) * spread, dtype)
     if dtype.kind == "b":
         return np.asarray(random.integers(0, 2, shape), dtype)
@@ -178,7 +178,7 @@ def assert_close(found: Feeds, expected: Feeds, relative: float = 1e-5) -> None:
         got = np.asarray(found[name])
         assert got.dtype == array.dtype, name
         assert got.shape == array.shape, name
-        if array.dtype.name == "bfloat16":
+        if array.dtype.name.startswith(("bfloat", "float8", "float4")):
             got, array = got.astype(np.float32), array.astype(np.float32)
         if array.dtype.kind != "f":
             np.testing.assert_array_equal(got, array, err_msg=name)

@@ -133,7 +133,7 @@ def integer_models() -> Iterator[CompiledModel]:
 
     for portable in portable_models():
         model = portable.model
-        has_floats = any(b.dtype.is_float or b.dtype.is_half for b in model.program.buffers)
+        has_floats = any(b.dtype.is_float or b.dtype.is_narrow_float for b in model.program.buffers)
         if not (has_floats or model.bundle.symbols or model.bundle.has_state or model.bundle.streamed):
             yield model
 

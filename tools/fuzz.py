@@ -397,7 +397,7 @@ def _samples(mutant: Mutant, model: CompiledModel) -> list[dict[str, np.ndarray]
             plain[e.name] = (noise.standard_normal(e.shape) * 2).astype(dtype)
         elif dtype.kind == "b" or e.dtype.value == "bool":
             plain[e.name] = noise.integers(0, 2, e.shape).astype(dtype)
-        elif e.dtype.is_half:
+        elif e.dtype.is_narrow_float:
             plain[e.name] = given
         else:
             low, high = e.dtype.limits

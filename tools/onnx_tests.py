@@ -45,7 +45,6 @@ _ALIEN_TYPES = {
     TensorProto.STRING: "strings",
     TensorProto.COMPLEX64: "complex numbers",
     TensorProto.COMPLEX128: "complex numbers",
-    TensorProto.FLOAT4E2M1: "float4",
 }
 _ALIEN_VALUES = {"sequence_type": "sequences", "optional_type": "optional", "map_type": "maps"}
 _ALIEN_OPERATORS = {
@@ -159,20 +158,16 @@ def alien(model: onnx.ModelProto) -> str:
         if node.op_type in _ALIEN_OPERATORS:
             return _ALIEN_OPERATORS[node.op_type]
         for attribute in node.attribute:
-            if attribute.t.data_type in _ALIEN_TYPES or _is_float8(attribute.t.data_type):
-                return _ALIEN_TYPES.get(attribute.t.data_type, "float8")
+            if attribute.t.data_type in _ALIEN_TYPES:
+                return _ALIEN_TYPES[attribute.t.data_type]
     for value in (*model.graph.input, *model.graph.output):
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type":
             return _ALIEN_VALUES.get(kind, str(kind))
         number = value.type.tensor_type.elem_type
-        if number in _ALIEN_TYPES or _is_float8(number):
-            return _ALIEN_TYPES.get(number, "float8")
+        if number in _ALIEN_TYPES:
+            return _ALIEN_TYPES[number]
     return ""
-
-
-def _is_float8(number: int) -> bool:
-    return TensorProto.DataType.Name(number).startswith("FLOAT8")
 
 
 # --------------------------------------------------------------------------------------------- compilation
@@ -299,8 +294,7 @@ def _byte_dtype(array: np.ndarray) -> np.dtype:
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    small = array.dtype.name in ("bfloat16", "float16", "int4", "uint4", "int2", "uint2")
-    return array.astype(np.float32) if small else array
+    return array.astype(np.float32) if array.dtype.itemsize <= 2 else array
 
 
 def run_suite(

@@ -35,7 +35,7 @@ def golden_sample(
         inputs[graph.lesson.rate] = np.full_like(inputs[graph.lesson.rate], RATE)
         inputs[graph.lesson.target] *= 0 if graph.lesson.classes else 1
     outputs = interpret(graph, inputs, references=references)
-    floats = any(v.type.dtype.is_float or v.type.dtype.is_half for g in graph.nested() for v in g.values())
+    floats = any(v.type.dtype.is_float or v.type.dtype.is_narrow_float for g in graph.nested() for v in g.values())
     return Sample(inputs, outputs, FLOAT_TOLERANCE, 1 if floats else 0)
 
 

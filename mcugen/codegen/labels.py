@@ -16,7 +16,7 @@ _PIECE = WIDTH - 16
 
 def has_order(output: Endpoint) -> bool:
     """Whether C compares the elements of an output as they are, and knows how many there are."""
-    return not output.sizes and not output.dtype.is_half and output.dtype is not DType.BOOL
+    return not output.sizes and not output.dtype.is_narrow_float and output.dtype is not DType.BOOL
 
 
 def labelled(outputs: Sequence[Endpoint], labels: Sequence[str]) -> Endpoint:

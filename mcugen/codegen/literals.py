@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array, DType, as_stored
 from mcugen.lir.program import Double, Wide, param_dtype
 
 
@@ -64,7 +64,7 @@ def c_param_type(value: float) -> str:
 
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """The elements of a constant, as lines of an initializer: each as full as it can be, with a comma behind each."""
-    texts, lengths = _texts((data.view(np.uint16) if DType.of(data).is_half else data).reshape(-1))
+    texts, lengths = _texts(as_stored(data).reshape(-1))
     ends = np.cumsum(lengths + 2)  # a comma and a space
     fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")
     after = np.maximum(fit, np.arange(1, len(texts) + 1)).tolist()  # one that is too long has a line of its own

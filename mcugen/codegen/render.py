@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import ml_dtypes
 import numpy as np
 
 from mcugen.codegen.bundle import Bundle, InputCode, Port
@@ -39,6 +40,7 @@ from mcugen.codegen.shared import ALONE, Shared
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
 from mcugen.codegen.titles import Layer, layers_of
 from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
+from mcugen.expressions.functions import WIDEN
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import (
     ALIGNMENT,
@@ -472,11 +474,11 @@ class _Closeness(NamedTuple):
 
 
 def _closeness(dtype: DType, tolerance: float) -> _Closeness:
-    """A half may also fall on the neighbour of the golden value."""
-    if not dtype.is_half:
+    """A narrow float may also fall on the neighbour of the golden value."""
+    if not dtype.is_narrow_float:
         return _Closeness(dtype.c, dtype.c, dtype.c, "", c_float(tolerance))
-    name, step = ("half", 2.0**-10) if dtype is DType.FLOAT16 else ("bfloat16", 2.0**-7)
-    return _Closeness(name, dtype.c, "float", f"mcugen_{name}_to_float", c_float(tolerance + step))
+    step = float(ml_dtypes.finfo(dtype.numpy).eps)
+    return _Closeness(dtype.tag, dtype.c, "float", WIDEN[dtype].symbol, c_float(tolerance + step))
 
 
 def _sample_context(
@@ -490,7 +492,7 @@ def _sample_context(
                 "is_streamed": bool(port.rows),
                 "is_lent": port.is_lent,
                 "count": arrays[e.name].size,
-                "is_float": e.dtype.is_float or e.dtype.is_half,
+                "is_float": e.dtype.is_float or e.dtype.is_narrow_float,
                 "close": _closeness(e.dtype, sample.tolerance),
                 "rows": list(c_rows(port.in_memory(arrays[e.name]).reshape(-1).astype(e.dtype.numpy))) or ["0,"],
             }

@@ -90,7 +90,7 @@ def _cast(e: Convert) -> tuple[str, Binding]:
     if e.to is not DType.BOOL:
         return f"({e.to.c}){c_text(e.operand, Binding.PREFIX)}", Binding.PREFIX
     text = c_text(e.operand, Binding.SUM)
-    return f"(({text} & 0x7fff) != 0)" if e.operand.dtype.is_half else f"({text} != 0)", Binding.WHOLE
+    return f"({text} != 0)", Binding.WHOLE
 
 
 def _constant(value: float, dtype: DType) -> str:

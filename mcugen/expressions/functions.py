@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
+from onnx.numpy_helper import to_float8e8m0
 
 from mcugen.hir.types import Array, DType
 
@@ -223,10 +225,52 @@ def _power(base: Array, exponent: Array) -> Array:
 
 
 POWER = Function("mcugen_power", _power, result=DType.UINT64)
-HALF_TO_FLOAT = Function("mcugen_half_to_float", lambda x: x.astype(np.float32), result=DType.FLOAT32)
-BFLOAT16_TO_FLOAT = Function("mcugen_bfloat16_to_float", lambda x: x.astype(np.float32), result=DType.FLOAT32)
-FLOAT_TO_HALF = Function("mcugen_float_to_half", lambda x: x.astype(np.float16), result=DType.FLOAT16)
-DOUBLE_TO_HALF = Function("", lambda x: x.astype(np.float16), "mcugen_double_to_half", result=DType.FLOAT16)
-FLOAT_TO_BFLOAT16 = Function(
-    "mcugen_float_to_bfloat16", lambda x: x.astype(DType.BFLOAT16.numpy), result=DType.BFLOAT16
-)
+
+
+# --------------------------------------------------------------------------------------------- narrow floats
+
+_C_NAMES: dict[DType, str] = {DType.FLOAT16: "half"}
+"""Of narrow floats in mcugen.h, where that is not numpy's name."""
+
+NARROW_FLOATS = tuple(dtype for dtype in DType if dtype.is_narrow_float)
+
+WIDEN: dict[DType, Function] = {
+    dtype: Function(
+        f"mcugen_{_C_NAMES.get(dtype, dtype.value)}_to_float", lambda x: x.astype(np.float32), result=DType.FLOAT32
+    )
+    for dtype in NARROW_FLOATS
+}
+"""float32 numbers of narrow ones: exact."""
+
+
+def _narrow(dtype: DType, *, saturates: bool = False, suffix: str = "") -> Function:
+    def rounded(x: Array) -> Array:
+        info = ml_dtypes.finfo(dtype.numpy)
+        limited = np.clip(x, float(info.min), float(info.max)).astype(x.dtype) if saturates else x
+        with np.errstate(over="ignore"):
+            return limited.astype(dtype.numpy)
+
+    return Function(f"mcugen_float_to_{_C_NAMES.get(dtype, dtype.value)}{suffix}", rounded, result=dtype)
+
+
+NARROW: dict[DType, Function] = {dtype: _narrow(dtype) for dtype in NARROW_FLOATS}
+"""The nearest narrow float, ties to even: an infinity, or NaN, where there is none; float4_e2m1's end."""
+
+NARROW_SATURATED = NARROW | {
+    dtype: _narrow(dtype, saturates=True, suffix="_saturated")
+    for dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E4M3FNUZ, DType.FLOAT8_E5M2, DType.FLOAT8_E5M2FNUZ)
+}
+"""The same, but of large numbers and infinities the last finite number."""
+
+DOUBLE_TO_HALF = Function("", NARROW[DType.FLOAT16].reference, "mcugen_double_to_half", result=DType.FLOAT16)
+
+
+def _powers(mode: str, *, saturates: bool) -> Function:
+    name = f"mcugen_float_to_{DType.FLOAT8_E8M0.value}_{mode}" + "_saturated" * saturates
+    return Function(name, lambda x: to_float8e8m0(x, saturates, mode), result=DType.FLOAT8_E8M0)
+
+
+ROUNDINGS = ("up", "down", "nearest")
+
+TO_POWER = {(mode, saturates): _powers(mode, saturates=saturates) for mode in ROUNDINGS for saturates in (False, True)}
+"""float8_e8m0 of magnitudes, by how they are rounded; as ONNX has it, 2^-127 goes up to 2^-126."""

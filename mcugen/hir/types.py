@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (tells numpy of bfloat16)
+import ml_dtypes  # noqa: F401  (tells numpy of bfloat16 and smaller floats)
 import numpy as np
 import numpy.typing as npt
 
@@ -21,12 +21,18 @@ Bounds = tuple[Array, Array]
 
 
 class DType(Enum):
-    """Element types. The value is ONNX's and numpy's name; `c` the C99 type; `tag` the suffix of kernel names."""
+    """Element types. The value is numpy's name; `c` the C99 type; `tag` the suffix of kernel names."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+    FLOAT8_E4M3FN = "float8_e4m3fn"
+    FLOAT8_E4M3FNUZ = "float8_e4m3fnuz"
+    FLOAT8_E5M2 = "float8_e5m2"
+    FLOAT8_E5M2FNUZ = "float8_e5m2fnuz"
+    FLOAT8_E8M0 = "float8_e8m0fnu"
+    FLOAT4_E2M1 = "float4_e2m1fn"
     INT2 = "int2"
     UINT2 = "uint2"
     INT4 = "int4"
@@ -45,7 +51,7 @@ class DType(Enum):
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy dtype; integers below 8 bits take a whole byte each."""
+        """The numpy dtype; what has fewer than 8 bits takes a whole byte each."""
         return np.dtype(
             {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}.get(self.value, self.value)
         )
@@ -57,17 +63,17 @@ class DType(Enum):
 
     @cached_property
     def c(self) -> str:
-        """The C99 type of one element; a bool is one byte, 0 or 1, a half its 16 bits."""
+        """The C99 type of one element; a bool is one byte, 0 or 1, a narrow float its bits."""
         named: dict[DType, str] = {DType.FLOAT32: "float", DType.FLOAT64: "double", DType.BOOL: "uint8_t"}
-        return named.get(self, "uint16_t" if self.is_half else f"{self.numpy.name}_t")
+        return named.get(self, f"uint{8 * self.nbytes}_t" if self.is_narrow_float else f"{self.numpy.name}_t")
 
     @cached_property
     def tag(self) -> str:
-        """Suffix in kernel names: f32, s8, u8, …"""
-        if self in (DType.BOOL, DType.BFLOAT16):
-            return "b8" if self is DType.BOOL else "bf16"
-        letter = str(self.value).rstrip("0123456789")
-        return {"float": "f", "int": "s", "uint": "u"}[letter] + str(self.value).removeprefix(letter)
+        """Suffix in kernel names: f32, s8, u8, bf16, f8e5m2, …"""
+        if self is DType.BOOL:
+            return "b8"
+        short = str(self.value).replace("float", "f").replace("_", "")
+        return short.replace("uint", "u").replace("int", "s")
 
     @cached_property
     def is_float(self) -> bool:
@@ -75,14 +81,14 @@ class DType(Enum):
         return self in (DType.FLOAT32, DType.FLOAT64)
 
     @cached_property
-    def is_half(self) -> bool:
-        """Whether elements are 16-bit floats: C stores their bits, and computes with them as float32."""
-        return self in (DType.FLOAT16, DType.BFLOAT16)
+    def is_narrow_float(self) -> bool:
+        """Whether elements are floats of at most 16 bits: C stores their bits, and computes with them as float32."""
+        return "float" in self.value and not self.is_float
 
     @cached_property
     def is_integer(self) -> bool:
         """Whether elements are integers (bool is not)."""
-        return not (self.is_float or self.is_half or self is DType.BOOL)
+        return not (self.is_float or self.is_narrow_float or self is DType.BOOL)
 
     @cached_property
     def limits(self) -> tuple[int, int]:
@@ -94,6 +100,17 @@ class DType(Enum):
     def of(array: Array) -> DType:
         """The element type of a numpy array; ValueError for types that have no C counterpart here."""
         return DType(array.dtype.name)
+
+
+def as_stored(array: Array) -> Array:
+    """The elements as C stores them: of narrow floats, their bits."""
+    return array.view(f"u{array.itemsize}") if DType.of(array).is_narrow_float else array
+
+
+def are_halves(array: Array) -> bool:
+    """Whether float16 holds each element as it is."""
+    with np.errstate(over="ignore"):
+        return bool((array.astype(np.float16) == array).all())
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def _import_input(scope: Scope, info: onnx.ValueInfoProto, shape: tuple[int, ...
         scope.env[info.name] = scope.constant(info.name, np.empty(shape, type_.dtype.value))
         return
     scope.env[info.name] = scope.graph.add_input(info.name, type_)
-    if type_.dtype.is_half:
+    if type_.dtype.is_narrow_float:
         scope.halves[info.name] = type_.dtype
 
 
@@ -182,7 +182,7 @@ def _bound_array(info: onnx.ValueInfoProto, array: Array) -> Array:
     dtype = _dtype(info)
     with np.errstate(all="ignore"):
         converted = array.astype(dtype.value)
-    if not (dtype.is_float or dtype.is_half) and (converted != array).any():
+    if not (dtype.is_float or dtype.is_narrow_float) and (converted != array).any():
         rule = f"--bind '{info.name}': the value must be of type {dtype.value}"
         raise UsageError(rule, str(array)[:60], "give whole numbers in its range")
     return converted

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import zip_longest
 
+import numpy as np
 import onnx
 import onnx.shape_inference
 from onnx import helper
@@ -104,8 +105,12 @@ def input_types(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], 
 
 def type_name(dtype: DType) -> str:
     """A tensor's type in ONNX's schemas."""
-    names = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
-    return f"tensor({names.get(dtype, dtype.value)})"
+    return f"tensor({onnx.TensorProto.DataType.Name(_number(dtype)).lower()})"
+
+
+def _number(dtype: DType) -> int:
+    """ONNX's of an element type."""
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype.value)))
 
 
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
@@ -151,11 +156,7 @@ def _best(versions: Sequence[int], opset: int) -> int:
 
 def type_proto(type_: TensorType) -> onnx.TypeProto:
     """The type as ONNX writes it."""
-    number = onnx.TensorProto.DataType.Value(_ONNX_NAMES.get(type_.dtype, type_.dtype.name))
-    return helper.make_tensor_type_proto(number, type_.shape)
-
-
-_ONNX_NAMES = {DType.FLOAT32: "FLOAT", DType.FLOAT64: "DOUBLE"}
+    return helper.make_tensor_type_proto(_number(type_.dtype), type_.shape)
 
 
 def _fill_attributes(nodes: Sequence[onnx.NodeProto], known: dict[str, onnx.AttributeProto]) -> None:

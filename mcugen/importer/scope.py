@@ -40,7 +40,7 @@ MOST_JUDGED = 4096
 class Scope:
     """Imports nodes into `graph`. Names that are not in `env` are sought in the enclosing scope.
 
-    Values of ONNX type float16 and bfloat16 are computed as float32, as C must: `halves` remembers what they are.
+    Floats of 16 bits and less are computed as float32, as C must: `halves` remembers what ONNX says they are.
     """
 
     graph: Graph
@@ -105,7 +105,7 @@ class Scope:
         return self.place + name if self.outer is None or name in self.env else self.outer.full_name(name)
 
     def half(self, name: str) -> DType | None:
-        """float16 or bfloat16 if ONNX says that the value is one."""
+        """The narrow float that ONNX says the value is, if it is one."""
         if name in self.env or self.outer is None:
             return self.halves.get(name)
         return self.outer.half(name)
@@ -128,7 +128,7 @@ class Scope:
         """A value as the world outside sees it: halves are narrowed again."""
         value = self.lookup(name)
         half = self.half(name) if wanted is None else wanted
-        if value is None or half is None or not half.is_half or value.type.dtype is not DType.FLOAT32:
+        if value is None or half is None or not half.is_narrow_float or value.type.dtype is not DType.FLOAT32:
             return value
         return self.graph.add(Cast(half), [value], names=[f"{self.place}{name}.narrow"]).output
 
@@ -370,14 +370,16 @@ class Scope:
         return any(v is not None and v.type.dtype is DType.FLOAT32 and self.half(n) is not None for n, v in pairs)
 
     def _widened(self, node: onnx.NodeProto, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """16-bit floats as float32; the node's float32 results are then halves in ONNX's eyes."""
+        """Narrow floats as float32; the node's float32 results are then such in ONNX's eyes."""
         dtypes = [self._onnx_dtype(n, v) for n, v in zip(node.input, inputs, strict=True)]
-        half = next((d for d in dtypes if d is not None and d.is_half), None)
+        half = next((d for d in dtypes if d is not None and d.is_narrow_float), None)
         if half is not None:
             same = [index for index, dtype in enumerate(dtypes) if dtype is half]
             outputs = outputs_like(node, self.opsets.get(node.domain, 1), same)
             self.halves.update(dict.fromkeys(outputs, half))
-        return [v if v is None or not v.type.dtype.is_half else self._widen(v) for v in inputs]
+        small = {n: v.type.dtype for n, v in zip(node.input, inputs, strict=True) if v and v.type.dtype.is_narrow_float}
+        self.halves.update(small)
+        return [v if v is None or not v.type.dtype.is_narrow_float else self._widen(v) for v in inputs]
 
     def _widen(self, value: Value) -> Value:
         if value.data is not None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Permutation
-from mcugen.hir.types import Array, DType, Shape, TensorType
+from mcugen.hir.types import Array, DType, Shape, TensorType, as_stored
 from mcugen.kernels.walks import dense_strides, merge_walks, numbered
 from mcugen.lir.builder import Builder
 from mcugen.lir.copies import COPY_KERNEL, MOVE_KERNEL, CopyOptions, Offsets, Run, Walk
@@ -136,8 +136,7 @@ FILL = Kernel(
 def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
     """Sets every element of `buffer` to `value` (one element of its type)."""
     dtype = DType.of(value)
-    bits = value.view(np.uint16) if dtype.is_half else value
-    params = FillParams(count=buffer.count, value=element_param(bits[0].item(), dtype))
+    params = FillParams(count=buffer.count, value=element_param(as_stored(value)[0].item(), dtype))
     options = FillOptions(ctype=dtype.c)
     builder.call(node, Call(FILL, {"y": buffer}, [params], [options], variant=dtype.tag))
 

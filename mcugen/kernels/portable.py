@@ -23,6 +23,7 @@ from mcugen.kernels.weighted import (
     element_types,
     float_tensors,
     four_bits,
+    half_weights,
     int8_tensors,
     int16_tensors,
     interleave,
@@ -137,8 +138,15 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def _interleaved(rows: Array, site: Site) -> Array:
-    """Weights by blocks of four channels, two a byte where the kernel reads them so."""
-    return interleave_nibbles(rows) if four_bits in site.kernel.when else interleave(rows)
+    """Weights by blocks of four channels, two a byte or as halves where the kernel reads them so."""
+    if four_bits in site.kernel.when:
+        return interleave_nibbles(rows)
+    return _as_stored(interleave(rows), site)
+
+
+def _as_stored(weights: Array, site: Site) -> Array:
+    """Halves where the kernel reads them so."""
+    return weights.astype(np.float16) if half_weights in site.kernel.when else weights
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
@@ -177,6 +185,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     if four_bits in site.kernel.when:
         taps = np.pad(taps, ((0, 0), (0, taps.shape[1] % 2)))
         taps = nibbles(taps[:, 0::2], taps[:, 1::2])
+    taps = _as_stored(taps, site)
     return weighted_call(spec, site, taps, params, options, spec.overlaps(order), working=ring, variant=variant)
 
 
@@ -201,11 +210,14 @@ _STORED = (*_CODES, DType.INT32)
 _SUMS = (DType.INT32, DType.INT64)
 
 
+_REALS = ("f32", "f16")
+
+
 def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
     """x, weights, what becomes of the sums, y."""
-    is_float = kind == "f32"
+    is_float = kind in _REALS
     codes = (_FLOAT,) if is_float else _CODES
-    stored = (DType.UINT8,) if kind == "s4" else codes
+    stored = {"s4": (DType.UINT8,), "f16": (DType.FLOAT16,)}.get(kind, codes)
     return (
         reads("x", "input, channels last", *codes),
         reads("w", "weights, by blocks of four channels where these are computed together", *stored),
@@ -226,16 +238,17 @@ _TENSORS: Mapping[str, tuple[Callable[[ConvSpec], bool], ...]] = {
     "s8": (int8_tensors,),
     "s16": (int16_tensors,),
     "s4": (int8_tensors, four_bits),
+    "f16": (float_tensors, half_weights),
 }
 
-_LACKS: Mapping[str, frozenset[str]] = {"s4": frozenset({UPDATABLE})}
+_LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "f16"), frozenset({UPDATABLE}))
 """Other weights may need more bits."""
 
-_STORED_SO = {"s4": ", two weights a byte"}
+_STORED_SO = {"s4": ", two weights a byte", "f16": ", weights of 16 bits, widened as they are read"}
 
 
 def _dense(kind: str) -> Kernel:
-    is_float = kind == "f32"
+    is_float = kind in _REALS
     params, options = _store(is_float)
     return Kernel(
         f"dense_{kind}",
@@ -252,7 +265,7 @@ def _dense(kind: str) -> Kernel:
 
 
 def _conv(kind: str) -> Kernel:
-    is_float = kind == "f32"
+    is_float = kind in _REALS
     params, options = _store(is_float)
     return Kernel(
         f"conv2d_{kind}",
@@ -270,7 +283,7 @@ def _conv(kind: str) -> Kernel:
 
 
 def _depthwise(kind: str) -> Kernel:
-    is_float = kind == "f32"
+    is_float = kind in _REALS
     params, options = _store(is_float)
     return Kernel(
         f"depthwise_{kind}",
@@ -287,11 +300,11 @@ def _depthwise(kind: str) -> Kernel:
     )
 
 
-DENSE: tuple[Kernel, ...] = (_dense("f32"), _dense("s8"), _dense("s16"), _dense("s4"))
+DENSE: tuple[Kernel, ...] = tuple(map(_dense, ("f32", "s8", "s16", "s4", "f16")))
 
-DEPTHWISE: tuple[Kernel, ...] = (_depthwise("f32"), _depthwise("s16"), _depthwise("s8"), _depthwise("s4"))
+DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4", "f16")))
 
 CONV: tuple[Kernel, ...] = (
-    *(replace(kernel, when=(*kernel.when, single_row)) for kernel in (DENSE[0], DENSE[2], DENSE[1], DENSE[3])),
-    *(_conv("f32"), _conv("s16"), _conv("s8"), _conv("s4")),
+    *(replace(kernel, when=(*kernel.when, single_row)) for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))),
+    *map(_conv, ("f32", "s16", "s8", "s4", "f16")),
 )

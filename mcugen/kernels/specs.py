@@ -11,7 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, TensorType, are_halves
 from mcugen.kernels.conv_shape import ConvShape
 from mcugen.lir.program import Overlap
 from mcugen.lir.traversal import Traversal, overlap
@@ -46,6 +46,11 @@ class WeightedSpec:
     def rows(self) -> Array:
         """The weights as [channels, depth]."""
         return self.weights.reshape(self.channels, -1)
+
+    @cached_property
+    def has_half_weights(self) -> bool:
+        """Whether float16 holds each weight as it is."""
+        return are_halves(self.weights)
 
     @property
     def depth(self) -> int:

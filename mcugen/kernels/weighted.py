@@ -222,6 +222,11 @@ def four_bits(spec: WeightedSpec) -> bool:
     return bool(spec.weights.min(initial=0) >= NIBBLES[0] and spec.weights.max(initial=0) <= NIBBLES[1])
 
 
+def half_weights(spec: WeightedSpec) -> bool:
+    """weights that are float16 numbers"""
+    return spec.has_half_weights
+
+
 def int16_tensors(layer: Typed) -> bool:
     """int16 tensors"""
     return layer.sig.input(0).dtype is DType.INT16

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,4 +63,4 @@ def _import_bit_cast(node: OnnxNode) -> list[Value]:
 
 
 def _bits(dtype: DType) -> int:
-    return int(dtype.value.lstrip("boluintfa") or 8)
+    return int((*re.findall(r"\d+", dtype.value), 8)[0])

@@ -359,7 +359,7 @@ def _stored(node: OnnxNode, index: int) -> Value:
     """An input in its ONNX type: halves that are computed as float32 are narrowed, so that states round as in ONNX."""
     value = node.input(index)
     dtype = node.dtypes[index]
-    return _as(node.graph, value, dtype) if dtype is not None and dtype.is_half else value
+    return _as(node.graph, value, dtype) if dtype is not None and dtype.is_narrow_float else value
 
 
 def _as(graph: Graph, value: Value, dtype: DType | None) -> Value:
@@ -408,7 +408,7 @@ def _import_if(node: OnnxNode) -> list[Value]:
     if len(results[0]) != len(results[1]):
         raise ModelError("If: branches must give equally many results", f"{len(results[0])} and {len(results[1])}")
     for index, pair in enumerate(zip(*results, strict=True)):
-        half = next((v.type.dtype for v in pair if v.type.dtype.is_half), None)
+        half = next((v.type.dtype for v in pair if v.type.dtype.is_narrow_float), None)
         for side, value in enumerate(pair):
             results[side][index] = _as(captures[side].graph, value, half)
         types = [plain(side[index].type) for side in results]

@@ -37,17 +37,21 @@ def is_narrow(dtype: DType) -> bool:
 
 @dataclass(frozen=True)
 class Cast(Simplifiable, Elementwise):
-    """Conversion to another element type: float to integer truncates and saturates, integers wrap."""
+    """Conversion to another element type: float to integer truncates and saturates, integers wrap, floats round."""
 
     mnemonic: ClassVar[str] = "cast"
     to: DType = DType.FLOAT32
+    saturate: bool = True
+    """Of float8: whether large numbers become the last finite one."""
+    rounding: str = "up"
+    """Of float8_e8m0: up, down, nearest."""
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """The target."""
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """To the same type; to float32 and back from a half; Cast(Reshape(x)) → Reshape(Cast(x)) of a product's sums.
+        """To the same type; to float32 and back; Cast(Reshape(x)) → Reshape(Cast(x)) of a product's sums.
 
         The last brings it beside the product, for convert_qdq to find.
         """
@@ -62,25 +66,30 @@ class Cast(Simplifiable, Elementwise):
             return graph.add(inner.op, [sums.output], inner.origin, before=node).output
         if inner is None or not isinstance(inner.op, Cast) or inner.op.to is not DType.FLOAT32:
             return None
-        return inner.input(0) if self.to.is_half and inner.input(0).type.dtype is self.to else None
+        return inner.input(0) if self.to.is_narrow_float and inner.input(0).type.dtype is self.to else None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """C's conversion, through helpers for halves and from real to integer."""
+        """C's conversion, through helpers for narrow floats and from real to integer."""
         (x,) = args
+        if x.dtype.is_narrow_float:
+            x = call(fn.WIDEN[x.dtype], x)
         if self.to is DType.BOOL:
             return Convert(self.to, x)
-        if x.dtype.is_half:
-            x = call(_FROM_HALVES[x.dtype], x)
         if self.to is DType.FLOAT16 and x.dtype is DType.FLOAT64:
             return call(fn.DOUBLE_TO_HALF, x)
-        if self.to.is_half:
-            return call(_TO_HALVES[self.to], x if x.dtype is DType.FLOAT32 else Convert(DType.FLOAT32, x))
+        if self.to.is_narrow_float:
+            return call(self._narrowing(), x if x.dtype is DType.FLOAT32 else Convert(DType.FLOAT32, x))
         if x.dtype.is_float and self.to.is_integer:
             x = self._truncated(x, scalar)
         if is_narrow(self.to):
             low, high = self.to.limits
             return Convert(self.to, nodes.Binary("-", (x & (high - low)) ^ -low, Constant(-low, DType.INT32)))
         return Convert(self.to, x)
+
+    def _narrowing(self) -> fn.Function:
+        if self.to is DType.FLOAT8_E8M0:
+            return fn.TO_POWER[self.rounding, self.saturate]
+        return (fn.NARROW_SATURATED if self.saturate else fn.NARROW)[self.to]
 
     def _truncated(self, x: Expression, scalar: Scalars) -> Expression:
         if self.to is DType.UINT64:
@@ -89,10 +98,6 @@ class Cast(Simplifiable, Elementwise):
         function = fn.TRUNCATE if high < 2**31 else fn.TRUNCATE_64
         function = fn.TRUNCATE_DOUBLE if x.dtype is DType.FLOAT64 else function
         return call(function, x, scalar(low), scalar(high))
-
-
-_FROM_HALVES = {DType.FLOAT16: fn.HALF_TO_FLOAT, DType.BFLOAT16: fn.BFLOAT16_TO_FLOAT}
-_TO_HALVES = {DType.FLOAT16: fn.FLOAT_TO_HALF, DType.BFLOAT16: fn.FLOAT_TO_BFLOAT16}
 
 
 SIGNED = {DType.UINT8: DType.INT8, DType.UINT16: DType.INT16}
@@ -284,7 +289,10 @@ def _requantized(graph: Graph, node: Node, stored: Value) -> Value | None:
 
 @onnx_operator("Cast", "CastLike", kernels=("elementwise",), keeps_halves=True)
 def _import_cast(node: OnnxNode) -> list[Value]:
-    x, op = node.input(0), Cast(_target(node))
+    saturates, rounding = bool(node.attr("saturate", 1)), str(node.attr("round_mode", "up"))
+    if rounding not in fn.ROUNDINGS:
+        raise Refusal(f"{node.op_type}: round_mode must be one of {', '.join(fn.ROUNDINGS)}", rounding, "choose one")
+    x, op = node.input(0), Cast(_target(node), saturates, rounding)
     if x.data is None or x.type.quant is not None:
         return [node.emit(op, x)]
     # of CastLike, where the tensor whose type it takes is computed: the importer cannot fold it

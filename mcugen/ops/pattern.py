@@ -184,7 +184,7 @@ def _import_eye_like(node: OnnxNode) -> list[Value]:
 )
 def _import_one_hot(node: OnnxNode) -> list[Value]:
     index, values = node.input(0), node.input(2)
-    if index.type.dtype.is_half:
+    if index.type.dtype.is_narrow_float:
         index = node.emit(Cast(DType.FLOAT32), index, suffix="index")
     elif index.type.dtype is DType.BOOL:
         raise Refusal("OneHot: indices must be numbers", "bool", "cast them to int64")

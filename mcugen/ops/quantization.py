@@ -101,13 +101,21 @@ def _signed_suffix(dtype: DType) -> str:
 def _quantized_dtype(node: OnnxNode, scale_at: int, default: DType) -> DType:
     """That of the zero point, else as the attribute says, else `default`."""
     if node.has(scale_at + 1):
-        return node.input(scale_at + 1).type.dtype
+        return _code_dtype(node, scale_at + 1)
     number = int(node.attr("output_dtype", 0))
     return onnx_dtype(node, number) if number else default
 
 
+def _code_dtype(node: OnnxNode, index: int) -> DType:
+    """The element type of an input in ONNX: narrow floats come as float32."""
+    found = node.dtypes[index] if index < len(node.dtypes) else None
+    return found or node.input(index).type.dtype
+
+
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
     """DequantizeLinear of `q` by the scale and zero point at inputs `scale_at`, `scale_at + 1`."""
+    if q.type.dtype is DType.FLOAT32:  # narrow floats, widened
+        return _emit_plain_dequantize(node, q, scale_at, suffix, axis)
     q = _before_narrowing(q)
     blocks = _constant_blocks(node, q, scale_at, axis)
     if blocks is not None:
@@ -155,7 +163,7 @@ def _constant_blocks(
 
 def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType, suffix: str) -> Value:
     """saturate(round(x / scale) + zero_point) with any scales, computed ones too."""
-    if not dtype.is_integer:
+    if not (dtype.is_integer or dtype.is_narrow_float):
         raise Refusal(f"{node.op_type}: the quantized type must be an integer", dtype.value, "quantize to int8")
     real = _as_real(node, real, "x")
     axis = node.attr("axis", 1)
@@ -165,10 +173,13 @@ def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DTyp
         zero = reshaped(node, given, (), "zero.scalar")
         return emit_elementwise(node, QuantizeBy(dtype), real, scale, zero, suffix=suffix)
     steps = emit_elementwise(node, Binary("Div"), real, scale, suffix="ratio")
-    steps = node.emit(Unary("Round"), steps, suffix="rounded")
+    if dtype.is_integer:
+        steps = node.emit(Unary("Round"), steps, suffix="rounded")
     if node.has(scale_at + 1):
         zero = _spread(node, _as_real(node, node.input(scale_at + 1), "zero"), real.type, axis, "zero")
         steps = emit_elementwise(node, Binary("Add"), steps, zero, suffix="shifted")
+    if dtype.is_narrow_float:
+        return node.emit(Cast(dtype, bool(node.attr("saturate", 1))), steps, suffix=suffix)
     low, high = dtype.limits
     steps = node.emit(Clamp(float(low), float(high)), steps, suffix="saturated")
     return node.emit(Cast(dtype), steps, suffix=suffix)
@@ -304,18 +315,18 @@ def _only_moves(node: Node) -> bool:
 
 
 @onnx_operator("QuantizeLinear", domain=MICROSOFT, kernels=("elementwise",))
-@onnx_operator("QuantizeLinear", kernels=("elementwise",), limits="no float8, float6 or float4")
+@onnx_operator("QuantizeLinear", kernels=("elementwise",), limits="no float6")
 def _import_quantize(node: OnnxNode) -> list[Value]:
     return [emit_quantize(node, node.input(0), 1)]
 
 
 @onnx_operator("DequantizeLinear", domain=MICROSOFT, kernels=("elementwise",))
-@onnx_operator("DequantizeLinear", kernels=("elementwise",), limits="no float8, float6 or float4")
+@onnx_operator("DequantizeLinear", kernels=("elementwise",), limits="no float6")
 def _import_dequantize(node: OnnxNode) -> list[Value]:
     real = emit_dequantize(node, node.input(0), 1, axis=node.attr("axis", 1))
     number = int(node.attr("output_dtype", 0))
     dtype = onnx_dtype(node, number) if number else DType.FLOAT32
-    return [node.emit(Cast(dtype), real, suffix="narrow") if dtype.is_half else real]
+    return [node.emit(Cast(dtype), real, suffix="narrow") if dtype.is_narrow_float else real]
 
 
 # ------------------------------------------------------------------------------------------------ QOperator

@@ -51,7 +51,7 @@ class Reduction:
 
     def step(self, dtype: DType) -> str:
         """The C statement that combines *to with *from."""
-        text = self.real if dtype.is_float or dtype.is_half else self.boolean
+        text = self.real if dtype.is_float or dtype.is_narrow_float else self.boolean
         if dtype.is_integer:
             text = self.integer
         return text.format(t=dtype.c, u="uint64_t" if dtype.nbytes == 8 else "uint32_t")
@@ -306,7 +306,7 @@ def _emit_scatter(node: OnnxNode, op: ScatterElements | ScatterND, depths: Shape
     if not index.type.count or not updates.type.count:
         return [x]
     half = x.type.dtype
-    if op.reduction == "none" or not half.is_half:
+    if op.reduction == "none" or not half.is_narrow_float:
         return [node.emit(op, x, index, updates)]
     x, updates = (node.emit(Cast(DType.FLOAT32), v, suffix=f"{v.name}.wide") for v in (x, updates))
     return [node.emit(Cast(half), node.emit(op, x, index, updates, suffix="wide"))]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import onnx
 from mcugen.codegen.libraries import LIBRARIES, Library
 from mcugen.hir.operator import Operator
 from mcugen.hir.types import DType
+from mcugen.importer.functions import type_name
 from mcugen.importer.load import OLDEST_OPSET
 from mcugen.ops.onnx_node import BUILT_IN, NO_CODE, Registry, Support
 
@@ -33,18 +33,15 @@ ELSEWHERE = {
 }
 """Operators that the importer resolves without a class of their own."""
 
-_SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "bool"}
-_SCHEMA_NAMES = {"float": "float32", "double": "float64"}
-
 
 def operator_table(registry: Registry = BUILT_IN) -> str:
     """Every ONNX operator, as Markdown: versions, element types, kernels and limits; and those that are missing."""
     newest = onnx.defs.onnx_opset_version()
     lines = [
         f"Models of opset {OLDEST_OPSET} to {newest} are read. An operator with constant inputs is computed at compile "
-        "time, whatever its element type. float16 and bfloat16 are stored as such and computed as float32. Beside an "
-        "operator's kernels, `copy`, `transpose`, `fill`, `move` and `elementwise` may stand for what is moved, "
-        "broadcast or converted.",
+        "time, whatever its element type. Floats of 16 bits and less are stored as such and computed as float32. "
+        "Beside an operator's kernels, `copy`, `transpose`, `fill`, `move` and `elementwise` may stand for what is "
+        "moved, broadcast or converted.",
     ]
     domains = sorted({domain for domain, _ in registry.importers} | {""})
     missing = []
@@ -142,7 +139,7 @@ def _types(schema: onnx.defs.OpSchema, support: Support) -> str:
 
 
 def _as_float32(dtype: DType, support: Support) -> bool:
-    return dtype.is_half and DType.FLOAT32 in support.types
+    return dtype.is_narrow_float and DType.FLOAT32 in support.types
 
 
 def _allowed(schema: onnx.defs.OpSchema) -> Iterator[DType]:
@@ -152,10 +149,9 @@ def _allowed(schema: onnx.defs.OpSchema) -> Iterator[DType]:
     wanted = next((t for t in outputs[:1] if t in inputs), next(iter(inputs or outputs), ""))
     constraint = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == wanted), [wanted])
     for text in constraint:
-        name = text.removeprefix("seq(").removeprefix("tensor(").rstrip(")")
-        with contextlib.suppress(ValueError):
-            yield DType(_SCHEMA_NAMES.get(name, name))
+        name = text.removeprefix("seq(").rstrip(")") + ")"
+        yield from (dtype for dtype in DType if type_name(dtype) == name)
 
 
 def _short(dtype: DType) -> str:
-    return _SHORT.get(dtype.value, dtype.value.replace("uint", "u").replace("int", "i"))
+    return dtype.value.replace("float", "f").replace("uint", "u").replace("int", "i")

@@ -35,7 +35,7 @@ def _reason(instr: Instr, features: frozenset[str]) -> str:
     types = [operand.buffer.dtype for operand in instr.operands]
     if instr.declaration.varies:
         return instr.declaration.varies
-    if any(dtype.is_float or dtype.is_half for dtype in types):
+    if any(dtype.is_float or dtype.is_narrow_float for dtype in types):
         return "floating point: comparisons, and functions of the C library"
     computes = any(dtype.is_integer and dtype.nbytes > 1 for dtype in types)
     return _BRANCHES if computes and not _SATURATES & features else ""

@@ -277,7 +277,7 @@ class _Session:
         """Verdicts on results whose bits differ: floats, and codes behind them, may be near enough."""
         assert self.reference is not None
         results = self._results
-        floats = [n for n in unequal if results[n].dtype.is_float or results[n].dtype.is_half]
+        floats = [n for n in unequal if results[n].dtype.is_float or results[n].dtype.is_narrow_float]
         first = min(floats, default=len(results))
         hard = [n for n in unequal if n < first]
         if hard:

@@ -871,6 +871,11 @@ static inline uint64_t mcugen_power(uint64_t base, int64_t exponent)
 /* The value of IEEE half-precision bits. */
 static inline float mcugen_half_to_float(uint16_t h)
 {
+#if defined(MCUGEN_FPU)
+    float v = mcugen_float(h);
+    __asm__("vcvtb.f32.f16 %0, %0" : "+t"(v));
+    return v;
+#else
     const uint32_t sign = ((uint32_t)h & 0x8000u) << 16, magnitude = (uint32_t)h & 0x7fffu;
     uint32_t bits;
     if (magnitude < 0x400u) { /* denormal: units of 2^-24 */
@@ -880,29 +885,211 @@ static inline float mcugen_half_to_float(uint16_t h)
     bits = sign | (magnitude << 13);
     bits += magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
     return mcugen_float(bits);
+#endif
+}
+
+#if defined(MCUGEN_MVE_FLOAT)
+/* The values of four halves. The register is told, as GNU's assembler (2.40) encodes others than q0 wrongly. */
+static inline float32x4_t mcugen_halves_to_floats(const uint16_t *h)
+{
+    register uint32x4_t v __asm__("q0") = vldrhq_u32(h);
+    __asm__("vcvtb.f32.f16 q0, q0" : "+w"(v));
+    return vreinterpretq_f32_u32(v);
+}
+#endif
+
+/* The value of a smaller float without infinities: its sign (the float's top bit), its other bits, of which `mantissa`
+ * follow an exponent of this bias. */
+static inline float mcugen_widen(uint32_t sign, uint32_t magnitude, uint32_t mantissa, uint32_t bias)
+{
+    if (magnitude >> mantissa == 0u) { /* denormal */
+        const float v = (float)magnitude * mcugen_float((128u - bias - mantissa) << 23);
+        return sign != 0u ? -v : v;
+    }
+    return mcugen_float(sign | ((magnitude << (23u - mantissa)) + ((127u - bias) << 23)));
+}
+
+static inline float mcugen_float8_e4m3fn_to_float(uint8_t v)
+{
+    const uint32_t sign = ((uint32_t)v & 0x80u) << 24, magnitude = (uint32_t)v & 0x7fu;
+    return magnitude == 0x7fu ? mcugen_float(sign | 0x7fc00000u) : mcugen_widen(sign, magnitude, 3u, 7u);
+}
+
+static inline float mcugen_float8_e4m3fnuz_to_float(uint8_t v)
+{
+    const uint32_t sign = ((uint32_t)v & 0x80u) << 24;
+    return v == 0x80u ? mcugen_float(0xffc00000u) : mcugen_widen(sign, (uint32_t)v & 0x7fu, 3u, 8u);
+}
+
+static inline float mcugen_float8_e5m2_to_float(uint8_t v)
+{
+    return mcugen_half_to_float((uint16_t)((uint32_t)v << 8)); /* its upper byte */
+}
+
+static inline float mcugen_float8_e5m2fnuz_to_float(uint8_t v)
+{
+    const uint32_t sign = ((uint32_t)v & 0x80u) << 24;
+    return v == 0x80u ? mcugen_float(0xffc00000u) : mcugen_widen(sign, (uint32_t)v & 0x7fu, 2u, 16u);
+}
+
+static inline float mcugen_float4_e2m1fn_to_float(uint8_t v)
+{
+    return mcugen_widen(((uint32_t)v & 8u) << 28, (uint32_t)v & 7u, 1u, 1u);
+}
+
+/* 2^(v - 127) */
+static inline float mcugen_float8_e8m0fnu_to_float(uint8_t v)
+{
+    if (v == 0xffu) {
+        return mcugen_float(0x7fc00000u);
+    }
+    return mcugen_float(v == 0u ? 0x400000u : (uint32_t)v << 23);
+}
+
+/* The bits of a positive float, `mantissa` of which follow an exponent of this bias, rounded half to even: any number
+ * above the last finite one for what is larger. */
+static inline uint32_t mcugen_narrow(uint32_t magnitude, uint32_t mantissa, uint32_t bias)
+{
+    const uint32_t cut = 23u - mantissa, exponent = magnitude >> 23;
+    uint32_t shift, half, rest, y;
+    if (exponent > 127u - bias) {
+        y = magnitude + (((uint32_t)1u << (cut - 1u)) - 1u) + ((magnitude >> cut) & 1u);
+        return (y - ((127u - bias) << 23)) >> cut;
+    }
+    shift = cut + 128u - bias - exponent; /* denormal */
+    if (shift > 24u) {
+        return 0u;
+    }
+    half = (uint32_t)1u << (shift - 1u);
+    magnitude = (magnitude & 0x7fffffu) | 0x800000u;
+    rest = magnitude & (2u * half - 1u);
+    y = magnitude >> shift;
+    return rest > half || (rest == half && (y & 1u) != 0u) ? y + 1u : y;
 }
 
 /* IEEE half-precision bits, rounded half to even. */
 static inline uint16_t mcugen_float_to_half(float v)
 {
-    const uint32_t bits = mcugen_bits(v), sign = (bits >> 16) & 0x8000u;
-    uint32_t magnitude = bits & 0x7fffffffu, rest, y;
+    const uint32_t bits = mcugen_bits(v), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+    uint32_t y;
     if (magnitude > 0x7f800000u) { /* NaN, made quiet */
         y = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
-    } else if (magnitude >= 0x477ff000u) { /* from 65520 on */
-        y = 0x7c00u;
-    } else if (magnitude >= 0x38800000u) {
-        y = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
-    } else if (magnitude <= 0x33000000u) { /* up to 2^-25 */
-        y = 0u;
-    } else { /* denormal: units of 2^-24 */
-        const uint32_t shift = 126u - (magnitude >> 23), half = (uint32_t)1u << (shift - 1u);
-        magnitude = (magnitude & 0x7fffffu) | 0x800000u;
-        rest = magnitude & (2u * half - 1u);
-        y = magnitude >> shift;
-        y += rest > half || (rest == half && (y & 1u) != 0u) ? 1u : 0u;
+    } else {
+        y = mcugen_narrow(magnitude, 10u, 15u);
+        y = y < 0x7c00u ? y : 0x7c00u;
     }
     return (uint16_t)(sign | y);
+}
+
+/* The bits of a float8, rounded half to even: `most` for what is larger, `nan` for NaN. */
+static inline uint8_t mcugen_to_float8(float v, uint32_t mantissa, uint32_t bias, uint32_t most, uint32_t nan)
+{
+    const uint32_t bits = mcugen_bits(v), magnitude = bits & 0x7fffffffu;
+    uint32_t sign = (bits >> 24) & 0x80u, y = nan;
+    if (magnitude <= 0x7f800000u) {
+        y = mcugen_narrow(magnitude, mantissa, bias);
+        y = y < most ? y : most;
+    }
+    if (y == 0u && nan == 0x80u) { /* no negative zero */
+        sign = 0u;
+    }
+    return (uint8_t)(sign | y);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fn(float v)
+{
+    return mcugen_to_float8(v, 3u, 7u, 0x7fu, 0x7fu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fn_saturated(float v)
+{
+    return mcugen_to_float8(v, 3u, 7u, 0x7eu, 0x7fu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fnuz(float v)
+{
+    return mcugen_to_float8(v, 3u, 8u, 0x80u, 0x80u);
+}
+
+static inline uint8_t mcugen_float_to_float8_e4m3fnuz_saturated(float v)
+{
+    return mcugen_to_float8(v, 3u, 8u, 0x7fu, 0x80u);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2(float v)
+{
+    return mcugen_to_float8(v, 2u, 15u, 0x7cu, 0x7eu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2_saturated(float v)
+{
+    return mcugen_to_float8(v, 2u, 15u, 0x7bu, 0x7eu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2fnuz(float v)
+{
+    return mcugen_to_float8(v, 2u, 16u, 0x80u, 0x80u);
+}
+
+static inline uint8_t mcugen_float_to_float8_e5m2fnuz_saturated(float v)
+{
+    return mcugen_to_float8(v, 2u, 16u, 0x7fu, 0x80u);
+}
+
+/* The bits of a float4, rounded half to even, at most 6; NaN gives 0. */
+static inline uint8_t mcugen_float_to_float4_e2m1fn(float v)
+{
+    const uint32_t bits = mcugen_bits(v), magnitude = bits & 0x7fffffffu;
+    uint32_t sign = (bits >> 28) & 8u, y = 0u;
+    if (magnitude > 0x7f800000u) {
+        sign ^= 8u;
+    } else {
+        y = mcugen_narrow(magnitude, 1u, 1u);
+        y = y < 7u ? y : 7u;
+    }
+    return (uint8_t)(sign | y);
+}
+
+/* The exponent of a magnitude, to which so much is added, at most `most`. That of 2^-127 is no tie, as it is exact. */
+static inline uint8_t mcugen_to_power(float v, uint32_t more, uint32_t most)
+{
+    const uint32_t magnitude = mcugen_bits(v) & 0x7fffffffu;
+    uint32_t y = 0xffu;
+    if (magnitude < 0x7f800000u) {
+        y = (magnitude + more - (magnitude == 0x400000u ? 1u : 0u)) >> 23;
+        y = y < most ? y : most;
+    }
+    return (uint8_t)y;
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_up(float v)
+{
+    return mcugen_to_power(v, 0x7fffffu, 0xffu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_up_saturated(float v)
+{
+    return mcugen_to_power(v, 0x7fffffu, 0xfeu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_down(float v)
+{
+    return mcugen_to_power(v, 0u, 0xffu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_down_saturated(float v)
+{
+    return mcugen_to_power(v, 0u, 0xfeu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_nearest(float v)
+{
+    return mcugen_to_power(v, 0x400000u, 0xffu);
+}
+
+static inline uint8_t mcugen_float_to_float8_e8m0fnu_nearest_saturated(float v)
+{
+    return mcugen_to_power(v, 0x400000u, 0xfeu);
 }
 
 /* The same from double, rounding once: the float between rounds to odd, so that no tie arises or is lost. */

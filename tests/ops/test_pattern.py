@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from checks import check_by_reference, check_model
@@ -94,6 +95,8 @@ def test_bytes_read_as_another_type():
         (np.int64, np.float64),
         (np.float16, np.uint16),
         (np.int8, np.uint8),
+        (np.uint8, ml_dtypes.float8_e5m2),
+        (ml_dtypes.float8_e4m3fn, np.int8),
     ):
         x = net.input(f"x_{np.dtype(source).name}", 2, 3, dtype=source)
         to = helper.np_dtype_to_tensor_dtype(np.dtype(target))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that are float16 numbers, stored as such: the same bits as with floats, in half the flash."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx_models import Net, random_feeds
+from test_conv import WINDOWS, float_conv
+
+from mcugen.compiled import CompiledModel
+from mcugen.compiler import compile_model
+from mcugen.options import CompileOptions
+
+FLOATS = ("conv2d_f32", "dense_f32", "depthwise_f32")
+HALVES = ("conv2d_f16", "dense_f16", "depthwise_f16")
+SPECIAL = np.array([65504, -65504, 2**-14, -(2**-14), 2**-24, -(2**-24), 1023 * 2**-24, -0.0, 0.0], np.float32)
+"""The largest, the smallest, those without a leading bit, zeros."""
+
+
+def halved(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With weights that are float16 numbers, special ones among them."""
+    for index, tensor in enumerate(model.graph.initializer):
+        array = numpy_helper.to_array(tensor)
+        if array.dtype == np.float32:
+            near = array.astype(np.float16).astype(np.float32)
+            if near.size > 20:
+                near.reshape(-1)[index % 8] = SPECIAL[index % len(SPECIAL)]
+            tensor.CopyFrom(numpy_helper.from_array(near, tensor.name))
+    return model
+
+
+def windows() -> onnx.ModelProto:
+    """Convolutions of all kinds, and rows by matrices."""
+    net = Net()
+    for name, case in WINDOWS.items():
+        float_conv(net, name, case)
+    for rows, depth, channels in ((1, 37, 18), (3, 20, 7)):
+        x = net.input(f"x{rows}", rows, depth)
+        weights = np.random.default_rng(rows).standard_normal((depth, channels))
+        net.output(net.op("MatMul", x, net.const(weights)))
+    return halved(net.model())
+
+
+def weight_types(compiled: CompiledModel) -> set[str]:
+    """Of the layers' weights."""
+    operands = [o for i in compiled.program.instrs for o in i.operands if o.role == "w"]
+    return {o.buffer.dtype.value for o in operands}
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("board", ["host", "rp2040", "nrf52840", "corstone300", "rv32imc"])
+def test_bits_are_those_of_floats(board: str):
+    model = windows()
+    feeds = random_feeds(model)
+    found = {}
+    for kernels in (FLOATS, HALVES):
+        compiled = compile_model(model, board, CompileOptions(kernels=kernels))
+        assert weight_types(compiled) == {"float32" if kernels is FLOATS else "float16"}
+        found[kernels] = compiled.simulate([feeds], measure=False).outputs[0]
+    for name, array in found[FLOATS].items():
+        assert array.tobytes() == found[HALVES][name].tobytes(), name
+
+
+def test_flash_takes_halves_and_other_weights_stay_floats():
+    net = Net()
+    weights = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
+    weights[0] = weights[0].astype(np.float16)
+    y = net.op("MatMul", net.input("x", 1, 64), net.const(weights[0]))
+    net.output(net.op("MatMul", y, net.const(weights[1])))
+    compiled = compile_model(net.model(), "nrf52840", CompileOptions(optimize="flash"))
+    kernels = [i.kernel for i in compiled.program.instrs if "w" in {o.role for o in i.operands}]
+    assert kernels[0] == "dense_f16" and kernels[1].startswith("dense_f32")
+    assert compiled.program.weights_size < 2 * 64 * 64 + 4 * 64 * 64 + 4 * 128 + 1
