@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mcugen.codegen.bundle import Lesson
 from mcugen.compiled import CompiledModel
 from mcugen.errors import UsageError
 from mcugen.evaluation.samples import Samples
@@ -44,9 +45,12 @@ def learn(
         raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
     if not compiled.bundle.lesson.classes:
         raise UsageError("--lesson teaches classes", f"--loss {training.loss}", "--loss cross-entropy")
+    if not 0 < teaching.rate < np.inf:
+        raise UsageError("--rate must be a positive number", str(teaching.rate))
     if lesson.labels is None or exam.labels is None:
         raise UsageError("--lesson and --data must have labels", "none", "an array `labels` beside the inputs")
-    steps = _steps(lesson, lesson.labels, teaching)
+    names = compiled.bundle.lesson
+    steps = _steps(names, lesson, lesson.labels, teaching)
     parts = [part for part in np.array_split(np.arange(len(steps)), EXAMINATIONS) if len(part)]
     asked: Calls = list(exam.inputs)
     calls = [*asked]
@@ -55,23 +59,26 @@ def learn(
     total = len(calls)
     run = compiled.simulate(calls, measure=False, progress=lambda done: progress("learning", done, total))
     step = compiled.simulate(steps[:1])
-    found = _examinations(run.outputs, exam.labels, [len(part) for part in parts])
+    losses = [float(o[names.loss.name][0]) for o in run.outputs if names.loss.name in o]
+    found = _examinations(run.outputs, losses, exam.labels, [len(part) for part in parts])
     state = compiled.program.state_size
     return LearningFigures(training.describe(), teaching.rate, found, step.instructions, step.stack, state)
 
 
-def _steps(lesson: Samples, labels: Array, teaching: Teaching) -> Calls:
+def _steps(names: Lesson, lesson: Samples, labels: Array, teaching: Teaching) -> Calls:
     """In order, as often as they are shown."""
     rate = np.asarray([teaching.rate], np.float32)
     steps: Calls = [
-        {**sample, "target": np.asarray([label], np.int32), "rate": rate}
+        {**sample, names.target.name: np.asarray([label], np.int32), names.rate.name: rate}
         for sample, label in zip(lesson.inputs, labels.reshape(-1), strict=True)
     ]
     return steps * teaching.epochs
 
 
-def _examinations(outputs: Sequence[Mapping[str, Array]], labels: Array, parts: Sequence[int]) -> list[Examination]:
-    """Of outputs of an examination, and for each part its steps and another examination."""
+def _examinations(
+    outputs: Sequence[Mapping[str, Array]], losses: Sequence[float], labels: Array, parts: Sequence[int]
+) -> list[Examination]:
+    """Of outputs of an examination, and for each part its steps and another examination; `losses` of all steps."""
     count, right = len(labels.reshape(-1)), labels.reshape(-1)
 
     def share(first: int) -> float:
@@ -80,8 +87,8 @@ def _examinations(outputs: Sequence[Mapping[str, Array]], labels: Array, parts: 
 
     found, at, steps = [Examination(0, share(0), None)], count, 0
     for part in parts:
-        losses = [float(o["loss"][0]) for o in outputs[at : at + part]]
+        loss = float(np.mean(losses[steps : steps + part]))
         steps, at = steps + part, at + part
-        found.append(Examination(steps, share(at), float(np.mean(losses))))
+        found.append(Examination(steps, share(at), loss))
         at += count
     return found

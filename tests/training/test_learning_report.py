@@ -87,3 +87,11 @@ def test_what_does_not_go_together_is_refused(options: dict[str, bool]) -> None:
     board = "rp2040" if "cores" in options else "host"
     with pytest.raises(UsageError, match="--train does not go together"):
         _ = Compilation(MODEL, board, CompileOptions(training=Training("last:1"), **options)).compiled
+
+
+@pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
+def test_rates_are_positive(files: tuple[Path, Path], rate: float) -> None:
+    lesson, exam = files
+    net = Compilation(MODEL, "host", CompileOptions(training=Training("last:1")), judging=Judging(data=exam))
+    with pytest.raises(UsageError, match="--rate must be"):
+        net.learned(Teaching(lesson, rate))

@@ -259,3 +259,19 @@ def test_runs_come_first_whatever_the_goal(goal: str) -> None:
     given = lessons(model, 2)
     for here, there in zip(model.simulate(given, measure=False).outputs, model.reference(given), strict=True):
         np.testing.assert_allclose(here["loss"], there["loss"], rtol=1e-3)
+
+
+def test_names_of_lessons_may_be_taken() -> None:
+    net = Net()
+    x, other = net.input("target", 1, 6), net.input("rate", 1, 6)
+    weights = net.const(RNG.normal(size=(6, 4)))
+    net.output(net.op("Gemm", net.op("Add", x, other), weights, net.const(RNG.normal(size=4)), out="loss"))
+    model = learning(net.model(), "last:1")
+    lesson = model.bundle.lesson
+    assert lesson is not None
+    assert not {lesson.target.name, lesson.rate.name, lesson.loss.name} & {"target", "rate", "loss"}
+    sample = {name: np.ones((1, 6), np.float32) for name in ("target", "rate")}
+    taught = {lesson.target.name: np.asarray([2], np.int32), lesson.rate.name: np.full(1, 0.1, np.float32)}
+    first, second, run = model.simulate([sample | taught, sample | taught, sample], measure=False).outputs
+    assert second[lesson.loss.name] < first[lesson.loss.name]
+    assert set(run) == {"loss"}
